@@ -252,15 +252,42 @@ fn check(url: &str, model: &str, base: &Value, tables: &[&[Field]]) {
     }
 }
 
+/// The section of the documentation that lists a table, by its heading.
+const SECTIONS: &[(&str, &[&[Field]])] = &[
+    ("/v1/chat/completions", &[SAMPLING, CHAT]),
+    ("/v1/completions", &[SAMPLING, COMPLETIONS]),
+    ("/v1/responses", &[RESPONSES]),
+    ("Anthropic's messages", &[ANTHROPIC]),
+    ("/v1/embeddings", &[EMBEDDINGS]),
+    ("/v1/score and /v1/rerank", &[RERANK]),
+];
+
+#[test]
+fn the_documentation_lists_every_field_with_its_fate() {
+    let page = include_str!("../../docs/REQUESTS.md");
+    for (heading, tables) in SECTIONS {
+        let section = page.split(&format!("\n## {heading}\n")).nth(1).expect(heading);
+        let section = section.split("\n## ").next().unwrap();
+        for (name, _, fate) in tables.iter().copied().flatten() {
+            let row = match fate {
+                Done => "| done |",
+                Refused => "| refused |",
+                Noted => "| noted |",
+            };
+            let is_there = |line: &str| line.contains(row) && line.contains(&format!("`{name}`"));
+            let is_unknown = *name == "no_such_field";
+            assert!(is_unknown || section.lines().any(is_there), "{heading}: {name} {fate:?}");
+        }
+    }
+}
+
 fn asked() -> Value {
     json!({"messages": [{"role": "user", "content": "2+3="}], "max_tokens": 2})
 }
 
 #[test]
 fn every_field_of_a_chat_request_is_done_refused_or_noted() {
-    let sampling: Vec<Field> =
-        SAMPLING.iter().filter(|(name, ..)| *name != "suffix").copied().collect();
-    check("/v1/chat/completions", DEMO, &asked(), &[&sampling, CHAT]);
+    check("/v1/chat/completions", DEMO, &asked(), &[SAMPLING, CHAT]);
 }
 
 #[test]
@@ -307,7 +334,10 @@ fn fields_inside_of_fields_are_named_too() {
         ),
         (json!({"verbosity": "low"}), "does not read `verbosity`, so it changes nothing"),
         (json!({"reasoning_effort": "low"}), "does not read `reasoning_effort`"),
-        (json!({"tools": [{"type": "function", "function": {"name": "f"}}]}), "does not show `tools`"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
+            "does not show `tools`",
+        ),
         (json!({"documents": [{"text": "a"}]}), "does not show `documents`"),
     ] {
         let output = run(folder.path(), DEMO, &[chat(fields.clone())], &["--max-tokens", "2"]);
@@ -366,7 +396,11 @@ fn a_response_has_openais_form() {
     let lines = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let body = &lines[0]["response"]["body"];
-    assert_eq!((&body["object"], &body["status"]), (&json!("response"), &json!("completed")), "{said}");
+    assert_eq!(
+        (&body["object"], &body["status"]),
+        (&json!("response"), &json!("completed")),
+        "{said}"
+    );
     let message = &body["output"][0];
     assert_eq!((&message["type"], &message["role"]), (&json!("message"), &json!("assistant")));
     let part = json!({"type": "output_text", "text": "90", "annotations": [], "logprobs": []});
@@ -382,8 +416,10 @@ fn a_response_has_openais_form() {
     let logprobs = cut["output"][0]["content"][0]["logprobs"].as_array().unwrap();
     assert_eq!(logprobs.len(), 1);
     let error = &lines[2]["response"]["body"]["error"];
-    assert_eq!((&error["code"], &error["param"]), (&json!("unsupported_field"),
-        &json!("previous_response_id")));
+    assert_eq!(
+        (&error["code"], &error["param"]),
+        (&json!("unsupported_field"), &json!("previous_response_id"))
+    );
 }
 
 #[test]

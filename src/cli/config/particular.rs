@@ -1,5 +1,7 @@
 //! Flags that only some rows use: refused where no row of an input can, said where it is not known.
 
+use std::path::{Path, PathBuf};
+
 use super::pooling::all_typed;
 use crate::cli::args::RunArgs;
 use crate::cli::input::files::Shape;
@@ -21,8 +23,10 @@ enum UsedBy {
 #[derive(Clone, Debug, Default)]
 pub struct ParticularFlags {
     typed: Vec<(&'static str, UsedBy)>,
-    /// Flags of sampling, where nothing is sampled.
+    /// What is said of flags that nothing uses, whatever the rows are.
     idle: Vec<String>,
+    /// Flags of one kind of device, and whether that is a GPU.
+    of_devices: Vec<(&'static str, bool)>,
 }
 
 impl ParticularFlags {
@@ -51,13 +55,14 @@ impl ParticularFlags {
         ];
         let typed = flags.into_iter().filter(|(.., is_typed)| *is_typed);
         let typed = typed.map(|(flag, used_by, _)| (flag, used_by)).collect();
-        // The seed is that of dummy weights, too.
-        let is_idle = |name: &&String| !["seed", "generation_config"].contains(&name.as_str());
-        let idle = match args.loglikelihood {
-            None => Vec::new(),
-            Some(_) => all_typed(&args.sampling).iter().filter(is_idle).cloned().collect(),
-        };
-        Self { typed, idle }
+        let compute = &args.engine.compute;
+        let of_devices = [
+            ("--enforce-eager", true, args.engine.enforce_eager),
+            ("--cpu-isa", false, compute.cpu_isa.is_some()),
+        ];
+        let of_devices = of_devices.into_iter().filter(|(.., is_typed)| *is_typed);
+        let of_devices = of_devices.map(|(flag, is_of_gpu, _)| (flag, is_of_gpu)).collect();
+        Self { typed, idle: idle(args), of_devices }
     }
 
     /// What is said of flags that rows of a shape may not use.
@@ -87,13 +92,16 @@ impl ParticularFlags {
             };
             notes.push(format!("{flag}: {idle}"));
         }
-        if !self.idle.is_empty() {
-            let flags: Vec<_> =
-                self.idle.iter().map(|name| format!("--{}", name.replace('_', "-"))).collect();
-            let flags = flags.join(", ");
-            notes.push(format!("{flags}: nothing is sampled with --loglikelihood"));
-        }
+        notes.extend(self.idle.iter().cloned());
         Ok(notes)
+    }
+
+    /// What is said of flags that the device has no use for, by its set of kernels.
+    pub fn of_device(&self, kernel_set: &str) -> Vec<String> {
+        let is_gpu = !kernel_set.starts_with("cpu");
+        let others = self.of_devices.iter().filter(|(_, is_of_gpu)| *is_of_gpu != is_gpu);
+        let device = if is_gpu { "a GPU" } else { "the CPU" };
+        others.map(|(flag, _)| format!("{flag}: {device} does not use it")).collect()
     }
 
     /// Refuses flags of chats, where all requests were looked at and none is chat.
@@ -106,6 +114,49 @@ impl ParticularFlags {
             Some((flag, _)) => Err(refused(flag, "no request is chat")),
         }
     }
+}
+
+/// What is said of flags that nothing uses, by what else was typed.
+fn idle(args: &RunArgs) -> Vec<String> {
+    let (model, output, sampling) = (&args.model, &args.output, &args.sampling);
+    let has_adapters = !args.engine.lora.modules.lora_modules.is_empty();
+    let is_local = |path: &PathBuf| path.exists();
+    let fetches = !is_local(&model.model)
+        || model.tokenizer.as_ref().is_some_and(|path| !is_local(path))
+        || has_adapters
+        || args.input.dataset.split.is_some()
+        || args.input.input.iter().any(|path| path.to_string_lossy().starts_with("hf://"));
+    let is_stream = output.out.as_ref().is_none_or(|path| path == Path::new("-"));
+    let truncates = sampling.truncate_prompt_tokens.is_some();
+    let flags = [
+        ("--max-loras", args.engine.lora.max_loras.is_some() && !has_adapters, "no adapter"),
+        (
+            "--max-lora-rank",
+            args.engine.lora.max_lora_rank.is_some() && !has_adapters,
+            "no adapter",
+        ),
+        ("--revision", model.revision.is_some() && !fetches, "nothing to fetch"),
+        ("--download-dir", model.download_dir.is_some() && !fetches, "nothing to fetch"),
+        ("--overwrite", output.overwrite && is_stream, "no file of a run before"),
+        ("--retry-failed", output.retry_failed && is_stream, "no file of a run before"),
+        (
+            "--truncation-side",
+            sampling.truncation_side.is_some() && !truncates,
+            "no --truncate-prompt-tokens; a row may have its own",
+        ),
+    ];
+    let typed = flags.into_iter().filter(|(_, is_typed, _)| *is_typed);
+    let mut idle: Vec<String> =
+        typed.map(|(flag, _, lacks)| format!("{flag}: there is {lacks}")).collect();
+    // The seed is that of dummy weights, too.
+    let is_sampling = |name: &String| !["seed", "generation_config"].contains(&name.as_str());
+    let names: Vec<String> = all_typed(sampling).into_iter().filter(is_sampling).collect();
+    if args.loglikelihood.is_some() && !names.is_empty() {
+        let flags: Vec<_> =
+            names.iter().map(|name| format!("--{}", name.replace('_', "-"))).collect();
+        idle.push(format!("{}: nothing is sampled with --loglikelihood", flags.join(", ")));
+    }
+    idle
 }
 
 fn refused(flag: &str, why: &str) -> CliError {

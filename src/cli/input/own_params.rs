@@ -104,7 +104,8 @@ fn known(name: &str) -> Result<String, String> {
         true => Ok(name.to_owned()),
         false => {
             let names: Vec<_> = parameter_names().chain(OTHERS.iter().copied()).collect();
-            Err(format!("'{name}' is no parameter of rows: all, none, or of {}", names.join(", ")))
+            let names = names.join(", ");
+            Err(format!("'{name}' is no parameter of rows: give all, none, or some of {names}"))
         }
     }
 }

@@ -136,7 +136,11 @@ impl Job<'_> {
         let all_chat = shape.is_chat || requests == Requests::Chats;
         self.config.check_chat(processor.has_chat_template(), all_chat)?;
         self.check_by_model(&base, &processor)?;
-        loaded.announce(loaded.engine.info(), &self.config, self.console);
+        let info = loaded.engine.info();
+        loaded.announce(info, &self.config, self.console);
+        for note in self.config.particular.of_device(&info.kernel_set) {
+            self.console.note(&note);
+        }
         match &base {
             RowParams::Sampling(_) => {
                 self.say_sampling(&processor.default_sampling_params(), &shape);

@@ -93,7 +93,7 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("stream", REQUESTS, is_nothing),
     ("echo", OPENAI, is_nothing),
     ("echo", &[Row], |value| *value != true),
-    ("suffix", &[Completions], is_nothing),
+    ("suffix", OPENAI, is_nothing),
     ("detokenize", EVERYWHERE, |value| *value != false),
     ("spaces_between_special_tokens", EVERYWHERE, |value| *value == true),
     ("return_token_ids", EVERYWHERE, is_nothing),
