@@ -282,7 +282,7 @@ fn the_documentation_lists_every_field_with_its_fate() {
 }
 
 fn asked() -> Value {
-    json!({"messages": [{"role": "user", "content": "2+3="}], "max_tokens": 2})
+    json!({"messages": [{"role": "user", "content": "2+3="}], "max_tokens": 2, "temperature": 1})
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn every_field_of_a_chat_request_is_done_refused_or_noted() {
 
 #[test]
 fn every_field_of_a_completions_request_is_done_refused_or_noted() {
-    let base = json!({"prompt": "2+3=", "max_tokens": 2});
+    let base = json!({"prompt": "2+3=", "max_tokens": 2, "temperature": 1});
     check("/v1/completions", DEMO, &base, &[SAMPLING, COMPLETIONS]);
 }
 
@@ -362,9 +362,9 @@ fn a_schema_of_an_object_is_kept_to() {
     let format = json!({"type": "json_object", "schema": schema});
     let row = json!({"messages": [{"role": "user", "content": "hi"}], "response_format": format});
     let mut body = row.clone();
-    body["max_tokens"] = json!(60);
+    body["max_tokens"] = json!(200);
     let request = json!({"custom_id": "a", "url": "/v1/chat/completions", "body": body});
-    let flags = ["--temperature", "0", "--max-tokens", "60", "--frequency-penalty", "2"];
+    let flags = ["--temperature", "0", "--max-tokens", "200", "--frequency-penalty", "2"];
     let answers = |row: &Value| -> Value {
         let output = run(folder.path(), DEMO, &[row.clone()], &flags);
         serde_json::from_slice(&output.stdout).unwrap()
@@ -462,7 +462,7 @@ fn old_fine_tuning_rows_bring_tools() {
     let template = "{% for m in messages %}{{ m.role }} {% if m.tool_calls %}\
                     {{ m.tool_calls[0].function.arguments.on }}{% endif %}{{ m.content }}\
                     {% endfor %}{{ tools[0].function.name }}";
-    let flags = ["--chat-template", template, "--max-tokens", "60", "--frequency-penalty", "2"];
+    let flags = ["--chat-template", template, "--max-tokens", "200", "--frequency-penalty", "2"];
     let output = run(folder.path(), DEMO, &[row], &flags);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["tool_calls"][0]["function"]["name"], "flag", "{answer}");

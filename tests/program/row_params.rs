@@ -174,8 +174,9 @@ fn every_flag_is_used_refused_or_noted() {
     let of_line = |line: &str| -> Option<String> {
         let line = line.trim_start();
         let line = line.strip_prefix("--").or_else(|| line.get(4..)?.strip_prefix("--"))?;
-        let end = line.find([' ', '[', '=']).unwrap_or(line.len());
-        Some(line[..end].to_owned())
+        let is_of_name = |c: char| c.is_ascii_lowercase() || c == '-' || c == '.';
+        let name: String = line.chars().take_while(|c| is_of_name(*c)).collect();
+        Some(name.trim_end_matches('.').to_owned())
     };
     let is_flag = |line: &&str| line.trim_start().starts_with('-');
     let flags: BTreeSet<String> =

@@ -10,6 +10,9 @@ use super::{Likelihoods, Task, tools};
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::RowError;
 
+/// Fields that are a part of a chat, as its messages are.
+const OF_PROMPTS: &[&str] = &["tools", "tool_choice", "functions", "function_call"];
+
 /// What a row asks that is no batch request.
 pub(super) fn read(
     builder: &PromptBuilder,
@@ -19,7 +22,8 @@ pub(super) fn read(
     line: u64,
 ) -> Result<Asked, RowError> {
     let own_params = builder.own_params();
-    let settings = named.fields.without(|name| own_params.is_data(name));
+    let is_data = |name: &str| own_params.is_data(name) && !OF_PROMPTS.contains(&name);
+    let settings = named.fields.without(is_data);
     let built = builder.build(shape, named, &settings, line)?;
     let fields = &*settings;
     let lora = builder.names().of_row(fields, line)?;

@@ -147,7 +147,8 @@ pub(super) fn is_known(name: &str) -> bool {
 pub(super) fn error(name: &'static str, line: u64) -> RowError {
     let why = match name {
         "stream" | "background" => "a row is answered whole",
-        "functions" | "function_call" => "its newer form is",
+        "functions" => "it is the older form of `tools`",
+        "function_call" => "it is the older form of `tool_choice`",
         _ => "the answer would not be what it asks for",
     };
     let message = format!("{name}: not supported: {why}");
