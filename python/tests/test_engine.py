@@ -1,6 +1,7 @@
 """`Engine`: the program's rows through pipes, whatever happens to the process."""
 
 import datetime
+import importlib
 import os
 import re
 import signal
@@ -23,6 +24,45 @@ class Number:
 
     def tolist(self):
         return self.value
+
+
+class Pandas:
+    """As a frame of pandas: its items are the names of its columns."""
+
+    def __init__(self, names, values):
+        self.columns, self.values = names, values
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def itertuples(self, index, name):
+        return iter(self.values)
+
+
+class Polars:
+    """As a frame of polars: its items are columns."""
+
+    def __init__(self, names, values):
+        self.columns, self.values = names, values
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def iter_rows(self, named):
+        return (dict(zip(self.columns, value)) for value in self.values)
+
+
+class Arrow:
+    """As a table of pyarrow."""
+
+    def __init__(self, names, values):
+        self.column_names, self.values = names, values
+
+    def to_batches(self, max_chunksize):
+        return [self]
+
+    def to_pylist(self):
+        return [dict(zip(self.column_names, value)) for value in self.values]
 
 
 class Rows(unittest.TestCase):
@@ -64,12 +104,64 @@ class Rows(unittest.TestCase):
         (answer,) = self.engine.run([row])
         self.assertEqual((answer["id"], answer["max_tokens"]), (7, 2))
         self.assertEqual((answer["list"], answer["when"]), ([[1, 2]], "2026-11-23"))
-        refused = [(float("nan"), ValueError), (b"bytes", TypeError), ("\ud800", ValueError)]
+        refused = [(float("inf"), ValueError), (b"bytes", TypeError), ("\ud800", ValueError)]
         for value, error in refused:
             with self.assertRaisesRegex(error, "row 5: "):
                 list(self.engine.run([{"id": 5, "prompt": "a", "field": value}]))
-        with self.assertRaisesRegex(TypeError, "row 1 is a int"):
-            list(self.engine.run(["a", 3]))
+        for kind, item in [("int", 3), ("bytes", b"a"), ("list", ["ab", "cd"]), ("NoneType", None)]:
+            with self.assertRaisesRegex(TypeError, f"row 1 is a {kind}"):
+                self.engine.run(["a", item])
+            with self.assertRaisesRegex(TypeError, f"row 1 is a {kind}"):
+                list(self.engine.run(iter(["a", item])))
+        with self.assertRaisesRegex(TypeError, "a field named 7"):
+            list(self.engine.run([{7: "a"}]))
+
+    def test_nan_is_null(self):
+        nan = float("nan")
+        row = {"id": nan, "prompt": "1+1=", "temperature": nan, "x": [1, Number(nan)]}
+        (answer,) = self.engine.run([row])
+        expected = {"id": 0, "prompt": "1+1=", "temperature": None, "x": [1, None]}
+        self.assertEqual({name: answer[name] for name in expected}, expected)
+
+    def test_what_is_no_list_of_rows_is_refused_at_once(self):
+        for kind, rows in [
+            ("str", "2+3="),
+            ("bytes", b"2+3="),
+            ("bytearray", bytearray(b"2+3=")),
+            ("dict", {"prompt": "2+3="}),
+            ("int", 7),
+            ("NoneType", None),
+        ]:
+            with self.assertRaisesRegex(TypeError, f"rows are a {kind}"):
+                self.engine.run(rows)
+
+    def test_the_records_of_frames_are_rows(self):
+        records = [{"id": "a", "prompt": "1+1="}, {"id": "b", "prompt": "2+2="}]
+        expected = list(self.engine.run(records))
+        names, values = ["id", "prompt"], [tuple(row.values()) for row in records]
+        for frame in (Pandas(names, values), Polars(names, values), Arrow(names, values)):
+            self.assertEqual(list(self.engine.run(frame)), expected, type(frame).__name__)
+        with self.assertRaisesRegex(TypeError, "a column is named 0"):
+            self.engine.run(Pandas([0], [("a",)]))
+        with self.assertRaisesRegex(TypeError, "two columns are named 'a'"):
+            self.engine.run(Pandas(["a", "a"], [("a", "b")]))
+
+    def test_frames_of_the_libraries_that_are_there(self):
+        columns = {"id": ["a", "b"], "prompt": ["1+1=", "2+2="], "x": [1.0, None]}
+        rows = [{"id": "a", "prompt": "1+1=", "x": 1.0}, {"id": "b", "prompt": "2+2=", "x": None}]
+        expected = list(self.engine.run(rows))
+        for library, make in [
+            ("pandas", lambda module: module.DataFrame(columns)),
+            ("polars", lambda module: module.DataFrame(columns)),
+            ("pyarrow", lambda module: module.table(columns)),
+            ("pyarrow", lambda module: module.RecordBatch.from_pydict(columns)),
+        ]:
+            with self.subTest(library=library):
+                try:
+                    module = importlib.import_module(library)
+                except ImportError:
+                    self.skipTest(f"{library} is not installed")
+                self.assertEqual(list(self.engine.run(make(module))), expected)
 
     def test_two_rows_of_one_name_are_answered_one_after_the_other(self):
         rows = [{"id": 7, "prompt": f"{i % 10}+1="} for i in range(12)]
@@ -210,6 +302,19 @@ class Commands(unittest.TestCase):
         words = ["--max-tokens=5", "--stop=a", "--stop=-b", "--enforce-eager"]
         self.assertEqual(arguments(flags), words)
         self.assertEqual(arguments({"enforce_eager": False, "chat": False}), ["--no-chat"])
+        flags = {"chat_template_kwargs": {"a": False}, "logit_bias": {5: -1.5}}
+        words = ['--chat-template-kwargs={"a": false}', "--logit-bias=5=-1.5"]
+        self.assertEqual(arguments(flags), words)
+        outputs = {"structured_outputs": {"choice": ["a", "b"], "regex": None}}
+        self.assertEqual(
+            arguments(outputs), ["--structured-outputs.choice=a", "--structured-outputs.choice=b"]
+        )
+        for value in (b"a", {1, 2}, object()):
+            with self.assertRaisesRegex(TypeError, "stop: a "):
+                arguments({"stop": value})
+        for model in (None, 7, "", ["a"]):
+            with self.assertRaisesRegex(TypeError, "model is "):
+                Engine(model)
         with self.assertRaisesRegex(TypeError, "shard cannot be given"):
             Engine(DEMO, shard="0/2")
 

@@ -1,9 +1,10 @@
 """The command line of an engine's process: where the program is, and flags from keywords."""
 
+import json
 import os
 import shutil
 import sysconfig
-from typing import Any, List, Mapping, Optional
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 COMMANDS = ("run", "embed", "classify", "reward", "score", "rerank")
 
@@ -50,12 +51,13 @@ def arguments(flags: Mapping[str, Any]) -> List[str]:
     """Flags as words: `max_tokens=5` is `--max-tokens 5`, `stop=["a", "b"]` is `--stop` twice.
 
     True is the switch alone. False is its opposite where there is one; like None it is no flag
-    elsewhere. Names with a dot (`structured_outputs.json`) come from `**{...}`.
+    elsewhere. A mapping is JSON; of `structured_outputs` its items are the flags with a dot, and of
+    `logit_bias` pairs.
 
-    Raises TypeError for a flag that is the engine's own.
+    Raises TypeError for a flag that is the engine's own, and for a value that no flag takes.
     """
     words: List[str] = []
-    for name, value in flags.items():
+    for name, value in _flat(flags):
         if name in OWNED:
             raise TypeError(f"{name} cannot be given: the engine owns the pipes of its process")
         flag = "--" + name.replace("_", "-")
@@ -69,5 +71,24 @@ def arguments(flags: Mapping[str, Any]) -> List[str]:
                 words.append(OPPOSITES[name])
             else:
                 # One word, so that a value may begin with a dash.
-                words.append(f"{flag}={item}")
+                words.append(f"{flag}={_word(name, item)}")
     return words
+
+
+def _flat(flags: Mapping[str, Any]) -> Iterator[Tuple[str, Any]]:
+    for name, value in flags.items():
+        if name == "structured_outputs" and isinstance(value, Mapping):
+            yield from ((f"{name}.{kind}", item) for kind, item in value.items())
+        elif name == "logit_bias" and isinstance(value, Mapping):
+            yield name, [f"{token_id}={bias}" for token_id, bias in value.items()]
+        else:
+            yield name, value
+
+
+def _word(name: str, value: Any) -> str:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (str, int, float, os.PathLike)):
+        return str(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    raise TypeError(f"{name}: a {type(value).__name__} is no value of a flag")

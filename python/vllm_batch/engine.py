@@ -1,12 +1,13 @@
 """`Engine`: rows through a process that has loaded a model."""
 
 import json
+import os
 import threading
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
 from .command import COMMANDS, arguments, find_binary
 from .process import EngineError, Process
-from .rows import line_of, name_of, names_of_answer, row_of
+from .rows import line_of, name_of, names_of_answer, row_of, rows_of
 
 Row = Dict[str, Any]
 
@@ -48,10 +49,14 @@ class Engine:
     ) -> None:
         if command not in COMMANDS:
             raise ValueError(f"no command {command!r}: one of {', '.join(COMMANDS)}")
+        if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
+            raise TypeError(f"model is {model!r}: give a folder, a GGUF file or a Hugging Face id")
+        if isinstance(max_pending, bool) or not isinstance(max_pending, int):
+            raise TypeError(f"max_pending is {max_pending!r}: give a whole number")
         if max_pending < 1:
             raise ValueError("max_pending must be at least 1")
         self._process: Optional[Process] = None
-        self._words = [find_binary(binary), command, f"--model={model}", "--quiet"]
+        self._words = [find_binary(binary), command, f"--model={os.fspath(model)}", "--quiet"]
         self._words += ["--format=jsonl", "--unordered", "--progress=none", "--color=never"]
         self._words += arguments(flags)
         self._env = env
@@ -78,21 +83,23 @@ class Engine:
         return self._start().ready["version"]
 
     def run(
-        self, rows: Iterable[Union[str, Mapping[str, Any]]], *, ordered: bool = True
+        self, rows: Union[Iterable[Union[str, Mapping[str, Any]]], Any], *, ordered: bool = True
     ) -> Iterator[Row]:
         """Answers rows. They are read on another thread, as far ahead as `max_pending` says.
 
-        `rows`: mappings as docs/CLI.md has them, or texts. A row without `id` gets its index.
+        `rows`: mappings as docs/CLI.md has them, or texts; or a frame of pandas or polars, or an
+        Arrow table, whose records are the rows. A row without `id` gets its index. NaN is null.
         `ordered`: in the order of the rows; else each as soon as it has finished.
 
         Yields the rows with the program's fields behind their own. A row that cannot be answered
         has `error`. Raises EngineError where the process ends before its rows; the next call
-        starts another one. Raises what reading `rows` raises. A run that is left before its end
+        starts another one. Raises what reading `rows` raises, and TypeError at once for a text or a mapping
+        in the place of rows. A run that is left before its end
         ends the process too, as its rows are still being computed.
         """
         if self._closed:
             raise ValueError("the engine is closed")
-        return self._answers(rows, ordered)
+        return self._answers(rows_of(rows), ordered)
 
     def close(self) -> None:
         """Ends the process. Raises EngineError where it did not end well."""

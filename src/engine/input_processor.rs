@@ -6,14 +6,14 @@ mod known_texts;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use serde_json::{Map, Value, json};
+
 pub use self::known_texts::Choices;
 use super::EngineError;
 use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
 use super::pooling::Compared;
-use super::request::{
-    Asked, Request, RequestError, RowKey, SamplingParams, StopIds, StructuredOutputs,
-};
+use super::request::{Asked, Request, RequestError, RowKey, SamplingParams, StopIds};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use super::structured_output::{GrammarCompiler, Guidance, Thinking};
 pub use super::text::{
@@ -224,15 +224,32 @@ impl InputProcessor {
         })
     }
 
-    /// Whether a constraint compiles for this model.
+    /// Refuses what no answer can be held to: a schema that does not compile, a budget of thinking
+    /// where nobody knows how the model thinks.
     ///
     /// # Errors
-    /// It does not, or the tokenizer cannot be constrained: an error row of every row that has it.
-    pub fn check_structured_outputs(
-        &self,
-        outputs: &Arc<StructuredOutputs>,
-    ) -> Result<(), RequestError> {
-        self.grammars.compile(outputs).map(drop)
+    /// The message begins with the name of the parameter.
+    pub fn check_guidance(&self, params: &SamplingParams) -> Result<(), RequestError> {
+        self.guidance(params, true).map(drop)
+    }
+
+    /// Why the chat template takes no system message, where it takes a chat without one.
+    pub fn refuses_system(&self, text: &str, kwargs: &Map<String, Value>) -> Option<String> {
+        let chat = |messages| Chat {
+            messages,
+            ending: ChatEnding::NewTurn,
+            tools: None,
+            documents: None,
+            kwargs: kwargs.clone(),
+        };
+        let user = json!({"role": "user", "content": "a"});
+        let system = json!({"role": "system", "content": text});
+        self.chat_template.as_ref()?;
+        self.render(&chat(json!([user]))).ok()?;
+        match self.render(&chat(json!([system, user]))) {
+            Err(ProcessError::Row(error)) => Some(error.message),
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// What splits the text of answers.

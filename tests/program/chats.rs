@@ -71,7 +71,7 @@ fn a_system_prompt_is_sent_and_belongs_to_the_run() {
     assert_eq!(code, Some(6), "{said}");
     assert!(said.contains("system_prompt"), "{said}");
     let (_, _, said) = run(folder.path(), r#"{"prompt":"a"}"#, &["--system-prompt", "S"]);
-    assert!(said.contains("--system-prompt is not sent without --chat"), "{said}");
+    assert!(said.contains("--system-prompt: rows of text do not use it; --chat"), "{said}");
 }
 
 #[test]
@@ -169,6 +169,9 @@ fn a_reasoning_parser_shows_thinking_apart() {
     let template = "{{ messages[0].content }}{% if enable_thinking %}<think></think>{% endif %}";
     let (_, _, said) = run(folder.path(), &batch, &["--chat-template", template]);
     assert!(said.contains("--reasoning-parser qwen3 shows it apart"), "{said}");
+    let off = ["--chat-template-kwargs", r#"{"enable_thinking":false}"#];
+    let flags = [&off[..], &["--chat-template", template]].concat();
+    assert!(!run(folder.path(), &batch, &flags).2.contains("The model thinks"));
     let (code, _, said) = run(folder.path(), &batch, &["--reasoning-parser", "other"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("no reasoning parser is called `other`"), "{said}");

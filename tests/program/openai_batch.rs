@@ -53,8 +53,7 @@ fn folder() -> tempfile::TempDir {
 
 const CHAT: &str = r#"{"custom_id":"chat","method":"POST","url":"/v1/chat/completions","body":{"model":"gpt-4o-mini","messages":[{"role":"user","content":"What is 45 + 45?"}],"max_tokens":20}}"#;
 const TEXT: &str = r#"{"custom_id":"text","method":"POST","url":"/v1/completions","body":{"model":"gpt-4o-mini","prompt":"2+3=","max_tokens":20}}"#;
-const URL: &str =
-    r#"{"custom_id":"url","method":"POST","url":"/v1/responses","body":{"input":"a"}}"#;
+const URL: &str = r#"{"custom_id":"url","method":"POST","url":"/v1/images","body":{"input":"a"}}"#;
 const SEVERAL: &str =
     r#"{"custom_id":7,"method":"POST","url":"/v1/completions","body":{"prompt":["a","b"]}}"#;
 const STREAM: &str = r#"{"custom_id":"stream","method":"POST","url":"/v1/completions","body":{"prompt":"a","stream":true}}"#;
@@ -101,14 +100,15 @@ fn refused() -> [(&'static str, String); 5] {
         );
         head(digits, id, status) + &error
     };
-    let urls = "Invalid URL (POST /v1/responses): /v1/chat/completions and /v1/completions are \
-                served";
+    let urls = "Invalid URL (POST /v1/images): /v1/chat/completions, /v1/completions and \
+                /v1/responses are served; /v1/embeddings, /v1/score and /v1/rerank in files of \
+                their own";
     let prompts = "body.prompt: a list of 2 prompts, where a row has one: make a row of each";
     let stream = "stream: not supported: a row is answered whole";
     let range = "top_p must be in (0, 1], got 2.0.";
     let cut = "the line ends inside a string";
     [
-        (URL, error("a7e367fc3ef7c97c", "url", urls, json!("url"), "unsupported_url")),
+        (URL, error("33c51b8d0fc77ee0", "url", urls, json!("url"), "unsupported_url")),
         (SEVERAL, error("e084f504d3e46fea", "7", prompts, json!("prompt"), "several_prompts")),
         (STREAM, error("8085500eedf6e584", "stream", stream, json!("stream"), "unsupported_field")),
         (RANGE, error("58b9a90709287659", "range", range, json!("top_p"), "invalid_parameter")),

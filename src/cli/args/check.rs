@@ -7,6 +7,7 @@ use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{count, positive};
 use super::{FormatArg, LastAssistantArg, LoraModulesArgs, SplitArgs, TaskArg};
+use crate::cli::input::own_params::OwnParams;
 use crate::cli::terminal::display::DisplayArgs;
 
 /// Errors shown of a file.
@@ -50,6 +51,10 @@ pub struct CheckArgs {
     /// Prompt made from a row's fields, e.g. 'Summarise: {{text}}'
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_column", help_heading = "Input")]
     pub template: Option<String>,
+    /// Rows as `run --row-params` takes them
+    #[arg(long, value_name = "all|none|NAMES", value_parser = OwnParams::parse)]
+    #[arg(help_heading = "Input")]
+    pub row_params: Option<OwnParams>,
     /// Rows as `run --chat` takes them
     #[arg(long, conflicts_with = "no_chat", help_heading = "Input")]
     pub chat: bool,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::positive;
+use crate::cli::input::own_params::OwnParams;
 use crate::cli::input::reader::InputFormat;
 use crate::cli::input::row::{LastAssistant, Likelihoods};
 use crate::cli::input::shard::{ShardArg, shard_arg};
@@ -42,6 +43,12 @@ pub struct InputArgs {
     /// Prompt made from a row's fields, e.g. 'Summarise: {{text}}'
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_column")]
     pub template: Option<String>,
+    /// Which fields or columns with the name of a parameter (temperature, stop, n, seed, ...) set it
+    /// for their rows: all, none, or names with commas between them; the others are data [default:
+    /// all]
+    #[arg(long, value_name = "all|none|NAMES", value_parser = OwnParams::parse)]
+    #[arg(hide_short_help = true)]
+    pub row_params: Option<OwnParams>,
     /// Send prompts as a user message through the chat template
     #[arg(long, conflicts_with = "no_chat")]
     pub chat: bool,

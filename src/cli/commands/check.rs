@@ -54,6 +54,7 @@ fn refuse_other_prompts(args: &CheckArgs) -> Result<(), CliError> {
     let typed = [
         ("--template", args.template.is_some()),
         ("--prompt-column", args.prompt_column.is_some()),
+        ("--row-params", args.row_params.is_some()),
         ("--chat and --no-chat", args.chat || args.no_chat),
         ("--last-assistant", args.last_assistant.is_some()),
     ];
@@ -179,6 +180,7 @@ impl<'a> Check<'a> {
                 ..ChatDefaults::default()
             },
             names: self.names.clone(),
+            own_params: self.args.row_params.clone().unwrap_or_default(),
             ..RowOptions::default()
         }
     }

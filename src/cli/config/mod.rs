@@ -5,6 +5,7 @@ mod device;
 mod engine;
 mod lora;
 mod output;
+mod particular;
 mod pooling;
 mod sampling;
 mod speculation;
@@ -20,7 +21,8 @@ use self::lora::lora_config;
 pub use self::lora::{NamedModel, model_names};
 use self::output::output_config;
 pub use self::output::{Detail, OutputConfig, errors_beside, is_table};
-pub use self::pooling::{PoolingConfig, first_typed};
+pub use self::particular::ParticularFlags;
+pub use self::pooling::{PoolingConfig, all_typed, first_typed};
 use self::sampling::overlay;
 use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
 use crate::cli::input::batch_line::BatchLines;
@@ -65,6 +67,8 @@ pub struct RunConfig {
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
     /// What rows become that are not completed.
     pub pooling: Option<PoolingConfig>,
+    /// Typed flags that only some rows use.
+    pub particular: ParticularFlags,
     /// Who judges the rows of `eval`.
     pub judge: Option<Arc<Judge>>,
     /// When the run began, in seconds since 1970: what chat templates and `created` see.
@@ -127,6 +131,8 @@ impl RunConfig {
         let (started, date_is_fixed) = (fixed.unwrap_or_else(now), fixed.is_some());
         engine.model.chat_date = RunDate::from_unix(started);
         let output = output_config(&args)?;
+        let typed = typed_params(&args);
+        let particular = ParticularFlags::new(&args);
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let name = text(args.model.model);
         let mut model = ModelSource {
@@ -137,6 +143,7 @@ impl RunConfig {
             download_dir: args.model.download_dir,
         };
         let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
+        input.rows.own_params = input.rows.own_params.with_typed(typed);
         let named = NamedModel { model: &model.name, served_name: &model.served_name };
         (engine.lora, engine.scheduler.max_loras, input.rows.names) =
             lora_config(&args.engine.lora, named)?;
@@ -162,6 +169,7 @@ impl RunConfig {
             sampling,
             structured_outputs,
             pooling: None,
+            particular,
             judge: None,
             started,
             date_is_fixed,
@@ -206,7 +214,14 @@ impl RunConfig {
         vocab_size: usize,
     ) -> Result<(), CliError> {
         let params = self.sampling_params(model_defaults);
-        params.verify(vocab_size, UNLIMITED_LOGPROBS).map_err(|error| {
+        let verified = params.verify(vocab_size, UNLIMITED_LOGPROBS);
+        let verified = verified.and_then(|()| match self.input.rows.likelihoods {
+            Likelihoods::None => Ok(()),
+            Likelihoods::OfChoices | Likelihoods::OfTexts => {
+                params.verify_scores_texts("--loglikelihood")
+            }
+        });
+        verified.map_err(|error| {
             let help =
                 "change the flag; the model's generation_config.json gives what no flag does";
             CliError::refused(error.code, error.message).help(help)
@@ -245,6 +260,15 @@ impl RunConfig {
         let structured_outputs = self.structured_outputs.clone();
         overlay(&self.sampling, SamplingParams { structured_outputs, ..model_defaults })
     }
+}
+
+/// Parameters of rows that flags were typed for, by their names.
+fn typed_params(args: &RunArgs) -> Vec<String> {
+    let mut typed = all_typed(&args.sampling);
+    typed.extend(first_typed(&args.structured_outputs).map(|_| "structured_outputs".to_owned()));
+    let kwargs = args.input.chat_template_kwargs.as_ref();
+    typed.extend(kwargs.map(|_| "chat_template_kwargs".to_owned()));
+    typed
 }
 
 /// What a model is called in lines of batch APIs: its id on the hub, or the name of its folder. Of
@@ -295,10 +319,11 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         return Err(CliError::refused("no_input", "no --input, and standard input is a terminal")
             .help("give --input FILE, pipe rows in, or type them after --input -"));
     }
-    let sources = Sources::new(&args.input, |path| FormatArg::resolve(args.format, path))?;
+    let sources =
+        Arc::new(Sources::new(&args.input, |path| FormatArg::resolve(args.format, path))?);
     Ok(InputConfig {
         name: sources.name(),
-        sources: Arc::new(sources),
+        sources: Arc::clone(&sources),
         rows: RowOptions {
             task: Task::Complete,
             lines_decide: false,
@@ -309,6 +334,8 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
             lines: BatchLines::Own,
             fills_template: false,
             names: ModelNames::default(),
+            own_params: args.row_params.unwrap_or_default(),
+            are_streamed: !sources.are_seekable(),
             chats: ChatDefaults {
                 system_prompt: args.system_prompt.filter(|text| !text.is_empty()),
                 last_assistant: args.last_assistant.unwrap_or_default().into(),

@@ -149,14 +149,19 @@ impl ClassArgs {
     }
 }
 
-/// The name of a flag of a group that was typed, if any was.
-pub fn first_typed<Flags: Serialize + Default>(flags: &Flags) -> Option<String> {
+/// The names of the flags of a group that were typed, as fields.
+pub fn all_typed<Flags: Serialize + Default>(flags: &Flags) -> Vec<String> {
     let fields = |flags: &Flags| serde_json::to_value(flags).expect("flags are plain values");
     let (Value::Object(typed), untyped) = (fields(flags), fields(&Flags::default())) else {
-        return None;
+        return Vec::new();
     };
-    let name = typed.iter().find(|(name, value)| untyped.get(name.as_str()) != Some(value))?.0;
-    Some(name.replace('_', "-"))
+    let is_typed = |(name, value): &(&String, &Value)| untyped.get(name.as_str()) != Some(value);
+    typed.iter().filter(is_typed).map(|(name, _)| name.clone()).collect()
+}
+
+/// The name of a flag of a group that was typed, if any was.
+pub fn first_typed<Flags: Serialize + Default>(flags: &Flags) -> Option<String> {
+    Some(all_typed(flags).first()?.replace('_', "-"))
 }
 
 /// Whether a file's name asks for a matrix of NumPy's.
@@ -352,6 +357,7 @@ fn refuse_other_prompts(input: &InputArgs) -> Result<(), CliError> {
     let typed = [
         ("--template", input.template.is_some()),
         ("--prompt-column", input.prompt_column.is_some()),
+        ("--row-params", input.row_params.is_some()),
         ("--chat and --no-chat", input.chat().is_some()),
         (
             "--chat-template-kwargs without --chat-template",

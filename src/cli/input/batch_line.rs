@@ -22,6 +22,8 @@ pub enum BatchKind {
     Chat,
     /// OpenAI's `text_completion`.
     Completions,
+    /// OpenAI's `response`.
+    Response,
     /// OpenAI's list of `embedding`s.
     Embeddings,
     /// vLLM's list of `score`s.
@@ -43,6 +45,8 @@ pub struct BatchLine {
     pub digest: RowDigest,
     /// The adapter that answers; None: the model.
     pub lora: Option<Arc<str>>,
+    /// Of a `response`: what it says again of its request, as fields of a JSON object.
+    pub echo: Option<Box<str>>,
 }
 
 /// 64 bits of a hash of a row's `custom_id` and text: equal rows have equal ids, whenever and
@@ -55,12 +59,17 @@ impl BatchLine {
     /// that line ends do not.
     pub fn new(kind: BatchKind, custom_id: Option<String>, text: &str) -> Self {
         let digest = RowDigest::new(custom_id.as_deref().unwrap_or_default(), text);
-        Self { kind, custom_id, digest, lora: None }
+        Self { kind, custom_id, digest, lora: None, echo: None }
     }
 
     /// The same of a row that an adapter answers.
     pub fn answered_by(self, lora: Option<Arc<str>>) -> Self {
         Self { lora, ..self }
+    }
+
+    /// The same with what the answer says again of its request.
+    pub fn with_echo(self, echo: String) -> Self {
+        Self { echo: Some(echo.into()), ..self }
     }
 
     /// The same with another name, if it has none. Its ids stay as they are.

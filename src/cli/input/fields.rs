@@ -104,6 +104,15 @@ impl JsonFields {
         })
     }
 
+    /// The same without the fields of which a test says so.
+    pub fn without(&self, is_left_out: impl Fn(&str) -> bool) -> Cow<'_, Self> {
+        if !self.spans.iter().any(|span| is_left_out(&self.name(span))) {
+            return Cow::Borrowed(self);
+        }
+        let kept = self.spans.iter().filter(|span| !is_left_out(&self.name(span)));
+        Cow::Owned(Self { spans: kept.cloned().collect(), text: self.text.clone() })
+    }
+
     /// The JSON text of a field's value. Of duplicates the last counts, as in vLLM and most
     /// readers.
     pub fn get(&self, name: &str) -> Option<&str> {

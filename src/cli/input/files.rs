@@ -104,6 +104,10 @@ pub struct Shape {
     pub has_batch_lines: bool,
     /// Every row of this shape is chat.
     pub is_chat: bool,
+    /// Rows are requests of a batch API.
+    pub is_batch: bool,
+    /// No row can have another shape.
+    pub is_fixed: bool,
     /// What rows are for.
     pub task: Task,
 }

@@ -7,6 +7,7 @@ pub mod custom_ids;
 pub mod fields;
 pub mod files;
 pub mod overrides;
+pub mod own_params;
 pub mod parquet;
 pub mod reader;
 pub mod row;

@@ -12,6 +12,7 @@ use self::values::{
 };
 
 use super::fields::{JsonFields, json_string};
+use super::row::Task;
 use super::row_error::code;
 use crate::engine::pooling::PoolingParams;
 use crate::engine::request::{RequestError, SamplingParams};
@@ -96,7 +97,7 @@ const PARAMETERS: &[(&str, Setter<SamplingParams>)] = &[
 /// The same of vectors and classes, by the names of vLLM's requests for them.
 const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
     ("dimensions", |p, v| set(&mut p.dimensions, unsigned(v, 1).map(|n| Some(n as usize)))),
-    ("use_activation", |p, v| set(&mut p.use_activation, boolean(v).map(Some))),
+    (USE_ACTIVATION, |p, v| set(&mut p.use_activation, boolean(v).map(Some))),
     ("encoding_format", |p, v| set(&mut p.encoding_format, encoding_format(v))),
     ("add_special_tokens", |p, v| set(&mut p.add_special_tokens, boolean(v))),
     ("truncate_prompt_tokens", |p, v| {
@@ -108,6 +109,9 @@ const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
     ("max_tokens_per_doc", |p, v| set(&mut p.max_tokens_per_doc, limit(v))),
     (TOP_N, |p, v| set(&mut p.top_n, limit(v))),
 ];
+
+/// Whether a model's activation is applied.
+const USE_ACTIVATION: &str = "use_activation";
 
 /// How many documents a ranking shows.
 const TOP_N: &str = "top_n";
@@ -126,7 +130,7 @@ impl Overrides {
 
     /// The field of a row that says what becomes of its classes.
     pub fn collect_classes(fields: &JsonFields) -> Self {
-        Self::collect_of(["use_activation"].into_iter(), fields)
+        Self::collect_of([USE_ACTIVATION].into_iter(), fields)
     }
 
     fn collect_of(names: impl Iterator<Item = &'static str>, fields: &JsonFields) -> Self {
@@ -230,6 +234,17 @@ fn set_all<P>(
 /// The names of all parameters.
 pub fn parameter_names() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().map(|(name, _)| *name)
+}
+
+/// The names of the parameters that rows of a task set, where they are no batch requests.
+pub fn names_for(task: Task) -> impl Iterator<Item = &'static str> {
+    let others: &[&str] = match task {
+        Task::Classify | Task::Reward => &[USE_ACTIVATION],
+        Task::Rerank => &[TOP_N],
+        // A row's own fields say nothing of vectors.
+        Task::Complete | Task::Embed | Task::Score => &[],
+    };
+    parameter_names().filter(move |_| task == Task::Complete).chain(others.iter().copied())
 }
 
 /// The parameter that a message about an invalid one begins with.

@@ -2,8 +2,10 @@
 //! decided, or that a later one plainly has.
 
 mod anthropic;
+mod asked;
 mod chat;
 mod compared;
+mod decide;
 mod embeddings;
 mod endpoint;
 mod likelihoods;
@@ -15,6 +17,7 @@ mod openai;
 mod own;
 mod prompt;
 mod remarks;
+mod responses;
 mod shape;
 mod task;
 mod template;
@@ -23,17 +26,17 @@ mod tests;
 mod tool_history;
 mod tools;
 mod unsupported;
+mod unused;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use self::chat::MadeChat;
+use self::asked::Asked;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
 use self::endpoint::Endpoint;
 pub use self::likelihoods::Likelihoods;
 pub use self::model_names::ModelNames;
 use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_id};
-use self::near_miss::{NearMiss, NearMisses};
+use self::near_miss::NearMisses;
 use self::prompt::PromptBuilder;
 use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
@@ -42,6 +45,7 @@ pub use self::tools::are_functions;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
 use super::overrides::Overrides;
+use super::own_params::OwnParams;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
 use super::row_error::{RowError, code};
 use crate::engine::input_processor::{AnswerForm, Prompt};
@@ -49,9 +53,6 @@ use crate::engine::request::LoraId;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
 const KEPT_OF_BAD_LINE: usize = 64 << 10;
-
-/// Records, and bytes of them, that are read ahead in search of one that can be read.
-const MAX_LEADING: (usize, usize) = (1024, 16 << 20);
 
 /// Whether text prompts become chat messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +89,10 @@ pub struct RowOptions {
     pub chats: ChatDefaults,
     /// What they may call the model and its adapters.
     pub names: ModelNames,
+    /// `--row-params`: which of their fields set parameters.
+    pub own_params: OwnParams,
+    /// They come one by one, and whoever sends them may wait for the answer to the first.
+    pub are_streamed: bool,
 }
 
 /// A row that can be asked.
@@ -129,47 +134,6 @@ impl BadRow {
     }
 }
 
-/// What a row asks of the engine.
-struct Asked {
-    prompt: Prompt,
-    overrides: Overrides,
-    /// By its name in the row.
-    lora: Option<LoraId>,
-    /// Of a chat.
-    answer_form: Option<AnswerForm>,
-    /// Of a chat: its last answer is not sent.
-    dropped_answer: bool,
-    /// Fields that are almost named like a parameter.
-    near_misses: Vec<NearMiss>,
-}
-
-impl Asked {
-    fn new(prompt: Prompt, overrides: Overrides) -> Self {
-        let near_misses = Vec::new();
-        Self {
-            prompt,
-            overrides,
-            lora: None,
-            answer_form: None,
-            dropped_answer: false,
-            near_misses,
-        }
-    }
-
-    /// A choice of tools decides the form of an answer over the row's own parameters, as in vLLM.
-    fn of_chat(made: MadeChat, overrides: Overrides) -> Self {
-        let MadeChat { chat, answer, constraint, dropped_answer } = made;
-        let overrides = match constraint {
-            None => overrides,
-            constraint => {
-                overrides.with("response_format", None).with("structured_outputs", constraint)
-            }
-        };
-        let asked = Self::new(Prompt::Messages(Box::new(chat)), overrides);
-        Self { answer_form: Some(answer), dropped_answer, ..asked }
-    }
-}
-
 /// Parses rows. The first readable one decides the shape of those that may have several.
 pub struct RowParser {
     builder: PromptBuilder,
@@ -183,6 +147,10 @@ pub struct RowParser {
     note: Option<String>,
     remarks: Remarks,
     near_misses: NearMisses,
+    /// Rows come one by one.
+    are_streamed: bool,
+    /// Fields that set parameters, and were named.
+    named_params: Vec<String>,
     /// The name of the file that is read, where there are several.
     file: Option<String>,
 }
@@ -209,14 +177,13 @@ impl RowParser {
             note: None,
             remarks: Remarks::default(),
             near_misses: NearMisses::default(),
+            are_streamed: options.are_streamed,
+            named_params: Vec::new(),
             file: None,
         };
-        if let Some(names) = &parser.names {
-            // The columns are the same in every row, so the header decides before the first.
-            if !names.is_empty() {
-                let shape = parser.builder.shape_of_columns(names)?;
-                parser.decide(shape, names.iter().any(|name| name == "system"));
-            }
+        // The columns are the same in every row, so the header decides before the first.
+        if let Some(names) = parser.names.clone().filter(|names| !names.is_empty()) {
+            parser.decide_by_columns(&names)?;
         }
         parser.read_ahead(records)?;
         Ok(parser)
@@ -230,10 +197,7 @@ impl RowParser {
         let names = records.headers();
         match (&self.names, &names) {
             (Some(known), Some(found)) => check_columns(known, found)?,
-            (None, Some(found)) if !found.is_empty() => {
-                let shape = self.builder.shape_of_columns(found)?;
-                self.decide(shape, found.iter().any(|name| name == "system"));
-            }
+            (None, Some(found)) if !found.is_empty() => self.decide_by_columns(found)?,
             _ => {}
         }
         self.names = names;
@@ -245,24 +209,6 @@ impl RowParser {
     /// it.
     pub fn name_file(&mut self, name: Option<&str>) {
         self.file = name.map(str::to_owned);
-    }
-
-    fn read_ahead(&mut self, records: &mut Records) -> Result<(), InputError> {
-        let (mut leading, mut bytes) = (VecDeque::new(), 0);
-        let (max_records, max_bytes) = MAX_LEADING;
-        while self.shape.is_none() && leading.len() < max_records && bytes < max_bytes {
-            let Some(record) = records.next().transpose()? else { break };
-            if let Content::Line(line) = &record.content {
-                bytes += line.len();
-            }
-            let line = record.line;
-            if let Named::Row(row, _) = self.name_fields(record.clone())? {
-                self.decide_by(&row, line)?;
-            }
-            leading.push_back(record);
-        }
-        records.give_back(leading);
-        Ok(())
     }
 
     /// The next row.
@@ -280,11 +226,14 @@ impl RowParser {
                 return bad(self.passthrough(fields, None, None, index), error);
             }
             Named::Cells(cells, error) => {
-                let fields = fields_of_cells(self.columns(), &cells);
+                let fields = fields_of_cells(self.columns(), &cells, self.builder.own_params());
                 return bad(self.passthrough(fields, Some(cells), None, index), error);
             }
         };
-        self.decide_by(&named, line)?;
+        if let Some(error) = self.undecided_by(&named, line)? {
+            return bad(self.passthrough(named.fields, cells, None, index), error);
+        }
+        self.name_params(&named);
         let first = self.shape.as_ref().expect("decided above");
         let other = match self.names {
             // The columns are the same in every record.
@@ -310,12 +259,9 @@ impl RowParser {
         };
         let passthrough = self.passthrough(named.fields, cells, asked.as_ref().ok(), index);
         match asked {
-            Ok(Asked { prompt, overrides, lora, answer_form, dropped_answer, near_misses }) => {
-                if dropped_answer {
-                    self.remarks.add(Remark::DroppedAnswer, line);
-                }
-                for (name, meant) in near_misses {
-                    self.remarks.add(Remark::NearMiss { name, meant }, line);
+            Ok(Asked { prompt, overrides, lora, answer_form, remarks }) => {
+                for remark in remarks {
+                    self.remarks.add(remark, line);
                 }
                 if let Some(other) = other {
                     let treatment = self.builder.treatment(&other);
@@ -344,40 +290,6 @@ impl RowParser {
         self.remarks.totals()
     }
 
-    fn decide_by(&mut self, row: &NamedRow, line: u64) -> Result<(), InputError> {
-        if self.shape.is_none() {
-            let shape = self.builder.shape_of_first(row, line)?;
-            if self.lines_decide
-                && shape == RowShape::OpenAiBatch
-                && let Some(endpoint) = Endpoint::of_line(&row.fields)
-            {
-                self.task = endpoint.task();
-                self.builder.decide(self.task);
-            }
-            self.decide(shape, row.fields.get("system").is_some());
-        }
-        Ok(())
-    }
-
-    fn decide(&mut self, shape: RowShape, has_system: bool) {
-        let rows = match &shape {
-            RowShape::Template => "fill --template".to_owned(),
-            shape => format!("are {shape}"),
-        };
-        let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape));
-        if has_system && !self.builder.is_chat(&shape) {
-            note.push_str("; their `system` field is not sent without --chat");
-        }
-        if self.builder.chats().system_prompt.is_some()
-            && !shape.is_batch()
-            && !self.builder.is_chat(&shape)
-        {
-            note.push_str("; --system-prompt is not sent without --chat");
-        }
-        self.note = Some(note);
-        self.shape = Some(shape);
-    }
-
     fn columns(&self) -> &[String] {
         self.names.as_ref().expect("only a CSV has cells")
     }
@@ -389,7 +301,8 @@ impl RowParser {
                 return Ok(match record.error {
                     Some(error) => Named::Cells(cells, error),
                     None => {
-                        let fields = fields_of_cells(self.columns(), &cells);
+                        let fields =
+                            fields_of_cells(self.columns(), &cells, self.builder.own_params());
                         Named::Row(NamedRow { fields, is_bare: false }, Some(cells))
                     }
                 });
@@ -438,7 +351,11 @@ impl RowParser {
             };
             let lora = asked.and_then(|asked| asked.lora);
             let lora = lora.map(|lora| self.builder.names().name_of(lora));
-            return Passthrough::Batch(line.answered_by(lora));
+            let line = line.answered_by(lora);
+            return Passthrough::Batch(match kind {
+                BatchKind::Response => line.with_echo(responses::echo(&fields)),
+                _ => line,
+            });
         }
         match (cells, &self.names) {
             (Some(cells), Some(names)) => Passthrough::Cells { names: Arc::clone(names), cells },
@@ -483,6 +400,12 @@ impl RowParser {
         let is_chat =
             |shape| self.builder.is_chat(shape) || matches!(shape, RowShape::AnthropicBatch);
         self.shape.as_ref().is_some_and(is_chat)
+    }
+
+    /// Whether no row can have another shape than the first: a text file or a table has none, nor
+    /// have rows whose prompt the user named.
+    pub fn is_fixed(&self) -> bool {
+        self.names.is_some() || self.format == InputFormat::Txt || self.builder.is_told()
     }
 
     /// Whether rows become lines of a batch API, which say when they were made.

@@ -14,6 +14,7 @@ mod odd_inputs;
 mod openai;
 pub mod parquet;
 mod pooled;
+mod responses;
 mod row_format;
 mod scores;
 mod shown;

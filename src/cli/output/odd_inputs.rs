@@ -287,7 +287,6 @@ fn rows_that_can_only_be_of_another_shape_are_completed_as_what_they_are() {
 fn rows_of_no_or_several_other_shapes_are_error_rows() {
     let expected = "expected `prompt` text as in the first row, found";
     let cases = [
-        (r#"{"prompt":null}"#, "`prompt` with null"),
         (r#"{"prompt":5}"#, "`prompt` with a number"),
         (r#"{"a":1,"b":2}"#, "an object with the fields a, b"),
         (r#"{"text":"t","question":"q"}"#, "`question` text"),
@@ -297,6 +296,11 @@ fn rows_of_no_or_several_other_shapes_are_error_rows() {
         let error = bad(&line[1..line.len() - 1], "row_shape", &format!("{expected} {found}"));
         assert_eq!(jsonl(format!("{{{A}}}\n{line}\n{{{A}}}\n").as_bytes()), a() + &error + &a());
     }
+    // One before the first that has a prompt is no other.
+    let null = r#""prompt":null"#;
+    let error = bad(null, "row_shape", "`prompt` is null: the row has no prompt");
+    assert_eq!(jsonl(format!("{{{null}}}\n{{{A}}}\n").as_bytes()), error.clone() + &a());
+    assert_eq!(jsonl(format!("{{{A}}}\n{{{null}}}\n").as_bytes()), a() + &error);
     let empty = format!("{{{A}}}\n{{}}\n");
     let error = bad("", "row_shape", &format!("{expected} an object with no fields"));
     assert_eq!(jsonl(empty.as_bytes()), a() + &error.replacen("{,", "{", 1));

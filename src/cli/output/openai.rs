@@ -31,6 +31,7 @@ impl RowWriter<'_> {
     ) {
         let status = result.as_ref().map_or_else(|error| status(error), |_| 200);
         self.openai_envelope(line, status, |row| match &result {
+            Ok(output) if line.kind == BatchKind::Response => row.response_body(line, output),
             Ok(output) => row.openai_body(line, output),
             Err(error) => row.openai_error(line.kind, error),
         });
@@ -206,6 +207,7 @@ impl RowWriter<'_> {
             ("context_length", BatchKind::Completions) => {
                 ("context_length_exceeded", Some("prompt"))
             }
+            ("context_length", BatchKind::Response) => ("context_length_exceeded", Some("input")),
             ("context_length", _) => ("context_length_exceeded", Some("messages")),
             (code::INVALID_PARAMETER, _) => {
                 (error.code, error.param.or_else(|| parameter_of(&error.message)))
@@ -229,7 +231,7 @@ fn distinct(position: &PositionLogprobs) -> impl Iterator<Item = &TokenLogprob> 
     position.top.iter().chain((!is_among).then_some(token))
 }
 
-fn finite(token: &TokenLogprob) -> f32 {
+pub(super) fn finite(token: &TokenLogprob) -> f32 {
     token.logprob.max(LEAST_LOGPROB)
 }
 

@@ -62,6 +62,7 @@ pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: 
         of_collisions: false,
         of_two_bos: false,
         of_calls: false,
+        of_thinking: false,
         of_kwargs: Vec::new(),
     };
     let run = Arc::clone(&feed.config);
@@ -244,11 +245,14 @@ impl Feeder<'_> {
         if !self.warnings.of_collisions {
             self.warnings.collisions(&self.feed.format.collisions(&passthrough, self.run));
         }
+        let (processor, sources) = (&self.feed.processor, &self.run.input.sources);
         if let Some(form) = form {
-            self.warnings.unread_calls(form, line, &self.feed.processor, &self.run.input.sources);
+            self.warnings.unread_calls(form, line, processor, sources);
+            self.warnings.unread_thinking(form, processor);
         }
         if let Prompt::Messages(chat) = &prompt {
-            self.warnings.unread_kwargs(chat, line, &self.feed.processor, &self.run.input.sources);
+            self.warnings.unread_kwargs(chat, line, processor, sources);
+            self.warnings.unshown(chat, line, processor, sources);
         }
         let name = match (overrides.seed(), &id) {
             (Some(seed), _) => RowName::Seed(seed),
@@ -334,6 +338,7 @@ struct Warnings<'a> {
     of_collisions: bool,
     of_two_bos: bool,
     of_calls: bool,
+    of_thinking: bool,
     /// Variables that the chat template does not read.
     of_kwargs: Vec<String>,
 }
@@ -380,6 +385,36 @@ impl Warnings<'_> {
                 ));
                 self.of_kwargs.push(name);
             }
+        }
+    }
+
+    /// Says which lists of a chat its template does not show, so that the model does not know them.
+    fn unshown(&mut self, chat: &Chat, line: u64, processor: &InputProcessor, sources: &Sources) {
+        let lists = [("tools", chat.tools.is_some()), ("documents", chat.documents.is_some())];
+        for (name, _) in lists.into_iter().filter(|(_, is_given)| *is_given) {
+            let is_known = self.of_kwargs.iter().any(|known| known == name);
+            if is_known || processor.template_mentions(name) || !processor.has_chat_template() {
+                continue;
+            }
+            self.console.warn(&format!(
+                "{}: the chat template does not show `{name}`: the model does not see them",
+                sources.said(line)
+            ));
+            self.of_kwargs.push(name.to_owned());
+        }
+    }
+
+    /// Says that thinking stays text, at the first chat that does not switch it off.
+    fn unread_thinking(&mut self, form: &AnswerForm, processor: &InputProcessor) {
+        if self.of_thinking || form.thinking == Some(false) {
+            return;
+        }
+        self.of_thinking = true;
+        if let Some(parser) = processor.unused_reasoning_parser() {
+            self.console.note(&format!(
+                "The model thinks before it answers, and rows show that as text; \
+                 --reasoning-parser {parser} shows it apart"
+            ));
         }
     }
 

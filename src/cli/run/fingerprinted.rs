@@ -81,6 +81,7 @@ pub fn of_files(
     set("chat", format!("{:?}", input.rows.chat));
     set("template", format!("{:?}", input.rows.template));
     set("prompt_column", format!("{:?}", input.rows.prompt_column));
+    set("row_params", input.rows.own_params.text());
     let ChatDefaults { system_prompt, last_assistant, template_kwargs } = &input.rows.chats;
     set("system_prompt", format!("{system_prompt:?}"));
     set("last_assistant", format!("{last_assistant:?}"));

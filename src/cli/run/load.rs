@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::fingerprinted::{self, FileFields};
-use super::read::ReadThread;
+use super::read::{ReadThread, Requests};
 use super::row_params::RowParams;
 use super::{Job, Load, shape};
 use crate::cli::args::PoolingFlags;
@@ -82,6 +82,7 @@ impl Job<'_> {
             opened => opened,
         };
         let shape = shape(reading)?;
+        self.check_flags(&shape)?;
         let opened = match shape.task == self.config.input.rows.task {
             true => opened?,
             false => {
@@ -127,23 +128,18 @@ impl Job<'_> {
         let Opened { summary, base, files, loaded } = opened;
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
-        let all_requests_are_chat = reading.checked.recv().unwrap_or(Ok(false))?;
-        let processor = loaded.engine.input_processor();
-        let all_chat = shape.is_chat || all_requests_are_chat;
-        self.config.check_chat(processor.has_chat_template(), all_chat)?;
-        if let Some(outputs) = &self.config.structured_outputs {
-            let checked = processor.check_structured_outputs(outputs);
-            checked.map_err(|error| {
-                let message = error.message.replacen("structured_outputs", "structured-outputs", 1);
-                CliError::refused(error.code, format!("--{message}"))
-            })?;
+        let requests = reading.checked.recv().unwrap_or(Ok(Requests::Unknown))?;
+        if requests == Requests::NoChats {
+            self.config.particular.refuse_of_chats()?;
         }
-        loaded.announce(loaded.engine.info(), &self.config, self.console);
-        if let Some(parser) = processor.unused_reasoning_parser().filter(|_| all_chat) {
-            self.console.note(&format!(
-                "The model thinks before it answers, and rows show that as text; \
-                 --reasoning-parser {parser} shows it apart"
-            ));
+        let processor = loaded.engine.input_processor();
+        let all_chat = shape.is_chat || requests == Requests::Chats;
+        self.config.check_chat(processor.has_chat_template(), all_chat)?;
+        self.check_by_model(&base, &processor)?;
+        let info = loaded.engine.info();
+        loaded.announce(info, &self.config, self.console);
+        for note in self.config.particular.of_device(&info.kernel_set) {
+            self.console.note(&note);
         }
         match &base {
             RowParams::Sampling(_) => {
@@ -164,6 +160,28 @@ impl Job<'_> {
             .with_labels(labels(&summary));
         let model::Loaded { engine, load_time, .. } = loaded;
         Ok(Loaded { engine, base, load_time, shape, format, fingerprint })
+    }
+
+    /// Refuses flags that would make an error row of every row that they are for.
+    fn check_by_model(&self, base: &RowParams, processor: &InputProcessor) -> Result<(), CliError> {
+        if let Some(params) = base.sampling() {
+            processor.check_guidance(params).map_err(|error| {
+                // Its first word is the parameter's name.
+                let end = error.message.find([':', '.', ' ']).unwrap_or(error.message.len());
+                let (name, rest) = error.message.split_at(end);
+                let flag = name.replace('_', "-");
+                CliError::refused(error.code, format!("--{flag}{rest}"))
+            })?;
+        }
+        let chats = &self.config.input.rows.chats;
+        if let Some(text) = &chats.system_prompt
+            && let Some(what) = processor.refuses_system(text, &chats.template_kwargs)
+        {
+            let message = format!("--system-prompt: {what}");
+            return Err(CliError::refused("chat_template", message)
+                .help("leave the flag out, and put its text into the rows"));
+        }
+        Ok(())
     }
 
     fn say_sampling(&self, defaults: &SamplingParams, shape: &Shape) {

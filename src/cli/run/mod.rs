@@ -165,6 +165,7 @@ fn run_config(
         let mut job = Job { config, flags, console, signals, counters, ready, remote };
         if let Some(shape) = &shape {
             job.turn_to(shape.task)?;
+            job.check_flags(shape)?;
         }
         match draft.complete().cloned() {
             Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
@@ -219,6 +220,21 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Refuses flags that no row can use, and says which rows may not.
+    fn check_flags(&self, shape: &Shape) -> Result<(), CliError> {
+        if let Some(headers) = shape.headers.as_deref().filter(|_| self.config.output.unordered)
+            && !headers.iter().any(|name| name == "id" || name == "custom_id")
+        {
+            let message =
+                "--unordered: the table has no column `id`, and its rows are told apart by it";
+            return Err(CliError::refused("missing_id", message).help("add one, or leave it out"));
+        }
+        for note in self.config.particular.check(shape)? {
+            self.console.note(&note);
+        }
+        Ok(())
+    }
+
     fn run(
         mut self,
         reading: ReadThread,

@@ -105,6 +105,9 @@ fn tokens_of_answer(line: &str) -> Option<(u32, u32)> {
     };
     if let Some(response) = row.get("response").filter(|value| value.is_object()) {
         let usage = response.get("body")?.get("usage")?;
+        if usage.get("input_tokens").is_some() {
+            return Some((number(usage, "input_tokens")?, number(usage, "output_tokens")?));
+        }
         return Some((number(usage, "prompt_tokens")?, generated(usage)?));
     }
     if let Some(message) = row.get("result").and_then(|result| result.get("message")) {
@@ -123,10 +126,12 @@ mod tests {
     fn answers_are_told_from_errors_in_every_form() {
         let own = r#"{"id":1,"response":"a","finish_reason":"stop","usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
         let openai = r#"{"id":"x","response":{"status_code":200,"body":{"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},"error":null}"#;
+        let of_responses =
+            r#"{"response":{"body":{"usage":{"input_tokens":3,"output_tokens":2}}}}"#;
         let anthropic = r#"{"custom_id":"a","result":{"type":"succeeded","message":{"usage":{"input_tokens":3,"output_tokens":2}}}}"#;
         let vector = r#"{"id":1,"embedding":[1.0],"usage":{"prompt_tokens":3,"total_tokens":3}}"#;
         assert_eq!(tokens_of_answer(vector), Some((3, 0)));
-        for good in [own, openai, anthropic] {
+        for good in [own, openai, of_responses, anthropic] {
             assert_eq!(tokens_of_answer(good), Some((3, 2)), "{good}");
         }
         for bad in [

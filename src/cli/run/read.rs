@@ -39,9 +39,21 @@ pub struct ReadThread {
     pub checked: Receiver<Checked>,
 }
 
-/// Whether a file that was read ahead may be run, and if so, whether it has batch requests and all
-/// of them are chat.
-pub type Checked = Result<bool, CliError>;
+/// Whether a file that was read ahead may be run, and if so, what its batch requests are.
+pub type Checked = Result<Requests, CliError>;
+
+/// The batch requests of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requests {
+    /// There are none, or they were not looked at.
+    Unknown,
+    /// All are chat.
+    Chats,
+    /// Some are chat.
+    SomeChats,
+    /// None is chat.
+    NoChats,
+}
 
 /// Starts the thread.
 pub fn start(
@@ -96,7 +108,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
         let Ok(mut files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
         let mut ids = files.as_parser().is_batch().then(CustomIds::default);
         if ids.is_none() {
-            let _ = sender.send(Ok(false));
+            let _ = sender.send(Ok(Requests::Unknown));
         }
         if ids.is_none() && !counts {
             return;
@@ -125,7 +137,13 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             }
         }
         total(rows);
-        let _ = sender.send(Ok(some_chat && only_chat));
+        let _ = sender.send(Ok(match (some_chat, only_chat) {
+            (true, true) => Requests::Chats,
+            (true, false) => Requests::SomeChats,
+            (false, false) => Requests::NoChats,
+            // Every row is bad.
+            (false, true) => Requests::Unknown,
+        }));
     }));
     checked
 }
@@ -187,6 +205,8 @@ impl Input {
             crlf: records.crlf(),
             has_batch_lines: self.files.as_parser().writes_batch_lines(),
             is_chat: self.files.as_parser().is_chat(),
+            is_batch: self.files.as_parser().is_batch(),
+            is_fixed: self.files.as_parser().is_fixed() && self.num_files == 1,
             task: self.files.as_parser().task(),
         }
     }

@@ -102,7 +102,12 @@ impl StructuredOutputs {
         let kind = value["type"].as_str().ok_or("expected an object with a `type`")?;
         let constraint = match kind {
             "text" => return Ok(None),
-            "json_object" => Constraint::JsonObject,
+            // With a schema, as llama.cpp and Together have it.
+            "json_object" => match &value["schema"] {
+                Value::Null => Constraint::JsonObject,
+                Value::Object(schema) if schema.is_empty() => Constraint::JsonObject,
+                schema => constraint("json", schema).map_err(|what| format!("schema: {what}"))?,
+            },
             "json_schema" => {
                 let schema = match &value["json_schema"]["schema"] {
                     Value::Null => &value["schema"],
@@ -254,6 +259,12 @@ mod tests {
             "schema": {"type": "integer"}}});
         let integer = Constraint::Json(json!({"type": "integer"}));
         assert_eq!(read(schema), Ok(Some(StructuredOutputs::new(integer))));
+        let of_object = json!({"type": "json_object", "schema": {"type": "integer"}});
+        let integer = Constraint::Json(json!({"type": "integer"}));
+        assert_eq!(read(of_object), Ok(Some(StructuredOutputs::new(integer))));
+        assert!(
+            read(json!({"type": "json_object", "schema": 7})).unwrap_err().contains("schema: ")
+        );
         assert!(read(json!({"type": "json_schema"})).is_err());
         assert!(read(json!({"type": "xml"})).unwrap_err().contains("none of"));
         assert!(read(json!("text")).is_err());

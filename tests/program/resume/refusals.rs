@@ -45,6 +45,7 @@ const CHANGES: &[(&str, (&str, &str))] = &[
     ("chat", ("--chat", "")),
     ("template", ("--template", "Q: {{prompt}}")),
     ("prompt_column", ("--prompt-column", "prompt")),
+    ("row_params", ("--row-params", "none")),
     ("out_field", ("--out-field", "answer")),
     ("output_format", ("--output-format", "full")),
     ("reasoning_parser", ("--reasoning-parser", "deepseek_r1")),

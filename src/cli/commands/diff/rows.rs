@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::{Content, InputError, InputFormat, Opened, Record, Records};
@@ -244,6 +244,9 @@ fn openai_response(response: &Value) -> (Option<String>, Vec<Answer>) {
     let status = response["status_code"].as_u64().unwrap_or(200);
     let error = body.get("error").filter(|error| !error.is_null()).map(error_text);
     let error = error.or_else(|| (status >= 400).then(|| format!("status {status}")));
+    if body["object"] == "response" && error.is_none() {
+        return (None, vec![of_responses(body)]);
+    }
     let Some(choices) = body["choices"].as_array().filter(|choices| !choices.is_empty()) else {
         // Embeddings, scores: compared as a whole.
         let answer = Answer { text: body.to_string(), ..Answer::default() };
@@ -262,6 +265,21 @@ fn openai_response(response: &Value) -> (Option<String>, Vec<Answer>) {
         }
     });
     (error, answers.collect())
+}
+
+/// The answer of a `response`: its thinking, text and calls. Ids, dates and what it says again of
+/// its request are no part.
+fn of_responses(body: &Value) -> Answer {
+    let items = body["output"].as_array().map_or(&[][..], Vec::as_slice);
+    let part = |item: &Value| match item["type"].as_str() {
+        Some("function_call") => {
+            Some(json!({"name": item["name"], "arguments": item["arguments"]}).to_string())
+        }
+        _ => item["content"][0]["text"].as_str().map(str::to_owned),
+    };
+    let text = items.iter().filter_map(part).collect::<Vec<_>>().join("\n");
+    let finish_reason = body["status"].as_str().map(str::to_owned);
+    Answer { text, finish_reason, ..Answer::default() }
 }
 
 /// A text with the other parts of its answer: the thinking before it, the calls after it. Ids of
@@ -365,6 +383,13 @@ mod tests {
         assert_eq!(error(r#"{"status_code":500,"body":{}}"#).as_deref(), Some("status 500"));
         let expired = r#"{"custom_id":"a","response":null,"error":{"message":"expired"}}"#;
         assert_eq!(row(expired).error.as_deref(), Some("expired"));
+        let response = row(concat!(
+            r#"{"response":{"body":{"id":"resp_1","object":"response","created_at":7,"error":null,"#,
+            r#""status":"completed","output":[{"type":"message","content":[{"text":"5"}]},"#,
+            r#"{"type":"function_call","id":"fc_1","name":"f","arguments":"{}"}]}}}"#,
+        ));
+        let expected = answer("5\n{\"name\":\"f\",\"arguments\":\"{}\"}", None, Some("completed"));
+        assert_eq!(response.answers, [expected]);
         let embedding = row(r#"{"response":{"body":{"data":[{"embedding":[1.5]}]}}}"#);
         assert_eq!(embedding.answers[0].text, r#"{"data":[{"embedding":[1.5]}]}"#);
     }

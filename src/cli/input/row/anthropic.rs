@@ -9,11 +9,12 @@ mod tools;
 
 use serde_json::{Value, json};
 
+use super::asked::Asked;
 use super::chat::{Origin, invalid, value};
 use super::near_miss::NearMisses;
 use super::prompt::PromptBuilder;
 use super::unsupported::{self, Place};
-use super::{Asked, messages, openai, prompt};
+use super::{messages, openai, prompt, unused};
 use crate::cli::input::fields::{JsonFields, json_string};
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::{RowError, code};
@@ -54,7 +55,9 @@ pub(super) fn read(
             overrides = overrides.with(name, json);
         }
     }
-    Ok(Asked { lora, near_misses: names.find(&params, true), ..Asked::of_chat(made, overrides) })
+    let remarks = unused::remarks(&params, Place::Anthropic, names, builder.own_params());
+    let asked = Asked { lora, ..Asked::of_chat(made, overrides) }.with_remarks(remarks);
+    Ok(asked.with_remarks(unused::of_line(fields)))
 }
 
 /// Fields of a request that have the same meaning in OpenAI's.

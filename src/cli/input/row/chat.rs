@@ -79,7 +79,7 @@ impl ChatDefaults {
         origin: Origin,
         (name, line): (&str, u64),
     ) -> Result<MadeChat, RowError> {
-        let mut kwargs = self.kwargs(fields, line)?;
+        let mut kwargs = self.kwargs(fields, origin, line)?;
         let (ending, dropped_answer) = match ending(fields, &mut kwargs, line)? {
             Some(ending) => (ending, false),
             None => self.ending_of(&messages, origin, (name, line))?,
@@ -142,7 +142,12 @@ impl ChatDefaults {
     }
 
     /// The variables of the template: the row's over the flag's.
-    fn kwargs(&self, fields: &JsonFields, line: u64) -> Result<Map<String, Value>, RowError> {
+    fn kwargs(
+        &self,
+        fields: &JsonFields,
+        origin: Origin,
+        line: u64,
+    ) -> Result<Map<String, Value>, RowError> {
         const NAME: &str = "chat_template_kwargs";
         let mut kwargs = self.template_kwargs.clone();
         match value(fields, NAME, line)? {
@@ -162,6 +167,18 @@ impl ChatDefaults {
                 kwargs.insert(EFFORT.to_owned(), effort.into());
             }
             Some(_) => return Err(invalid(EFFORT, "expected a string", line)),
+        }
+        // A dataset may have a field of this name. "medium" is what a request without it has.
+        const VERBOSITY: &str = "verbosity";
+        if origin == Origin::OpenAi
+            && let Some(verbosity) = value(fields, VERBOSITY, line)?
+        {
+            if !verbosity.is_string() {
+                return Err(invalid(VERBOSITY, "expected a string", line));
+            }
+            if verbosity != "medium" {
+                kwargs.insert(VERBOSITY.to_owned(), verbosity);
+            }
         }
         Ok(kwargs)
     }

@@ -3,9 +3,11 @@
 
 use serde_json::{Map, Value};
 
+use super::Task;
+use super::asked::Asked;
 use super::endpoint::Endpoint;
 use super::shape::kind_name;
-use super::{Asked, Task, unsupported};
+use super::unsupported::{self, Place};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::{RowError, code};
@@ -39,14 +41,6 @@ const RERANK: &[Sides] = &[sides("query", "documents")];
 
 /// A template's variable: what the query asks for.
 const INSTRUCTION: &str = "instruction";
-
-/// Fields of vLLM's that would change a score, and what of them asks for nothing.
-const UNSUPPORTED: &[(&str, &[&str])] = &[
-    (INSTRUCTION, &["\"\""]),
-    ("chat_template", &[]),
-    ("chat_template_kwargs", &["{}"]),
-    ("mm_processor_kwargs", &["{}"]),
-];
 
 /// The spellings of a task's rows; None: its rows compare nothing.
 pub(super) fn spellings(task: Task) -> Option<&'static [Sides]> {
@@ -112,9 +106,11 @@ pub(super) fn read_request(
     line: u64,
 ) -> Result<Asked, RowError> {
     let spellings = if endpoint == Endpoint::Rerank { RERANK } else { SCORE };
-    let is_read = |name: &str| name == INSTRUCTION && variables.is_some();
-    let refused = UNSUPPORTED.iter().filter(|(name, _)| !is_read(name));
-    unsupported::check_body(refused, (body, line), "score")?;
+    unsupported::check(body, Place::Score, line)?;
+    let instruction = body.get(INSTRUCTION).filter(|json| !matches!(*json, "null" | "\"\""));
+    if variables.is_none() && instruction.is_some() {
+        return Err(unsupported::error(INSTRUCTION, line));
+    }
     let has = |name: &str| body.get(name).is_some_and(|json| json != "null");
     let Some(sides) = spelling(spellings, has) else {
         return Err(wrong("body", &format!("expected {}", described(spellings)), line));

@@ -3,25 +3,17 @@
 
 use serde_json::{Value, json};
 
-use super::{Asked, prompt, unsupported};
+use super::asked::Asked;
+use super::prompt;
+use super::unsupported::{self, Place};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
 
-/// Fields of vLLM's that would change a vector, and what of them asks for nothing.
-const UNSUPPORTED: &[(&str, &[&str])] = &[
-    ("messages", &[]),
-    ("chat_template", &[]),
-    ("chat_template_kwargs", &["{}"]),
-    ("embed_dtype", &["\"float32\""]),
-    ("endianness", &["\"native\"", "\"little\""]),
-    ("mm_processor_kwargs", &["{}"]),
-];
-
 /// What the body of a request asks for.
 pub(super) fn read(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
-    unsupported::check_body(UNSUPPORTED.iter(), (body, line), "vector")?;
+    unsupported::check(body, Place::Embeddings, line)?;
     let prompts = match body.get("input") {
         None | Some("null") => Err(wrong("missing".to_owned(), line)),
         Some(json) => inputs(json, line),

@@ -1,6 +1,7 @@
 //! `Endpoint`: what a line of OpenAI's batch API asks for. Its url says it, as in vLLM's run-batch.
 
 use super::Task;
+use super::unsupported::Place;
 use crate::cli::input::batch_line::BatchKind;
 use crate::cli::input::fields::JsonFields;
 
@@ -9,17 +10,23 @@ use crate::cli::input::fields::JsonFields;
 pub(super) enum Endpoint {
     Chat,
     Completions,
+    Responses,
     Embeddings,
     Score,
     Rerank,
 }
 
 impl Endpoint {
+    /// All urls, for messages.
+    pub const ALL_URLS: &'static str = "/v1/chat/completions, /v1/completions, /v1/responses, \
+                                        /v1/embeddings, /v1/score, /v1/rerank and /v2/rerank";
+
     /// The endpoint of a url. Those of scores are known by its end.
     pub fn of_url(url: &str) -> Option<Self> {
         match url {
             "/v1/chat/completions" => Some(Endpoint::Chat),
             "/v1/completions" => Some(Endpoint::Completions),
+            "/v1/responses" => Some(Endpoint::Responses),
             "/v1/embeddings" => Some(Endpoint::Embeddings),
             url if url.ends_with("/score") => Some(Endpoint::Score),
             url if url.ends_with("/rerank") => Some(Endpoint::Rerank),
@@ -33,10 +40,21 @@ impl Endpoint {
         Self::of_url(&url)
     }
 
+    /// Where fields of its requests stand.
+    pub fn place(self) -> Place {
+        match self {
+            Endpoint::Chat => Place::Chat,
+            Endpoint::Completions => Place::Completions,
+            Endpoint::Responses => Place::Responses,
+            Endpoint::Embeddings => Place::Embeddings,
+            Endpoint::Score | Endpoint::Rerank => Place::Score,
+        }
+    }
+
     /// What a run is for whose first line goes there.
     pub fn task(self) -> Task {
         match self {
-            Endpoint::Chat | Endpoint::Completions => Task::Complete,
+            Endpoint::Chat | Endpoint::Completions | Endpoint::Responses => Task::Complete,
             Endpoint::Embeddings => Task::Embed,
             Endpoint::Score => Task::Score,
             Endpoint::Rerank => Task::Rerank,
@@ -56,6 +74,7 @@ impl Endpoint {
         match (endpoint, task) {
             (Some(Endpoint::Chat), _) => BatchKind::Chat,
             (Some(Endpoint::Completions), _) => BatchKind::Completions,
+            (Some(Endpoint::Responses), _) => BatchKind::Response,
             (Some(Endpoint::Embeddings), _) | (None, Task::Embed) => BatchKind::Embeddings,
             (Some(Endpoint::Score), _) | (None, Task::Score) => BatchKind::Score,
             (Some(Endpoint::Rerank), _) | (None, Task::Rerank) => BatchKind::Rerank,
@@ -66,7 +85,10 @@ impl Endpoint {
     /// The urls that runs of a task answer, for messages.
     pub fn served(task: Task) -> &'static str {
         match task {
-            Task::Complete => "/v1/chat/completions and /v1/completions are served",
+            Task::Complete => {
+                "/v1/chat/completions, /v1/completions and /v1/responses are served; \
+                 /v1/embeddings, /v1/score and /v1/rerank in files of their own"
+            }
             Task::Embed => "`embed` serves /v1/embeddings",
             Task::Score | Task::Rerank => {
                 "`score` and `rerank` serve /v1/score, /v1/rerank and /v2/rerank"
@@ -90,7 +112,8 @@ mod tests {
             ("/score", Some(Endpoint::Score)),
             ("/v2/rerank", Some(Endpoint::Rerank)),
             ("/v1/embeddings/", None),
-            ("/v1/responses", None),
+            ("/v1/responses", Some(Endpoint::Responses)),
+            ("/v1/images", None),
         ] {
             assert_eq!(Endpoint::of_url(url), endpoint, "{url}");
         }

@@ -18,10 +18,9 @@ pub enum Likelihoods {
     OfTexts,
 }
 
-/// The field with the texts to choose from.
-const CHOICES: &str = "choices";
-
 impl Likelihoods {
+    /// The field with the texts to choose from.
+    pub(super) const CHOICES: &str = "choices";
     /// Field of an output row with the answer.
     pub const CHOICE_LOGPROBS: &str = "choice_logprobs";
     /// The same of rows whose text is asked about.
@@ -70,6 +69,7 @@ impl Likelihoods {
 
 /// A list of texts, or a text that holds one as JSON: the cell of a table.
 fn choices(fields: &JsonFields, line: u64) -> Result<Vec<String>, RowError> {
+    const CHOICES: &str = Likelihoods::CHOICES;
     let wrong = |what: String| {
         let message = format!("{CHOICES}: {what}");
         RowError::new(code::INVALID_PROMPT, line, message).of_param(CHOICES)

@@ -120,7 +120,11 @@ fn check(message: &Value) -> Result<(), Fault> {
     match message.get("content") {
         Some(Value::String(_)) => Ok(()),
         Some(Value::Array(parts)) => parts.iter().try_for_each(check_part),
-        None | Some(Value::Null) if message.get("tool_calls").is_some() => Ok(()),
+        None | Some(Value::Null)
+            if message.get("tool_calls").is_some() || message.get("function_call").is_some() =>
+        {
+            Ok(())
+        }
         Some(Value::Null) if message["role"] == "assistant" || message["role"] == "tool" => Ok(()),
         None => Err(Fault::invalid("has no `content`")),
         Some(_) => Err(Fault::invalid("has a `content` that is neither text nor a list of parts")),

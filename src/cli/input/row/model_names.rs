@@ -47,6 +47,11 @@ impl ModelNames {
         Arc::clone(&self.loras[lora.0 as usize])
     }
 
+    /// Whether rows may name an adapter.
+    pub(super) fn has_adapters(&self) -> bool {
+        !self.loras.is_empty()
+    }
+
     /// The adapter that a row's field `lora` names.
     pub(super) fn of_row(
         &self,

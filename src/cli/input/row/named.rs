@@ -3,6 +3,7 @@
 
 use crate::cli::input::fields::{JsonFields, check_depth, json_string};
 use crate::cli::input::overrides::parameter_cell;
+use crate::cli::input::own_params::OwnParams;
 use crate::cli::input::row_error::{RowError, code};
 
 /// A row's fields by name, and whether it had names: bare values and text lines are named `prompt`.
@@ -48,9 +49,14 @@ pub(super) fn parse_json(text: String, line: u64) -> Result<NamedRow, Box<(Strin
 
 /// A CSV row's cells as JSON fields. Cells are strings, except where the column's name asks for a
 /// list of messages or a sampling parameter.
-pub(super) fn fields_of_cells(names: &[String], cells: &[String]) -> JsonFields {
+pub(super) fn fields_of_cells(
+    names: &[String],
+    cells: &[String],
+    own_params: &OwnParams,
+) -> JsonFields {
     let value = |(name, cell): (&String, &String)| match name.as_str() {
         "messages" | "conversations" if is_json_list(cell) => cell.trim().to_owned(),
+        name if own_params.is_data(name) => json_string(cell),
         name => parameter_cell(name, cell).unwrap_or_else(|| json_string(cell)),
     };
     let values: Vec<String> = names.iter().zip(cells).map(value).collect();

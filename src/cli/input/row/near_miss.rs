@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::remarks::Remark;
 use super::unsupported;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides;
@@ -37,7 +38,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 ];
 
 /// Fields of requests that are near to a parameter and have a meaning of their own.
-const OWN_MEANING: &[&str] = &["stop_sequences", "top_logprobs"];
+const OWN_MEANING: &[&str] = &["max_output_tokens", "stop_sequences", "top_logprobs"];
 
 /// Parameters of chats, beside those of sampling.
 const OF_CHATS: &[&str] = &[
@@ -49,9 +50,6 @@ const OF_CHATS: &[&str] = &[
     "reasoning_effort",
 ];
 
-/// A field, and the parameter that was probably meant.
-pub(super) type NearMiss = (String, &'static str);
-
 /// Finds near misses. The same few names stand in every row, so what each is near to is remembered.
 #[derive(Debug, Default)]
 pub(super) struct NearMisses {
@@ -61,11 +59,11 @@ pub(super) struct NearMisses {
 impl NearMisses {
     /// The fields of a row, or of a request's body, that are no parameter but almost named like
     /// one.
-    pub(super) fn find(&mut self, fields: &JsonFields, is_request: bool) -> Vec<NearMiss> {
+    pub(super) fn find(&mut self, fields: &JsonFields, is_request: bool) -> Vec<Remark> {
         let mut found = Vec::new();
         for field in fields.iter() {
             if let Some(meant) = self.meant(&field.name, is_request) {
-                found.push((field.name.to_string(), meant));
+                found.push(Remark::NearMiss { name: field.name.to_string(), meant });
             }
         }
         found
@@ -138,7 +136,14 @@ mod tests {
         let fields = JsonFields::from_pairs(&[("prompt", "\"p\""), (name, "1")]);
         let mut found = NearMisses::default().find(&fields, false);
         assert!(found.len() < 2, "{found:?}");
-        found.pop().map(|(_, meant)| meant)
+        found.pop().map(|remark| match remark {
+            Remark::NearMiss { meant, .. } => meant,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn near_miss(name: &str, meant: &'static str) -> Remark {
+        Remark::NearMiss { name: name.to_owned(), meant }
     }
 
     #[test]
@@ -194,9 +199,8 @@ mod tests {
     fn requests_have_names_of_their_own() {
         let fields = JsonFields::from_pairs(&[("top_logprobs", "5"), ("max_tokns", "5")]);
         let mut names = NearMisses::default();
-        assert_eq!(names.find(&fields, true), [("max_tokns".to_owned(), "max_tokens")]);
-        let of_row =
-            [("top_logprobs".to_owned(), "logprobs"), ("max_tokns".to_owned(), "max_tokens")];
+        assert_eq!(names.find(&fields, true), [near_miss("max_tokns", "max_tokens")]);
+        let of_row = [near_miss("top_logprobs", "logprobs"), near_miss("max_tokns", "max_tokens")];
         assert_eq!(names.find(&fields, false), of_row, "in rows they have another meaning");
     }
 
@@ -205,7 +209,7 @@ mod tests {
         let mut names = NearMisses::default();
         let slip = JsonFields::from_pairs(&[("temprature", "1"), ("category", "1")]);
         for _ in 0..2 {
-            assert_eq!(names.find(&slip, false), [("temprature".to_owned(), "temperature")]);
+            assert_eq!(names.find(&slip, false), [near_miss("temprature", "temperature")]);
         }
         assert_eq!(names.known.len(), 2);
         for number in 0..2 * MAX_REMEMBERED {
@@ -213,7 +217,7 @@ mod tests {
             assert!(names.find(&JsonFields::from_pairs(&[(&name, "1")]), false).is_empty());
             assert!(names.known.len() <= MAX_REMEMBERED);
         }
-        assert_eq!(names.find(&slip, false), [("temprature".to_owned(), "temperature")]);
+        assert_eq!(names.find(&slip, false), [near_miss("temprature", "temperature")]);
     }
 
     #[test]

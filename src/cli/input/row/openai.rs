@@ -6,12 +6,13 @@ mod tests;
 
 use serde_json::Value;
 
+use super::asked::Asked;
 use super::chat::{ChatDefaults, Origin};
 use super::endpoint::Endpoint;
 use super::near_miss::NearMisses;
 use super::prompt::PromptBuilder;
 use super::unsupported::{self, Place};
-use super::{Asked, Task, compared, embeddings, messages, prompt};
+use super::{Task, compared, embeddings, messages, prompt, responses, unused};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::{DefaultLength, Overrides};
 use crate::cli::input::row_error::{RowError, code};
@@ -36,14 +37,17 @@ pub(super) fn read(
     let body = object(fields, "body", line)?;
     let lora = builder.names().of_request(&body, line)?;
     let asked = match endpoint {
-        Endpoint::Chat => chat(&body, builder.chats(), names, line),
-        Endpoint::Completions => completions(&body, names, line),
+        Endpoint::Chat => chat(&body, builder.chats(), line),
+        Endpoint::Completions => completions(&body, line),
+        Endpoint::Responses => responses::read(&body, builder.chats(), line),
         Endpoint::Embeddings => embeddings::read(&body, line),
         Endpoint::Score | Endpoint::Rerank => {
             compared::read_request(endpoint, &body, builder.variables(), line)
         }
     }?;
-    Ok(Asked { lora, ..asked })
+    let remarks = unused::remarks(&body, endpoint.place(), names, builder.own_params());
+    let asked = Asked { lora, ..asked }.with_remarks(remarks);
+    Ok(asked.with_remarks(unused::of_line(fields)))
 }
 
 /// A batch request has a name: nobody could find its answer without.
@@ -91,12 +95,7 @@ pub(super) fn object(
     JsonFields::parse(json.to_owned(), line).map_err(|bad| bad.1)
 }
 
-fn chat(
-    body: &JsonFields,
-    chats: &ChatDefaults,
-    names: &mut NearMisses,
-    line: u64,
-) -> Result<Asked, RowError> {
+fn chat(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Chat, line)?;
     const NAME: &str = "body.messages";
     let messages = messages_of(body, NAME, None, line)?;
@@ -104,7 +103,7 @@ fn chat(
     let overrides = Overrides::collect(body)
         .with("logprobs", chat_logprobs(body, line)?)
         .with_default_length(DefaultLength::Context);
-    Ok(Asked { near_misses: names.find(body, true), ..Asked::of_chat(made, overrides) })
+    Ok(Asked::of_chat(made, overrides))
 }
 
 /// The `messages` of a request, which errors call by their whole name.
@@ -148,7 +147,7 @@ fn chat_logprobs(body: &JsonFields, line: u64) -> Result<Option<String>, RowErro
     }
 }
 
-fn completions(body: &JsonFields, names: &mut NearMisses, line: u64) -> Result<Asked, RowError> {
+fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Completions, line)?;
     // More candidates than answers: the best of them would have to be chosen.
     let given = |name| body.get(name).filter(|json| *json != "null");
@@ -166,7 +165,7 @@ fn completions(body: &JsonFields, names: &mut NearMisses, line: u64) -> Result<A
     };
     let prompt = prompt.map_err(|error| error.of_param("prompt"))?;
     let overrides = Overrides::collect(body).with_default_length(DefaultLength::Completions);
-    Ok(Asked { near_misses: names.find(body, true), ..Asked::new(prompt, overrides) })
+    Ok(Asked::new(prompt, overrides))
 }
 
 /// A prompt is text or token ids, or a list of one of these.

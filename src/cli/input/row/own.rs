@@ -1,13 +1,17 @@
 //! Rows of datasets: what a row asks that is no batch request.
 
+use super::asked::Asked;
 use super::named::NamedRow;
 use super::near_miss::NearMisses;
 use super::prompt::{Built, PromptBuilder};
 use super::shape::RowShape;
 use super::unsupported::{self, Place};
-use super::{Asked, Likelihoods, Task, tools};
+use super::{Likelihoods, Task, tools};
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::RowError;
+
+/// Fields that are a part of a chat, as its messages are.
+const OF_PROMPTS: &[&str] = &["tools", "tool_choice", "functions", "function_call"];
 
 /// What a row asks that is no batch request.
 pub(super) fn read(
@@ -17,8 +21,11 @@ pub(super) fn read(
     (shape, named): (&RowShape, &NamedRow),
     line: u64,
 ) -> Result<Asked, RowError> {
-    let built = builder.build(shape, named, line)?;
-    let fields = &named.fields;
+    let own_params = builder.own_params();
+    let is_data = |name: &str| own_params.is_data(name) && !OF_PROMPTS.contains(&name);
+    let settings = named.fields.without(is_data);
+    let built = builder.build(shape, named, &settings, line)?;
+    let fields = &*settings;
     let lora = builder.names().of_row(fields, line)?;
     if task != Task::Complete {
         let overrides = match task {
@@ -46,11 +53,16 @@ pub(super) fn read(
             Asked::new(prompt, overrides)
         }
     };
-    let asked = Asked { lora, near_misses: names.find(fields, false), ..asked };
+    let near_misses = match own_params.are_all() {
+        true => names.find(fields, false),
+        // Whoever chose by name wrote the names.
+        false => Vec::new(),
+    };
+    let asked = Asked { lora, ..asked }.with_remarks(near_misses);
     Ok(match builder.likelihoods() {
         Likelihoods::None => asked,
         likelihoods => {
-            let prompt = likelihoods.ask(asked.prompt, fields, line)?;
+            let prompt = likelihoods.ask(asked.prompt, &named.fields, line)?;
             // Nothing is said that could have parts.
             Asked { prompt, answer_form: None, ..asked }
         }

@@ -4,10 +4,13 @@ use serde_json::{Map, Value};
 
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::named::NamedRow;
-use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
+use super::shape::{
+    MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
+};
 use super::template::Template;
 use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, compared, messages};
 use crate::cli::input::fields::JsonFields;
+use crate::cli::input::own_params::OwnParams;
 use crate::cli::input::reader::InputError;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
@@ -22,6 +25,7 @@ pub(super) struct PromptBuilder {
     chats: ChatDefaults,
     fills_template: bool,
     names: ModelNames,
+    own_params: OwnParams,
 }
 
 /// The prompt of a row.
@@ -64,12 +68,33 @@ impl PromptBuilder {
             chats: options.chats.clone(),
             fills_template: options.fills_template,
             names: options.names.clone(),
+            own_params: options.own_params.clone(),
         })
     }
 
     /// What rows may call the model and its adapters.
     pub(super) fn names(&self) -> &ModelNames {
         &self.names
+    }
+
+    /// Which of their fields set parameters.
+    pub(super) fn own_params(&self) -> &OwnParams {
+        &self.own_params
+    }
+
+    /// Whether the user says where the prompt is.
+    pub(super) fn is_told(&self) -> bool {
+        self.template.is_some() || self.prompt_column.is_some()
+    }
+
+    /// The field of a row that would hold its prompt, and is null.
+    pub(super) fn null_prompt(&self, row: &NamedRow) -> Option<&str> {
+        let is_null = |name: &str| row.fields.get(name) == Some("null");
+        match (&self.prompt_column, &self.template) {
+            (Some(name), _) => Some(name.as_str()).filter(|name| is_null(name)),
+            (None, Some(_)) => None,
+            (None, None) => MAY_BE_NULL.iter().copied().find(|name| is_null(name)),
+        }
     }
 
     /// Goes on for another task, which the first row decides.
@@ -92,6 +117,9 @@ impl PromptBuilder {
                     format!("the columns are {}", names.join(", ")),
                 )),
             };
+        }
+        if self.likelihoods == Likelihoods::OfChoices && !has(Likelihoods::CHOICES) {
+            return Err(missing("--loglikelihood choices", Likelihoods::CHOICES));
         }
         if let Some(template) = &self.template {
             return match template.names().find(|name| !has(name)) {
@@ -120,21 +148,21 @@ impl PromptBuilder {
     }
 
     /// The shape that the first row decides.
-    pub(super) fn shape_of_first(&self, row: &NamedRow, line: u64) -> Result<RowShape, InputError> {
+    pub(super) fn shape_of_first(&self, row: &NamedRow, line: u64) -> Result<RowShape, NoShape> {
         let missing = |flag: &str, name: &str| {
             let found = field_list(&row.fields);
             let message = format!("{flag}: the row on line {line} has no field '{name}'");
-            InputError::refused(message, format!("it has {found}"))
+            NoShape::Lacks(InputError::refused(message, format!("it has {found}")))
         };
         if let Some(spellings) = compared::spellings(self.task) {
             let compared = RowShape::Compared(spellings);
             return match RowShape::of(row) {
                 _ if compared.fits(row) => Ok(compared),
-                Some(shape) if shape.is_batch() => self.accept(shape),
-                _ => Err(InputError::refused(
+                Some(shape) if shape.is_batch() => Ok(self.accept(shape)?),
+                _ => Err(NoShape::Lacks(InputError::refused(
                     format!("line {line}: the row has no {compared}"),
                     format!("it has {}", field_list(&row.fields)),
-                )),
+                ))),
             };
         }
         if let Some(template) = &self.template {
@@ -148,15 +176,17 @@ impl PromptBuilder {
                 return Err(InputError::refused(
                     format!("--prompt-column {name}: the rows are text without named fields"),
                     "give --format csv if the input is CSV; else leave out --prompt-column",
-                ));
+                )
+                .into());
             }
             let value = row.fields.get(name).ok_or_else(|| missing("--prompt-column", name))?;
             let kind = PromptKind::of(value).ok_or_else(|| {
                 let found = kind_name(value);
                 let message = format!("line {line}: '{name}' cannot be a prompt: it is {found}");
-                InputError::refused(message, "a prompt is text, a list of messages, or token ids")
+                let help = "a prompt is text, a list of messages, or token ids";
+                NoShape::Lacks(InputError::refused(message, help))
             })?;
-            return self.accept(RowShape::Field(name.clone(), kind));
+            return Ok(self.accept(RowShape::Field(name.clone(), kind))?);
         }
         if !row.is_bare && self.is_pair(|name| row.fields.get(name).is_some()) {
             return Ok(RowShape::Compared(compared::PAIR));
@@ -164,9 +194,9 @@ impl PromptBuilder {
         let shape = RowShape::of(row).ok_or_else(|| {
             let found = field_list(&row.fields);
             let message = format!("line {line}: the row has no prompt; it has {found}");
-            InputError::refused(message, NO_PROMPT_HELP)
+            NoShape::Lacks(InputError::refused(message, NO_PROMPT_HELP))
         })?;
-        self.accept(shape)
+        Ok(self.accept(shape)?)
     }
 
     /// The shape of a row that is not of the first row's, if it can only be that one: chat among
@@ -209,6 +239,21 @@ impl PromptBuilder {
             return Err(InputError::refused(
                 format!("--loglikelihood: the rows are {shape}, which ask for completions"),
                 "give rows with a field for the prompt",
+            ));
+        }
+        if self.likelihoods == Likelihoods::OfTexts && self.is_chat(&shape) {
+            let (message, help) = match self.chat {
+                ChatMode::Always => {
+                    ("--chat: with --loglikelihood text a row's text", "leave out --chat")
+                }
+                _ => ("--loglikelihood text: the rows are chat, and a text", NO_PROMPT_HELP),
+            };
+            return Err(InputError::refused(format!("{message} is asked about as it is"), help));
+        }
+        if !self.own_params.are_all() && shape.is_batch() {
+            return Err(InputError::refused(
+                format!("--row-params: the rows are {shape}, whose fields are all the request's"),
+                "leave out --row-params",
             ));
         }
         match (&shape, self.chat) {
@@ -266,27 +311,36 @@ impl PromptBuilder {
         }
     }
 
-    /// The prompt of a row.
+    /// The prompt of a row. `settings` are those of its fields that may set parameters.
     pub(super) fn build(
         &self,
         shape: &RowShape,
         row: &NamedRow,
+        settings: &JsonFields,
         line: u64,
     ) -> Result<Built, RowError> {
         if !shape.fits(row) {
+            if let Some(name) = self.null_prompt(row) {
+                let message = format!("`{name}` is null: the row has no prompt");
+                return Err(RowError::new(code::ROW_SHAPE, line, message));
+            }
             let found = shape.describe_misfit(row);
             let message = format!("expected {shape} as in the first row, found {found}");
             return Err(RowError::new(code::ROW_SHAPE, line, message));
         }
         let fields = &row.fields;
         let (name, kind) = match shape {
-            RowShape::Template => return self.text(self.fill(row, line)?, fields, line),
-            RowShape::Alpaca => return self.text(self.alpaca(fields, line)?, fields, line),
+            RowShape::Template => {
+                return self.text(self.fill(row, line)?, (fields, settings), line);
+            }
+            RowShape::Alpaca => {
+                return self.text(self.alpaca(fields, line)?, (fields, settings), line);
+            }
             RowShape::Conversations => {
                 let json = fields.get("conversations").expect("the shape fits");
                 let system = system_text(fields, line)?;
                 let messages = messages::parse_share_gpt(json, system, line)?;
-                let made = self.chat(messages, fields, ("conversations", line))?;
+                let made = self.chat(messages, settings, ("conversations", line))?;
                 // The note on the shape says what becomes of an answer.
                 return Ok(MadeChat { dropped_answer: false, ..made }.into());
             }
@@ -305,7 +359,7 @@ impl PromptBuilder {
         };
         let json = fields.get(name).expect("the shape fits");
         match kind {
-            PromptKind::Text => self.text(string(name, json, line)?, fields, line),
+            PromptKind::Text => self.text(string(name, json, line)?, (fields, settings), line),
             PromptKind::TokenIds => {
                 let ids = serde_json::from_str(json).map_err(|error| {
                     let message = format!("{name}: not token ids: {}", reason(&error));
@@ -316,7 +370,7 @@ impl PromptBuilder {
             PromptKind::Messages => {
                 let system = system_text(fields, line)?;
                 let messages = messages::parse(name, json, system, line)?;
-                self.chat(messages, fields, (name, line)).map(Built::from)
+                self.chat(messages, settings, (name, line)).map(Built::from)
             }
         }
     }
@@ -346,11 +400,16 @@ impl PromptBuilder {
     }
 
     /// A text to be completed, or with `--chat` to be answered.
-    fn text(&self, text: String, fields: &JsonFields, line: u64) -> Result<Built, RowError> {
+    fn text(
+        &self,
+        text: String,
+        (fields, settings): (&JsonFields, &JsonFields),
+        line: u64,
+    ) -> Result<Built, RowError> {
         match self.chat {
             ChatMode::Always => {
                 let messages = messages::from_text(text, system_text(fields, line)?);
-                self.chat(messages, fields, ("prompt", line)).map(Built::from)
+                self.chat(messages, settings, ("prompt", line)).map(Built::from)
             }
             ChatMode::Auto | ChatMode::Never => Ok(Prompt::Text(text).into()),
         }

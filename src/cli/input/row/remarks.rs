@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Different remarks that are said; an input with more has another problem.
-const MAX_REMARKS: usize = 16;
+const MAX_REMARKS: usize = 32;
 
 /// Something about a row that its user may not expect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,10 @@ pub(super) enum Remark {
     DroppedAnswer,
     /// A field is almost named like a parameter.
     NearMiss { name: String, meant: &'static str },
+    /// A field of a request has no effect on its answer.
+    NoEffect { name: String },
+    /// A field of a request wins over a flag that was typed.
+    Overrules { name: String, flag: String },
     /// It has another shape than the first row.
     OtherShape { shape: String, treatment: &'static str },
 }
@@ -34,6 +38,11 @@ impl Remarks {
         }
     }
 
+    /// Something about all rows, or about fields that the caller counts.
+    pub(super) fn say(&mut self, text: String) {
+        self.new.push(text);
+    }
+
     /// What is new since the last call.
     pub(super) fn take_new(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
@@ -51,6 +60,8 @@ impl Remark {
         match self {
             Remark::DroppedAnswer => "end with an answer, which was not sent".to_owned(),
             Remark::NearMiss { name, meant } => format!("have `{name}`; did you mean `{meant}`?"),
+            Remark::NoEffect { name } => format!("have `{name}`, which changes nothing"),
+            Remark::Overrules { name, flag } => format!("have `{name}`, which is over {flag}"),
             Remark::OtherShape { shape, treatment } => {
                 format!("are {shape}, {treatment}, unlike the first")
             }
@@ -67,6 +78,12 @@ impl fmt::Display for Remark {
             ),
             Remark::NearMiss { name, meant } => {
                 write!(f, "`{name}` is no parameter and passes through; did you mean `{meant}`?")
+            }
+            Remark::NoEffect { name } => {
+                write!(f, "`{name}` of the request changes nothing in its answer")
+            }
+            Remark::Overrules { name, flag } => {
+                write!(f, "`{name}` of the request is over {flag}")
             }
             Remark::OtherShape { shape, treatment } => {
                 write!(f, "the row is one of {shape}, unlike the first; such rows are {treatment}")

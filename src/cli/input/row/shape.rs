@@ -48,6 +48,35 @@ pub(super) enum RowShape {
     Compared(&'static [Sides]),
 }
 
+/// Why a row decides no shape.
+#[derive(Debug)]
+pub(super) enum NoShape {
+    /// It lacks what others may have.
+    Lacks(InputError),
+    /// Rows like it cannot be run.
+    Refused(InputError),
+}
+
+impl From<InputError> for NoShape {
+    fn from(error: InputError) -> Self {
+        NoShape::Refused(error)
+    }
+}
+
+/// Fields that may hold a prompt, or a request, in the order a message names one that is null.
+pub(super) const MAY_BE_NULL: &[&str] = &[
+    "prompt",
+    "messages",
+    "conversations",
+    "prompt_token_ids",
+    "instruction",
+    "question",
+    "text",
+    "input",
+    "body",
+    "params",
+];
+
 /// Fields that hold a prompt, and what it may be, in the order they are looked for.
 const PROMPT_FIELDS: &[(&str, &[PromptKind])] = &[
     ("prompt", &[PromptKind::Text, PromptKind::Messages, PromptKind::TokenIds]),

@@ -1,9 +1,13 @@
 //! Calls of tools in the messages of a chat, as templates expect them (vLLM's rules): arguments are
 //! objects, where OpenAI's form has their JSON text, and a message has a text, if an empty one.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 const CALLS: &str = "tool_calls";
+const OLD_CALL: &str = "function_call";
+
+/// Of a call that has none: nine letters or digits, as Mistral's templates want them.
+const OLD_ID: &str = "call00000";
 
 /// Makes a message what a template expects.
 ///
@@ -11,6 +15,7 @@ const CALLS: &str = "tool_calls";
 /// What is wrong with it.
 pub(super) fn prepare(message: &mut Value) -> Result<(), String> {
     let Some(message) = message.as_object_mut() else { return Ok(()) };
+    renew(message);
     let is_empty = match message.get_mut(CALLS) {
         None => false,
         Some(Value::Null) => true,
@@ -29,6 +34,21 @@ pub(super) fn prepare(message: &mut Value) -> Result<(), String> {
         message.insert("content".to_owned(), "".into());
     }
     Ok(())
+}
+
+/// OpenAI's older form: one `function_call`, and a message of role `function` with what it gave
+/// back. Some templates want an id, and it is the function's only call.
+fn renew(message: &mut Map<String, Value>) {
+    if message.get("role").is_some_and(|role| role == "function") {
+        message.insert("role".to_owned(), "tool".into());
+        message.entry("tool_call_id").or_insert_with(|| OLD_ID.into());
+    }
+    let is_old =
+        message.get(OLD_CALL).is_some_and(Value::is_object) && !message.contains_key(CALLS);
+    if let Some(call) = is_old.then(|| message.shift_remove(OLD_CALL)).flatten() {
+        let call = json!({"id": OLD_ID, "type": "function", "function": call});
+        message.insert(CALLS.to_owned(), json!([call]));
+    }
 }
 
 /// Some datasets have name and arguments in the call itself, which some templates read.

@@ -14,6 +14,8 @@ use crate::engine::input_processor::{AnswerForm, Tool, ToolChoice};
 
 const TOOLS: &str = "tools";
 const CHOICE: &str = "tool_choice";
+const OLD_TOOLS: &str = "functions";
+const OLD_CHOICE: &str = "function_call";
 const PARALLEL: &str = "parallel_tool_calls";
 
 /// Where a schema keeps the parts that it refers to.
@@ -54,6 +56,9 @@ impl RowTools {
 
     /// Those of a dataset's row, where fields of these names may be the user's own.
     pub(super) fn of_row(fields: &JsonFields, line: u64) -> Result<Self, RowError> {
+        if let Some(renewed) = renewed(fields) {
+            return Self::of_request(&renewed, line);
+        }
         match (are_functions(fields), asks_for_call(fields)) {
             (true, _) => Self::of_request(fields, line),
             (false, true) => Err(no_tools(line)),
@@ -120,11 +125,42 @@ impl RowTools {
     }
 }
 
-/// Whether the field `tools` is a list of functions in OpenAI's form, by its first item.
+/// Whether a row brings tools: its field `tools` is a list of functions in OpenAI's form, by its
+/// first item, or `functions` is one in the older form.
 pub fn are_functions(fields: &JsonFields) -> bool {
+    are_tools(fields) || old_functions(fields).is_some()
+}
+
+fn are_tools(fields: &JsonFields) -> bool {
     let json = fields.get(TOOLS).filter(|json| json.starts_with('['));
     let value: Option<Value> = json.and_then(|json| serde_json::from_str(json).ok());
     value.is_some_and(|value| value[0]["type"] == "function")
+}
+
+/// The functions of a row in OpenAI's older form, as fine-tuning files have them.
+fn old_functions(fields: &JsonFields) -> Option<Vec<Value>> {
+    let json = fields.get(OLD_TOOLS).filter(|json| json.starts_with('['))?;
+    let functions: Vec<Value> = serde_json::from_str(json).ok()?;
+    functions.first()?["name"].is_string().then_some(functions)
+}
+
+/// The tools of a row in OpenAI's older form, and its choice of them, in the newer one. A
+/// `function_call` with arguments is an answer, and no choice.
+fn renewed(fields: &JsonFields) -> Option<JsonFields> {
+    let functions = old_functions(fields).filter(|_| !are_tools(fields))?;
+    let tool = |function| json!({"type": "function", "function": function});
+    let tools = Value::Array(functions.into_iter().map(tool).collect()).to_string();
+    let old = fields.get(OLD_CHOICE).and_then(|json| serde_json::from_str::<Value>(json).ok());
+    let choice = old.and_then(|old| match &old {
+        Value::String(_) => Some(old),
+        Value::Object(call) if call.len() == 1 => Some(tool(old)),
+        _ => None,
+    });
+    let choice = choice.map(|choice| choice.to_string());
+    let choice = choice.as_deref().or_else(|| fields.get(CHOICE));
+    let told = [(TOOLS, Some(tools.as_str())), (CHOICE, choice), (PARALLEL, fields.get(PARALLEL))];
+    let told: Vec<_> = told.iter().filter_map(|(name, json)| Some((*name, (*json)?))).collect();
+    Some(JsonFields::from_pairs(&told))
 }
 
 /// Refuses tools beside a prompt that is no chat: there is no template that could show them.

@@ -15,17 +15,26 @@ pub(super) enum Place {
     Chat,
     /// In the body of a completions request of OpenAI's.
     Completions,
+    /// In the body of a request of OpenAI's for a response.
+    Responses,
+    /// In the body of a request for vectors.
+    Embeddings,
+    /// In the body of a request for scores or a ranking.
+    Score,
     /// In the `params` of a request of Anthropic's.
     Anthropic,
 }
 
-use Place::{Anthropic, Chat, Completions, Row};
+use Place::{Anthropic, Chat, Completions, Embeddings, Responses, Row, Score};
 
 /// Whether a value asks for nothing. null never asks.
 type AsksNothing = fn(&Value) -> bool;
 
-const EVERYWHERE: &[Place] = &[Row, Chat, Completions, Anthropic];
-const OPENAI: &[Place] = &[Chat, Completions];
+const EVERYWHERE: &[Place] = &[Row, Chat, Completions, Responses, Anthropic];
+const REQUESTS: &[Place] = &[Chat, Completions, Responses, Anthropic];
+const OPENAI: &[Place] = &[Chat, Completions, Responses];
+/// What has one answer, and no log-probabilities of a prompt.
+const MESSAGES: &[Place] = &[Responses, Anthropic];
 
 /// Every field that asks for what is not there: its name, where it counts, and what of it asks for
 /// nothing. Among the fields of a [`Row`] may be a user's own of the same name, so there a name or
@@ -37,20 +46,34 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("guided_choice", EVERYWHERE, never),
     ("guided_grammar", EVERYWHERE, never),
     ("guided_decoding", EVERYWHERE, is_nothing),
-    ("verbosity", &[Chat], |value| value == "medium"),
     // Tools.
     ("tools", &[Completions], is_nothing),
     ("tool_choice", &[Completions], is_no_choice),
     ("functions", OPENAI, is_nothing),
-    ("functions", &[Row], is_no_list_of_objects),
+    ("functions", &[Row], |value| is_no_list_of_objects(value) || value[0]["name"].is_string()),
     ("function_call", OPENAI, is_no_choice),
     ("web_search_options", EVERYWHERE, never),
     ("mcp_servers", EVERYWHERE, is_nothing),
     ("container", &[Anthropic], never),
+    ("context_management", MESSAGES, is_nothing),
+    // Responses that were kept, and prompts.
+    ("previous_response_id", &[Responses], never),
+    ("conversation", &[Responses], never),
+    ("prompt", &[Responses], never),
+    ("background", &[Responses], is_nothing),
+    ("truncation", &[Responses], |value| value == "disabled"),
+    // They have another name there.
+    ("max_tokens", &[Responses], never),
+    ("max_completion_tokens", &[Responses], never),
+    ("response_format", &[Responses], never),
+    ("messages", &[Responses, Embeddings], never),
     // Pictures and sound.
-    ("images", &[Row, Chat, Completions], |value| value.is_string() || is_nothing(value)),
+    ("images", &[Row, Chat, Completions, Responses], |value| {
+        value.is_string() || is_nothing(value)
+    }),
     ("multi_modal_data", EVERYWHERE, is_nothing),
     ("mm_processor_kwargs", EVERYWHERE, is_nothing),
+    ("mm_processor_kwargs", &[Embeddings, Score], is_nothing),
     ("modalities", EVERYWHERE, |value| value.is_string() || *value == json!(["text"])),
     ("audio", OPENAI, never),
     ("audio", &[Row], |value| value["voice"].is_null()),
@@ -58,19 +81,19 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     // Adapters.
     ("lora_request", EVERYWHERE, is_nothing),
     // How tokens are chosen.
-    ("best_of", &[Row, Chat, Anthropic], |value| *value == 1),
+    ("best_of", &[Row, Chat, Responses, Anthropic], |value| *value == 1),
     ("logits_processors", EVERYWHERE, is_nothing),
     ("repetition_detection", EVERYWHERE, is_nothing),
     ("extra_args", EVERYWHERE, |value| !value.is_object() || is_nothing(value)),
     ("vllm_xargs", EVERYWHERE, is_nothing),
-    ("n", &[Anthropic], |value| *value == 1),
-    ("use_beam_search", &[Anthropic], is_nothing),
-    ("beam_width", &[Anthropic], is_nothing),
+    ("n", MESSAGES, |value| *value == 1),
+    ("use_beam_search", MESSAGES, is_nothing),
+    ("beam_width", MESSAGES, is_nothing),
     // What an answer shows.
-    ("stream", &[Chat, Completions, Anthropic], is_nothing),
+    ("stream", REQUESTS, is_nothing),
     ("echo", OPENAI, is_nothing),
     ("echo", &[Row], |value| *value != true),
-    ("suffix", &[Completions], is_nothing),
+    ("suffix", OPENAI, is_nothing),
     ("detokenize", EVERYWHERE, |value| *value != false),
     ("spaces_between_special_tokens", EVERYWHERE, |value| *value == true),
     ("return_token_ids", EVERYWHERE, is_nothing),
@@ -78,11 +101,18 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("logprob_token_ids", EVERYWHERE, is_nothing),
     ("prompt_logprob_token_ids", EVERYWHERE, is_nothing),
     ("flat_logprobs", EVERYWHERE, is_nothing),
-    ("logprobs", &[Anthropic], is_nothing),
-    ("prompt_logprobs", &[Anthropic], is_nothing),
+    ("logprobs", MESSAGES, is_nothing),
+    ("prompt_logprobs", MESSAGES, is_nothing),
     // How the prompt is made.
     ("chat_template", EVERYWHERE, is_nothing),
-    ("add_special_tokens", &[Chat], is_nothing),
+    ("chat_template", &[Embeddings, Score], never),
+    ("chat_template_kwargs", &[Embeddings, Score], is_nothing),
+    ("embed_dtype", &[Embeddings], |value| value == "float32"),
+    ("endianness", &[Embeddings], |value| value == "native" || value == "little"),
+    ("normalize", &[Embeddings], never),
+    ("activation", &[Score], never),
+    ("softmax", &[Score], never),
+    ("add_special_tokens", &[Chat, Responses, Anthropic], is_nothing),
     ("add_special_tokens", &[Row, Completions], |value| *value == true),
     ("tokenization_kwargs", EVERYWHERE, is_nothing),
 ];
@@ -103,20 +133,9 @@ pub(super) fn check(fields: &JsonFields, place: Place, line: u64) -> Result<(), 
     Ok(())
 }
 
-/// Refuses fields of a request's body that would change `what`: their names, each with the values
-/// that ask for nothing.
-pub(super) fn check_body<'a>(
-    mut refused: impl Iterator<Item = &'a (&'static str, &'a [&'a str])>,
-    (body, line): (&JsonFields, u64),
-    what: &str,
-) -> Result<(), RowError> {
-    let is_asked = |(name, nothing): &&(&str, &[&str])| {
-        body.get(name).is_some_and(|json| json != "null" && !nothing.contains(&json))
-    };
-    let Some((name, _)) = refused.find(is_asked) else { return Ok(()) };
-    let message = format!("{name}: not supported: the {what} would not be what it asks for");
-    let error = RowError::new(code::UNSUPPORTED_FIELD, line, message).of_param(name);
-    Err(error.with_help("leave the field out"))
+/// Whether a field of a place is looked at here.
+pub(super) fn is_checked(name: &str, place: Place) -> bool {
+    FEATURES.iter().any(|(known, places, _)| *known == name && places.contains(&place))
 }
 
 /// Whether a field would have a meaning if its feature were there.
@@ -127,11 +146,18 @@ pub(super) fn is_known(name: &str) -> bool {
 /// The error of a field that is not supported.
 pub(super) fn error(name: &'static str, line: u64) -> RowError {
     let why = match name {
-        "stream" => "a row is answered whole",
+        "stream" | "background" => "a row is answered whole",
+        "functions" => "it is the older form of `tools`",
+        "function_call" => "it is the older form of `tool_choice`",
         _ => "the answer would not be what it asks for",
     };
     let message = format!("{name}: not supported: {why}");
     let help = match name {
+        "functions" => "give `tools`, a list of {\"type\": \"function\", \"function\": {...}}",
+        "function_call" => "give `tool_choice`",
+        "max_tokens" | "max_completion_tokens" => "give `max_output_tokens`",
+        "response_format" => "give `text.format`",
+        "normalize" | "activation" | "softmax" => "give `use_activation`",
         "lora_request" => "name an adapter of --lora-modules: in `lora`, of a request in `model`",
         _ => "leave the field out; a field of your own needs another name",
     };
@@ -143,7 +169,7 @@ fn never(_: &Value) -> bool {
 }
 
 /// What is off, or empty.
-fn is_nothing(value: &Value) -> bool {
+pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Bool(is_on) => !is_on,
         Value::String(text) => text.is_empty(),

@@ -390,7 +390,7 @@ fn the_first_line_decides_what_all_are_for() {
     assert_eq!(codes(&[&chat, &embeddings, &score, &chat]), [None, other, other, None]);
     assert_eq!(codes(&[&embeddings, &chat, &embeddings, &score]), [None, other, None, other]);
     assert_eq!(codes(&[&score, &rerank, &embeddings]), [None, None, other]);
-    let unknown = to("/v1/responses", "{}");
+    let unknown = to("/v1/images", "{}");
     assert_eq!(codes(&[&rerank, &unknown]), [None, Some("unsupported_url")]);
     let mixed = parse_by(&format!("{embeddings}\n{chat}"), &options).pop().unwrap();
     let error = mixed.unwrap_err().error;
