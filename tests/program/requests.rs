@@ -366,7 +366,7 @@ fn a_schema_of_an_object_is_kept_to() {
     let request = json!({"custom_id": "a", "url": "/v1/chat/completions", "body": body});
     let flags = ["--temperature", "0", "--max-tokens", "200", "--frequency-penalty", "2"];
     let answers = |row: &Value| -> Value {
-        let output = run(folder.path(), DEMO, &[row.clone()], &flags);
+        let output = run(folder.path(), DEMO, std::slice::from_ref(row), &flags);
         serde_json::from_slice(&output.stdout).unwrap()
     };
     for text in [

@@ -72,8 +72,10 @@ impl ParticularFlags {
     pub fn check(&self, shape: &Shape) -> Result<Vec<String>, CliError> {
         let mut notes = Vec::new();
         for &(flag, used_by) in &self.typed {
-            let reads_template = flag == "--chat-template"
-                && (shape.task.compares() || shape.task == Task::Classify);
+            // Texts that are compared may be put into a template, and so may two of one class.
+            let is_of_template = flag.starts_with("--chat-template");
+            let reads_template =
+                shape.task.compares() || shape.task == Task::Classify && is_of_template;
             let idle = match used_by {
                 UsedBy::Chats if shape.is_batch || shape.is_chat || reads_template => continue,
                 UsedBy::ChatsOfDatasets if shape.is_chat && !shape.is_batch => continue,

@@ -129,7 +129,7 @@ impl Job<'_> {
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
         let requests = reading.checked.recv().unwrap_or(Ok(Requests::Unknown))?;
-        if requests == Requests::NoChats {
+        if requests == Requests::NoChats && shape.task == Task::Complete {
             self.config.particular.refuse_of_chats()?;
         }
         let processor = loaded.engine.input_processor();
