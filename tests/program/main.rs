@@ -12,6 +12,7 @@ mod embed;
 mod ended;
 mod eval;
 mod flags;
+mod hf_overrides;
 mod hostile_input;
 mod hostile_model;
 mod invariance;
