@@ -6,6 +6,7 @@ mod chats;
 mod check;
 mod classify;
 mod cli;
+mod decoded;
 mod demo;
 mod diff;
 mod embed;

@@ -252,9 +252,7 @@ impl RowParser {
         let (max_records, max_bytes) = MAX_LEADING;
         while self.shape.is_none() && leading.len() < max_records && bytes < max_bytes {
             let Some(record) = records.next().transpose()? else { break };
-            if let Content::Line(line) = &record.content {
-                bytes += line.len();
-            }
+            bytes += record.num_bytes();
             let line = record.line;
             if let Named::Row(row, _) = self.name_fields(record.clone())? {
                 self.decide_by(&row, line)?;
