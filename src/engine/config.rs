@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::model::hf_config::HfOverrides;
 use super::pooling::{PoolingTask, PoolingType, TokenClasses};
 use super::text::RunDate;
 
@@ -54,6 +55,8 @@ pub struct ModelConfig {
     pub tokenizer_dir: Option<PathBuf>,
     /// Jinja text that replaces the model's chat template.
     pub chat_template: Option<String>,
+    /// Keys laid over config.json.
+    pub hf_overrides: HfOverrides,
     /// None: the checkpoint's own type.
     pub dtype: Option<DType>,
     /// None: what config.json gives.

@@ -8,6 +8,7 @@ use super::config::{
     CacheConfig, EngineConfig, LoraConfig, ModelConfig, SchedulerConfig, SpeculationMethod,
 };
 use super::device::Device;
+use super::model::hf_config::HfOverrides;
 use super::model_executor::{ModelExecutor, block_bytes};
 use super::model_summary::ModelSummary;
 use super::speculation::{DraftModel, DraftSizes};
@@ -43,6 +44,7 @@ impl DraftToLoad {
             model_dir: model_dir.clone(),
             tokenizer_dir: None,
             max_model_len: None,
+            hf_overrides: HfOverrides::default(),
             ..config.model.clone()
         };
         let summary = ModelSummary::read(&model)?;

@@ -14,7 +14,7 @@ use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::adapter::LoraPlaces;
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
-use super::model::spec::{AttentionSpec, DecoderSpec, HeadSpec, LatentSpec, QkvHeads};
+use super::model::spec::{AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads};
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::{self, ModelSummary};
 use super::ops::{StepLimits, prefill_by_wgmma};
@@ -91,6 +91,9 @@ impl ModelExecutor {
         let num_of_images = checkpoint.leave(spec.embedding.of_images);
         let further: Vec<_> = spec.output.of_further_tokens.iter().map(String::as_str).collect();
         let num_further = checkpoint.leave(&further);
+        if let BesideTable::Copy(copy) = &spec.output.beside_table {
+            checkpoint.leave_tensor(copy);
+        }
         let shared = spec.attentions().flat_map(|attention| &attention.unused);
         let shared: Vec<_> = shared.map(String::as_str).collect();
         let num_shared = checkpoint.leave(&shared);
@@ -104,6 +107,7 @@ impl ModelExecutor {
         };
         let mut held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;
+        let of_head = spec.output.note_of_head();
         let choices: Vec<_> =
             spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len)).collect();
         let elsewhere = spec.num_weights_elsewhere() * dtype.size_bytes() as u64;
@@ -124,7 +128,12 @@ impl ModelExecutor {
         let of_quantization = quantization.into_iter().flat_map(|quantization| {
             quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
         });
-        let notes = choices.into_iter().chain(held.note(dtype)).chain(left).chain(of_quantization);
+        let notes = choices
+            .into_iter()
+            .chain(of_head)
+            .chain(held.note(dtype))
+            .chain(left)
+            .chain(of_quantization);
         Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, ..loaded })
     }
 

@@ -8,6 +8,7 @@ use super::input_processor::{ModelLimits, default_sampling_params};
 use super::model;
 use super::model::hf_config::{GenerationConfig, HfConfig};
 use super::model::model_files::ModelFiles;
+use super::model::own_head;
 use super::model::quantization::QuantizationConfig;
 use super::model::spec::{AttentionSpec, DecoderSpec};
 use super::request::SamplingParams;
@@ -44,10 +45,11 @@ impl ModelSummary {
     /// length that was asked for.
     pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
         let files = ModelFiles::open(&config.model_dir, config.on_lost_file)?;
-        let hf_config = HfConfig::open(&files)?;
+        let hf_config = HfConfig::open(&files, &config.hf_overrides)?;
         // First: the keys that it reads are not unknown ones.
         let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
         let spec = model::decoder_spec(&hf_config)?;
+        let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
         let generation_config = generation_config(config, &files, &hf_config)?;

@@ -28,6 +28,9 @@ pub struct ModelArgs {
     /// Type of weights and KV cache [default: auto, the checkpoint's own; of GGUF files bfloat16]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<DTypeArg>,
+    /// Keys laid over the model's config.json; null takes one away. E.g. '{"rope_scaling": null}'
+    #[arg(long, value_name = "JSON", hide_short_help = true)]
+    pub hf_overrides: Option<String>,
     /// Longest prompt plus output, in tokens [default: the model's]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_model_len: Option<usize>,

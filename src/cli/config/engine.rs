@@ -14,6 +14,7 @@ use crate::engine::config::{
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
 };
 use crate::engine::input_processor::AnswerParser;
+use crate::engine::model::hf_config::HfOverrides;
 use crate::engine::text::RunDate;
 
 /// What the flags say of the engine, and the chat template's text.
@@ -81,6 +82,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         model_dir: PathBuf::new(),
         tokenizer_dir: None,
         chat_template,
+        hf_overrides: hf_overrides(args.model.hf_overrides.as_deref())?,
         dtype: match args.model.dtype {
             None | Some(DTypeArg::Auto) => None,
             Some(DTypeArg::Float32) => Some(DType::Float32),
@@ -109,6 +111,15 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         chat_date: RunDate::default(),
         on_lost_file: None,
     })
+}
+
+/// `--hf-overrides`.
+fn hf_overrides(json: Option<&str>) -> Result<HfOverrides, CliError> {
+    let overrides = json.map(HfOverrides::parse).transpose().map_err(|what| {
+        CliError::refused("hf_overrides", format!("--hf-overrides: {what}"))
+            .help("give a JSON object of config.json's keys, as in '{\"rope_scaling\": null}'")
+    })?;
+    Ok(overrides.unwrap_or_default())
 }
 
 /// `--reasoning-parser` and `--tool-call-parser`. Whoever gives tools wants calls.

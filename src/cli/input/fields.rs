@@ -16,6 +16,9 @@ use super::row_error::{RowError, code};
 /// but readers of our output may not.
 pub const MAX_DEPTH: usize = 128;
 
+/// Fields of a row: each takes more memory than the shortest has bytes.
+const MAX_FIELDS: usize = 1 << 16;
+
 /// One field: where its key (quotes included) and its value are in the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Span {
@@ -89,6 +92,11 @@ impl JsonFields {
         }
         text.push('}');
         Self { text, spans }
+    }
+
+    /// Bytes that it takes in memory beside its text.
+    pub fn num_bytes_beside(&self) -> usize {
+        self.spans.len() * size_of::<Span>()
     }
 
     /// The object as it was written, or put together.
@@ -179,6 +187,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut entries = Vec::with_capacity(map.size_hint().unwrap_or(8));
                 while let Some(entry) = map.next_entry()? {
+                    if entries.len() == MAX_FIELDS {
+                        let text = format!("the row has more than {MAX_FIELDS} fields");
+                        return Err(serde::de::Error::custom(text));
+                    }
                     entries.push(entry);
                 }
                 Ok(entries)
@@ -203,4 +215,14 @@ pub enum Passthrough {
     },
     /// Of a row that becomes a line of a batch API: its name and ids, no fields.
     Batch(BatchLine),
+}
+
+impl Passthrough {
+    /// Bytes that it takes in memory beside the text of its row.
+    pub fn num_bytes_beside(&self) -> usize {
+        match self {
+            Passthrough::Json(fields) => fields.num_bytes_beside(),
+            Passthrough::Cells { .. } | Passthrough::Batch(_) => 0,
+        }
+    }
 }

@@ -200,6 +200,18 @@ pub struct Record {
     pub error: Option<RowError>,
 }
 
+impl Record {
+    /// What it takes in memory.
+    pub fn num_bytes(&self) -> usize {
+        match &self.content {
+            Content::Line(line) => line.len(),
+            Content::Cells(cells) => {
+                cells.iter().map(|cell| cell.len() + size_of::<String>()).sum()
+            }
+        }
+    }
+}
+
 /// The rows of an input. Iterate; blank lines are skipped and counted.
 pub struct Records {
     format: InputFormat,

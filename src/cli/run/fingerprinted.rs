@@ -16,6 +16,7 @@ use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;
 use crate::engine::config::{DType, LoadFormat, LoraConfig};
 use crate::engine::machine::{is_refusal, started};
+use crate::engine::model::spec::OutputSpec;
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{
     LEXICAL_LAYER, ListedModule, PoolingSummary, SparseSpec, TOKEN_LAYER,
@@ -52,6 +53,9 @@ pub fn of_files(
     set("version", format!("{version}, rows {ROW_FORMAT}"));
     let [weights, model_config, tokenizer] = model_hashes(engine.model.load_format, folders)?;
     set("model", weights);
+    if !engine.model.hf_overrides.is_empty() {
+        set("hf_overrides", engine.model.hf_overrides.text());
+    }
     set("config", model_config);
     set("tokenizer", tokenizer);
     match summary {
@@ -137,9 +141,17 @@ fn set_model(
     set("max_model_len", max_model_len.to_string());
 }
 
+/// An output layer that is another than the config says.
+fn set_head(note: Option<String>, set: &mut dyn FnMut(&str, String)) {
+    if let Some(note) = note {
+        set("output_layer", note);
+    }
+}
+
 /// What completions depend on.
 fn set_generation(config: &RunConfig, summary: &ModelSummary, set: &mut dyn FnMut(&str, String)) {
     set_model(summary.checkpoint_format(), (summary.dtype, summary.max_model_len), set);
+    set_head(summary.spec.output.note_of_head(), set);
     set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
     set("likelihoods", format!("{:?}", config.input.rows.likelihoods));
     set_sampling(&config.sampling_params(summary.default_sampling_params()), set);
@@ -152,9 +164,13 @@ fn set_pooling(
     set: &mut dyn FnMut(&str, String),
 ) -> Result<(), CliError> {
     set_model(summary.checkpoint_format(), (summary.dtype, summary.max_model_len), set);
+    set_head(summary.spec.output.as_ref().and_then(OutputSpec::note_of_head), set);
     set("task", summary.task.name().to_owned());
     set("pooling", format!("{:?}", summary.pooling));
     set("sparse", format!("{:?}", summary.sparse.as_ref().map(SparseSpec::num_logs)));
+    if let Some(words) = summary.sparse.as_ref().and_then(SparseSpec::words) {
+        set("words", words);
+    }
     set("classifier", format!("{:?}", summary.classifier));
     let params = config.pooling.as_ref().map(|pooling| pooling.params(summary)).transpose()?;
     set("vectors", format!("{params:?}"));

@@ -11,7 +11,7 @@ use super::write::InputRead;
 use crate::cli::config::InputConfig;
 use crate::cli::input::custom_ids::CustomIds;
 use crate::cli::input::files::{self, Files, Shape};
-use crate::cli::input::reader::{Content, Opened, Record};
+use crate::cli::input::reader::Opened;
 use crate::cli::input::row::{BadRow, Row};
 use crate::cli::ledger::row_hash::{ContentHash, InputDigest};
 use crate::cli::terminal::console::{Console, ProgressMode};
@@ -268,8 +268,11 @@ impl Input {
             return Ok(Some(first));
         }
         let Some(record) = self.files.next_record()? else { return Ok(None) };
-        let (bytes, content) = (size(&record), ContentHash::of(&record));
-        Ok(Some(Parsed { bytes, content, row: self.files.parse(record)? }))
+        let (bytes, content) = (record.num_bytes(), ContentHash::of(&record));
+        let row = self.files.parse(record)?;
+        let (Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) = &row;
+        let bytes = bytes + passthrough.num_bytes_beside();
+        Ok(Some(Parsed { bytes, content, row }))
     }
 
     /// Reads to the end.
@@ -286,12 +289,5 @@ impl Input {
 impl From<InputDigest> for InputRead {
     fn from(digest: InputDigest) -> Self {
         Self { num_rows: digest.num_rows(), digest: digest.finish() }
-    }
-}
-
-fn size(record: &Record) -> usize {
-    match &record.content {
-        Content::Line(line) => line.len(),
-        Content::Cells(cells) => cells.iter().map(String::len).sum(),
     }
 }

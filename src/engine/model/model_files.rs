@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::gguf::GgufModel;
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
-use crate::engine::config::OnLostFile;
+use crate::engine::config::{LoadFormat, ModelConfig, OnLostFile};
 use crate::engine::weight_files::is_gguf_model;
 
 /// The files of a model.
@@ -28,6 +28,15 @@ impl ModelFiles {
             true => Self::Gguf(Arc::new(GgufModel::open(path, on_lost_file)?)),
             false => Self::Folder(path.to_owned()),
         })
+    }
+
+    /// The tensors, for a look before they are loaded. None: weights are made up, or the files
+    /// cannot be opened, which is refused where they are loaded.
+    pub fn stored(&self, config: &ModelConfig) -> Option<Checkpoint> {
+        match config.load_format {
+            LoadFormat::Auto => self.checkpoint(config.on_lost_file).ok(),
+            LoadFormat::Dummy => None,
+        }
     }
 
     /// The tensors.

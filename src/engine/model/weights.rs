@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::adapter::MergedAdapter;
 use super::quantization::{Place, QuantizationConfig};
-use super::spec::{LinearSpec, NamedShape};
+use super::spec::{BesideTable, LinearSpec, NamedShape};
 use crate::engine::EngineError;
 use crate::engine::config::OnLostFile;
 use crate::engine::ops::linear::SourceMatrix;
@@ -140,6 +140,26 @@ impl Checkpoint {
         if let Checkpoint::Files(files) = self {
             files.leave_tensor(tensor);
         }
+    }
+
+    /// Whether the files have a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        matches!(self, Checkpoint::Files(files) if files.has(name))
+    }
+
+    /// What the files have of an output layer `head` (vocab_size, width), where the config says
+    /// that it is `table` (vocab_size, width).
+    pub fn beside_table(&self, head: &LinearSpec, table: &LinearSpec) -> BesideTable {
+        let Checkpoint::Files(files) = self else { return BesideTable::Nothing };
+        if !files.has_module(&head.parts[0].name) {
+            return BesideTable::Nothing;
+        }
+        let (Some(head), Some(table)) = (head.weights().next(), table.weights().next()) else {
+            return BesideTable::Nothing;
+        };
+        let is_copy = files.is_copy(&head.0, &table.0);
+        files.release();
+        if is_copy { BesideTable::Copy(head) } else { BesideTable::Head }
     }
 
     /// Checks the files against what a model asks for and what it can do without, by name and

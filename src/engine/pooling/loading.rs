@@ -24,7 +24,7 @@ use crate::engine::model::encoder::Encoder;
 use crate::engine::model::encoders::{ClassifierHead, HeadStates};
 use crate::engine::model::head::Head;
 use crate::engine::model::resident_loras::ResidentLoras;
-use crate::engine::model::spec::LinearSpec;
+use crate::engine::model::spec::{BesideTable, EncoderSpec, LinearSpec};
 use crate::engine::model::weights::{self, Checkpoint};
 use crate::engine::model_executor::{self, DecoderToLoad, ModelExecutor};
 use crate::engine::ops::TextLimits;
@@ -184,10 +184,7 @@ fn load_weights(
     let (spec, dtype) = (&summary.spec, summary.dtype);
     let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
     let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
-    checkpoint.leave(spec.of_heads);
-    let further = spec.output.iter().flat_map(|output| &output.of_further_tokens);
-    let unused = further.chain(spec.attentions().flat_map(|attention| &attention.unused));
-    checkpoint.leave(&unused.map(String::as_str).collect::<Vec<_>>());
+    leave_unused(checkpoint, spec);
     let of_cache = checkpoint.leave_cache_scales();
     let mut tensors = spec.tensors();
     tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
@@ -246,6 +243,20 @@ fn load_weights(
         outputs,
     };
     Ok(Loaded { body, pooler, weight_bytes: held.bytes(), cache, notes })
+}
+
+/// Leaves the tensors that only a decoder, or another head, would use.
+fn leave_unused(checkpoint: &mut Checkpoint, spec: &EncoderSpec) {
+    checkpoint.leave(spec.of_heads);
+    let further = spec.output.iter().flat_map(|output| &output.of_further_tokens);
+    let unused = further.chain(spec.attentions().flat_map(|attention| &attention.unused));
+    checkpoint.leave(&unused.map(String::as_str).collect::<Vec<_>>());
+    let beside = spec.output.iter().map(|output| &output.beside_table);
+    for table in beside {
+        if let BesideTable::Copy(copy) = table {
+            checkpoint.leave_tensor(copy);
+        }
+    }
 }
 
 /// The body on its device, with its KV cache if it has one, and notes on that.

@@ -18,6 +18,7 @@ use crate::engine::model::encoders::{
 };
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::model_files::ModelFiles;
+use crate::engine::model::own_head;
 use crate::engine::model::quantization::QuantizationConfig;
 use crate::engine::model::spec::{DecoderSpec, EncoderSpec, HeadSpec};
 use crate::engine::model_summary::checkpoint_format;
@@ -74,6 +75,13 @@ impl SparseSpec {
         }
     }
 
+    /// The tensors that make numbers of words, by their names.
+    pub fn words(&self) -> Option<String> {
+        let head = &self.splade()?.head;
+        let names = head.words.weights().map(|(name, _)| name);
+        Some(names.chain([head.bias.0.clone()]).collect::<Vec<_>>().join(", "))
+    }
+
     pub(super) fn splade(&self) -> Option<&SpladeSpec> {
         match self {
             SparseSpec::Splade(splade) => Some(splade),
@@ -99,7 +107,7 @@ impl PoolingSummary {
     /// length that was asked for.
     pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
         let files = ModelFiles::open(&config.model_dir, config.on_lost_file)?;
-        let hf_config = HfConfig::open(&files)?;
+        let hf_config = HfConfig::open(&files, &config.hf_overrides)?;
         // First: the keys that it reads are not unknown ones.
         let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
         let of_gguf = model::gguf_pooling(&hf_config)?;
@@ -112,6 +120,7 @@ impl PoolingSummary {
         let classifier = model::classifier(&hf_config, tokens)?;
         let spec = model::encoder_spec(&hf_config)?;
         check_classes(classifier.as_ref(), &spec)?;
+        let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
@@ -337,7 +346,21 @@ fn longest(
     Ok(length.unwrap_or(context).min(context))
 }
 
-/// The same with the activation that config_sentence_transformers.json names.
+/// The spec with the output layer that the files have, where classes are made with it.
+fn with_head_of_files(
+    spec: EncoderSpec,
+    classifier: Option<&Classifier>,
+    (hf_config, files, config): (&HfConfig, &ModelFiles, &ModelConfig),
+) -> Result<EncoderSpec, EngineError> {
+    match classifier.map(|classifier| &classifier.head) {
+        Some(ClassifierHead::Tokens(_)) => {
+            own_head::of_encoder(spec, hf_config, || files.stored(config))
+        }
+        _ => Ok(spec),
+    }
+}
+
+/// The classifier with the activation that config_sentence_transformers.json names.
 fn activated(
     classifier: Option<Classifier>,
     name: Option<&str>,
@@ -367,7 +390,7 @@ fn sparse(
         (None, Some(layer)) => return Ok(Some(SparseSpec::Lexical(layer))),
         _ => {}
     }
-    match model::masked_lm(hf_config, spec)? {
+    match model::masked_lm(hf_config, spec, || files.stored(config))? {
         Some(head) => {
             let num_logs = num_logs.unwrap_or(1);
             Ok(Some(SparseSpec::Splade(SpladeSpec { head, num_logs })))

@@ -2,17 +2,18 @@
 //! there and which begin a row.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use half::f16;
 use parquet::column::reader::{ColumnReader, get_column_reader};
 use parquet::errors::{ParquetError, Result};
 use parquet::schema::types::ColumnDescPtr;
 
+use super::intake::Intake;
 use super::pages::Pages;
 use super::schema::{Clock, Leaf, Meaning};
 use super::text;
 use super::values::Values;
+use crate::cli::input::reader::MAX_LINE;
 use crate::engine::text::contain;
 
 /// Nanoseconds, on no clock in particular: what INT96 counts.
@@ -27,8 +28,8 @@ const MAX_DECIMAL: usize = 64;
 /// One column of a row group.
 pub(super) struct Column {
     reader: ColumnReader,
-    /// Levels of its values since the batch began.
-    num_in_batch: Arc<AtomicUsize>,
+    /// What it has in memory.
+    intake: Arc<Intake>,
     values: Values,
     defs: Vec<i16>,
     reps: Vec<i16>,
@@ -36,46 +37,69 @@ pub(super) struct Column {
     num_levels: usize,
     /// The level and the value that come next.
     at: (usize, usize),
-    /// Rows of the batch that began before what comes next.
+    /// Whole rows that were read and are not taken.
+    num_rows: usize,
+    /// Rows of the group that began before what comes next.
     rows_begun: u64,
 }
 
 impl Column {
-    pub fn new(descriptor: ColumnDescPtr, pages: Pages, num_in_batch: Arc<AtomicUsize>) -> Self {
+    pub fn new(descriptor: ColumnDescPtr, pages: Pages, intake: Arc<Intake>) -> Self {
         let max_def = descriptor.max_def_level();
         let values = Values::new(descriptor.physical_type());
         let reader = get_column_reader(descriptor, Box::new(pages));
         let (defs, reps) = (Vec::new(), Vec::new());
-        let (at, rows_begun) = ((0, 0), 0);
-        Self { reader, num_in_batch, values, defs, reps, max_def, num_levels: 0, at, rows_begun }
+        let (num_levels, num_rows, rows_begun) = (0, 0, 0);
+        let at = (0, 0);
+        Self { reader, intake, values, defs, reps, max_def, num_levels, at, num_rows, rows_begun }
     }
 
-    /// Reads so many rows in place of those before.
+    /// Reads rows where none is left: `most` at most, fewer where their pages are large.
     ///
     /// # Errors
-    /// There are fewer, or the file is damaged.
-    pub fn read(&mut self, num_rows: usize) -> Result<()> {
-        self.num_in_batch.store(0, Relaxed);
-        self.defs.clear();
-        self.reps.clear();
-        (self.at, self.rows_begun) = ((0, 0), 0);
-        let read = contain(|| self.read_records(num_rows));
-        let panicked = || ParquetError::General("its pages are damaged".to_owned());
-        let (records, levels) = read.ok_or_else(panicked)??;
-        if records != num_rows {
-            return Err(ParquetError::General("it has fewer rows than the footer says".to_owned()));
+    /// There is none, or the file is damaged.
+    pub fn fill(&mut self, most: usize) -> Result<()> {
+        if self.num_rows > 0 {
+            return Ok(());
         }
-        self.num_levels = levels;
+        self.drop_taken();
+        while self.num_rows == 0 {
+            self.intake.begin_call();
+            let read = contain(|| self.read_records(most));
+            let panicked = || ParquetError::General("its pages are damaged".to_owned());
+            let (num_rows, num_levels) = read.ok_or_else(panicked)??;
+            if num_rows == 0 && num_levels == 0 {
+                let text = "it has fewer rows than the footer says";
+                return Err(ParquetError::General(text.to_owned()));
+            }
+            self.num_rows += num_rows;
+            self.num_levels += num_levels;
+        }
         Ok(())
+    }
+
+    /// A row was taken.
+    pub fn take_row(&mut self) {
+        self.num_rows -= 1;
+    }
+
+    /// Keeps only what is of a row that is not whole.
+    fn drop_taken(&mut self) {
+        let (level, value) = self.at;
+        self.values.drop_first(value);
+        self.defs.drain(..level.min(self.defs.len()));
+        self.reps.drain(..level.min(self.reps.len()));
+        self.num_levels -= level;
+        self.at = (0, 0);
+        self.intake.rows_are_taken(self.num_levels);
     }
 
     fn read_records(&mut self, count: usize) -> Result<(usize, usize)> {
         let levels = (Some(&mut self.defs), Some(&mut self.reps));
         macro_rules! read {
-            ($reader:expr, $values:expr) => {{
-                $values.clear();
+            ($reader:expr, $values:expr) => {
                 $reader.read_records(count, levels.0, levels.1, $values)
-            }};
+            };
         }
         let (records, _, levels) = match (&mut self.reader, &mut self.values) {
             (ColumnReader::BoolColumnReader(reader), Values::Bool(values)) => read!(reader, values),
@@ -118,7 +142,7 @@ impl Column {
         self.reps.get(self.at.0).copied().unwrap_or(0)
     }
 
-    /// Whether so many rows of the batch are taken, and nothing of another.
+    /// Whether so many rows of the group are taken, and nothing of another.
     pub fn is_after(&self, num_rows: u64) -> bool {
         self.rows_begun == num_rows && self.rep() == 0
     }
@@ -132,7 +156,13 @@ impl Column {
         self.at.0 += 1;
     }
 
-    /// Appends the value that comes next as JSON, and what is wrong with it.
+    /// The bytes of the value that comes next, where it is of bytes.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.values.bytes(self.at.1)
+    }
+
+    /// Appends the value that comes next as JSON, and what is wrong with it. A text ends where the
+    /// row is too long.
     pub fn write(&self, leaf: &Leaf, out: &mut Vec<u8>) -> std::result::Result<(), String> {
         let at = self.at.1;
         let damaged = || "has fewer values than it says".to_owned();
@@ -175,6 +205,32 @@ impl Column {
     }
 }
 
+/// Bytes of a text that become JSON before the length of the row is looked at.
+const PIECE: usize = 1 << 20;
+
+/// A text as JSON, until the row is too long: escapes take six times its bytes.
+fn json_text(text: &str, out: &mut Vec<u8>) {
+    if text.len() <= PIECE {
+        return json(text, out);
+    }
+    let mut rest = text;
+    out.push(b'"');
+    while !rest.is_empty() && out.len() <= MAX_LINE {
+        let mut end = PIECE.min(rest.len());
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (piece, after) = rest.split_at(end);
+        let start = out.len();
+        json(piece, out);
+        // Without its quotes.
+        out.remove(start);
+        out.pop();
+        rest = after;
+    }
+    out.push(b'"');
+}
+
 fn json<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
     serde_json::to_writer(out, value).expect("plain values into memory");
 }
@@ -212,7 +268,7 @@ fn integer(value: i64, leaf: &Leaf, out: &mut Vec<u8>) -> Result<(), String> {
 
 fn bytes(value: &[u8], leaf: &Leaf, out: &mut Vec<u8>) -> Result<(), String> {
     match leaf.meaning {
-        Meaning::Text => json(utf8(value)?, out),
+        Meaning::Text => json_text(utf8(value)?, out),
         Meaning::Json => {
             let text = utf8(value)?;
             match serde_json::from_str::<&serde_json::value::RawValue>(text) {
@@ -221,7 +277,7 @@ fn bytes(value: &[u8], leaf: &Leaf, out: &mut Vec<u8>) -> Result<(), String> {
                     b'\n' | b'\r' => b' ',
                     byte => byte,
                 })),
-                Err(_) => json(text, out),
+                Err(_) => json_text(text, out),
             }
         }
         Meaning::Uuid | Meaning::Interval if value.len() != leaf.length as usize => {

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
-    ParquetStatisticsPolicy, RowGroupMetaData,
+    ParquetStatisticsPolicy,
 };
 
 use parquet::schema::types::Type;
 
-use super::codec;
 use super::schema::{self, Field};
-use super::thrift::{Compact, kind};
+use super::{codec, footer};
 use crate::cli::input::reader::InputError;
 use crate::cli::object_store::Object;
 use crate::engine::text::contain;
@@ -28,12 +27,8 @@ const ENCRYPTED: &[u8; 4] = b"PARE";
 /// Bytes before the footer, and after it: its length and the magic bytes.
 const FRAME: (u64, u64) = (4, 8);
 
-/// Bytes of a footer that is read, and of the names that its columns have together: what is made of
-/// it is several times larger.
+/// Bytes of a footer that is read. What is made of it is counted by `footer`.
 const MAX_FOOTER: u64 = 64 << 20;
-
-/// How deep columns may nest.
-const MAX_NESTING: usize = 64;
 
 /// A file that is open, and what its footer says.
 pub struct ParquetFile {
@@ -129,10 +124,13 @@ impl ParquetFile {
             let message = format!("its footer has {size} MiB, the limit is {max} MiB");
             return Err(InputError::refused(message, "write it again with larger row groups"));
         }
-        let mut footer = vec![0; footer_len as usize];
-        file.read_exact_at(&mut footer, data_end)?;
-        check_schema(&footer).ok_or_else(|| damaged("its footer says what cannot be"))?;
-        let metadata = contain(|| decode(&footer))
+        let mut bytes = vec![0; footer_len as usize];
+        file.read_exact_at(&mut bytes, data_end)?;
+        footer::check(&bytes).map_err(|unread| {
+            let (message, help) = unread.text();
+            InputError::refused(message, help)
+        })?;
+        let metadata = contain(|| decode(&bytes))
             .ok_or_else(|| damaged("its footer cannot be read"))?
             .map_err(|error| damaged(&error.to_string()))?;
         let columns = schema::columns(metadata.file_metadata().schema());
@@ -170,33 +168,29 @@ impl ParquetFile {
             if group.num_rows() < 0 || group.num_columns() != num_columns {
                 return Err(damaged("a row group is not what the footer says"));
             }
-            for column in group.columns() {
+            // What has no rows is not read, wherever it says that it is.
+            for column in group.columns().iter().filter(|_| group.num_rows() > 0) {
                 codec::check(column.compression_codec())?;
                 if column.file_path().is_some() {
                     let help = "give the files that it names";
                     return Err(InputError::refused("its rows are in other files", help));
                 }
-                self.range(group, column).ok_or_else(|| damaged("a column is not in the file"))?;
+                self.range(column).ok_or_else(|| damaged("a column is not in the file"))?;
             }
         }
         Ok(())
     }
 
     /// The bytes of a column of a row group.
-    pub(super) fn range(
-        &self,
-        group: &RowGroupMetaData,
-        column: &ColumnChunkMetaData,
-    ) -> Option<std::ops::Range<u64>> {
+    pub(super) fn range(&self, column: &ColumnChunkMetaData) -> Option<std::ops::Range<u64>> {
         let data = u64::try_from(column.data_page_offset()).ok()?;
         let dictionary = column.dictionary_page_offset().and_then(|at| u64::try_from(at).ok());
         // Some writers leave 0 for none.
         let start = dictionary.filter(|at| *at > 0).map_or(data, |at| at.min(data));
         let end = start.checked_add(u64::try_from(column.compressed_size()).ok()?)?;
-        let is_empty = group.num_rows() == 0 && start == end;
         let is_inside = start >= FRAME.0 && end <= self.data_end;
         let has_values = u64::try_from(column.num_values()).is_ok();
-        ((is_inside || is_empty) && has_values).then_some(start..end)
+        (is_inside && has_values).then_some(start..end)
     }
 }
 
@@ -208,73 +202,4 @@ fn decode(footer: &[u8]) -> parquet::errors::Result<ParquetMetaData> {
         .with_encoding_stats_policy(skip())
         .with_size_stats_policy(skip());
     ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options))
-}
-
-/// Counts the tree of columns before the parquet crate builds it, by recursion and with room for as
-/// many children as a column says it has. None: it is too deep, or no tree.
-fn check_schema(footer: &[u8]) -> Option<()> {
-    let mut is_tree = None;
-    Compact::new(footer).fields(|compact, field| {
-        if field.id != 2 || field.kind != kind::LIST {
-            return Some(false);
-        }
-        let (item, count) = compact.list()?;
-        let mut tree = Tree { open: Vec::new(), name_bytes: 0 };
-        for index in 0..count {
-            (item == kind::STRUCT).then_some(())?;
-            let (mut children, mut name) = (0, 0);
-            compact.fields(|compact, field| {
-                match field.id {
-                    4 => name = compact.binary()?.len() as u64,
-                    5 => children = u64::try_from(compact.int()?).ok()?,
-                    _ => return Some(false),
-                }
-                Some(true)
-            })?;
-            (children <= count as u64).then_some(())?;
-            tree.add(index == 0, children, name)?;
-        }
-        is_tree = tree.is_whole().then_some(());
-        Some(true)
-    })?;
-    is_tree
-}
-
-/// The columns that are open while their children come.
-struct Tree {
-    /// Children still to come, and bytes of the names down to here.
-    open: Vec<(u64, u64)>,
-    /// Of the paths of all columns.
-    name_bytes: u64,
-}
-
-impl Tree {
-    fn add(&mut self, is_root: bool, children: u64, name: u64) -> Option<()> {
-        self.close();
-        let mut path = name;
-        if !is_root {
-            let (left, above) = self.open.last_mut()?;
-            *left -= 1;
-            path += *above;
-        }
-        self.name_bytes += path;
-        (self.name_bytes <= MAX_FOOTER && self.open.len() < MAX_NESTING).then_some(())?;
-        self.open.push((children, if is_root { 0 } else { path }));
-        Some(())
-    }
-
-    fn close(&mut self) {
-        while self.open.len() > 1 && self.open.last().is_some_and(|(left, _)| *left == 0) {
-            self.open.pop();
-        }
-        if self.open.len() == 1 && self.open[0].0 == 0 {
-            // The root is whole: nothing may follow.
-            self.open.clear();
-        }
-    }
-
-    fn is_whole(&mut self) -> bool {
-        self.close();
-        self.open.is_empty()
-    }
 }

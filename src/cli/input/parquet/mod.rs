@@ -6,7 +6,10 @@
 
 mod codec;
 pub mod column;
+mod delta;
 pub mod file;
+mod footer;
+mod intake;
 mod pages;
 pub mod rows;
 pub mod schema;

@@ -4,33 +4,22 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
-use parquet::basic::{CompressionCodec, Encoding};
+use parquet::basic::{CompressionCodec, Encoding, Type as Physical};
 use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
 
-use super::codec;
+use super::intake::Intake;
 use super::thrift::{Compact, Field, kind};
+use super::{codec, delta};
 
 /// Bytes that a page may hold. Most hold one MiB.
 const MAX_PAGE: usize = 256 << 20;
 
-/// Bytes that the pages of all columns may hold that are in memory together.
-const MAX_HELD: usize = 1 << 30;
-
-/// Values that are read for one batch of rows, of a column with lists. They are in memory.
-pub(super) const MAX_VALUES: usize = 1 << 24;
-
 /// Bytes of a page's header that are looked at first, and at most: it may have statistics.
 const HEADER: (usize, usize) = (1 << 10, 16 << 20);
-
-/// Bytes of pages that all columns of a row group have in memory.
-#[derive(Default)]
-pub(super) struct Budget {
-    held: AtomicUsize,
-}
 
 /// Where a column's pages are.
 pub(super) struct ColumnChunk {
@@ -41,19 +30,17 @@ pub(super) struct ColumnChunk {
     pub num_values: u64,
     /// The highest repetition and definition levels.
     pub levels: (i16, i16),
+    /// How its values are stored, and bytes of one of fixed length.
+    pub physical: (Physical, i32),
 }
 
 /// The pages, one after the other.
 pub(super) struct Pages {
     chunk: ColumnChunk,
-    budget: Arc<Budget>,
-    /// Values read since `begin_batch`, by the pages that were read.
-    batch: Arc<AtomicUsize>,
+    intake: Arc<Intake>,
     at: u64,
     num_values_left: u64,
     next: Option<Header>,
-    held_of_dictionary: usize,
-    held_of_page: usize,
 }
 
 /// What a page says of itself.
@@ -84,25 +71,19 @@ const DATA_V2: i64 = 3;
 /// The encoding of levels in the oldest files.
 const BIT_PACKED: i64 = 4;
 
+/// DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY.
+const DELTA_LENGTHS: i64 = 6;
+const DELTA_PREFIXES: i64 = 7;
+
 fn damaged(what: impl Into<String>) -> ParquetError {
     ParquetError::General(what.into())
 }
 
 impl Pages {
-    /// `batch` counts the values of a batch of rows; whoever begins one sets it to 0.
-    pub fn new(chunk: ColumnChunk, budget: Arc<Budget>, batch: Arc<AtomicUsize>) -> Self {
+    /// `intake` counts what is in memory.
+    pub fn new(chunk: ColumnChunk, intake: Arc<Intake>) -> Self {
         let (at, num_values_left) = (chunk.range.start, chunk.num_values);
-        let (held_of_dictionary, held_of_page) = (0, 0);
-        Self {
-            chunk,
-            budget,
-            batch,
-            at,
-            num_values_left,
-            next: None,
-            held_of_dictionary,
-            held_of_page,
-        }
+        Self { chunk, intake, at, num_values_left, next: None }
     }
 
     /// The header of the next page; it stays the next one.
@@ -144,39 +125,94 @@ impl Pages {
 
     /// Counts a page against what may be in memory.
     fn take_room(&mut self, header: &Header) -> Result<()> {
-        let is_dictionary = header.page_kind == DICTIONARY;
-        let held =
-            if is_dictionary { &mut self.held_of_dictionary } else { &mut self.held_of_page };
-        let all = self.budget.held.fetch_add(header.size, Relaxed) + header.size;
-        self.budget.held.fetch_sub(*held, Relaxed);
-        let all = all - *held;
-        *held = header.size;
-        if header.size > MAX_PAGE {
-            let (size, max) = (header.size >> 20, MAX_PAGE >> 20);
-            return Err(damaged(format!("a page of {size} MiB, the limit is {max} MiB")));
+        let size = header.size.max(header.stored);
+        if size > MAX_PAGE {
+            return Err(too_large(size));
         }
-        if all > MAX_HELD {
-            let max = MAX_HELD >> 20;
-            return Err(damaged(format!("its pages take more than {max} MiB at once")));
+        if header.page_kind == DICTIONARY {
+            let bytes = self.bytes_of_dictionary(header)?;
+            return self.intake.add_dictionary(bytes).map_err(damaged);
         }
-        Ok(())
+        let left = self.num_values_left.checked_sub(u64::from(header.num_values));
+        self.num_values_left =
+            left.ok_or_else(|| damaged("its pages have more values than the footer says"))?;
+        self.intake.add_page(header.size, header.num_values as usize).map_err(damaged)
+    }
+
+    /// Bytes that the values of a dictionary take. There is room for as many as it says before one
+    /// of them is read.
+    fn bytes_of_dictionary(&self, header: &Header) -> Result<usize> {
+        let (physical, length) = self.chunk.physical;
+        let (stored, beside) = match physical {
+            Physical::BOOLEAN => (1, 0),
+            Physical::INT32 | Physical::FLOAT => (4, 0),
+            Physical::INT64 | Physical::DOUBLE => (8, 0),
+            Physical::INT96 => (12, 0),
+            Physical::BYTE_ARRAY => (4, size_of::<ByteArray>()),
+            Physical::FIXED_LEN_BYTE_ARRAY => (length.max(1) as usize, size_of::<ByteArray>()),
+        };
+        let num_values = header.num_values as usize;
+        if num_values.saturating_mul(stored) > header.size {
+            return Err(damaged("a dictionary is shorter than it says"));
+        }
+        let bytes = header.size.saturating_mul(2).saturating_add(num_values * beside);
+        if bytes > MAX_PAGE * 2 { Err(too_large(bytes)) } else { Ok(bytes) }
+    }
+
+    /// Counts what values take beside their page, where they are stored as what they share.
+    fn count_values(&self, header: &Header, page: &[u8]) -> Result<()> {
+        let beside = match header.encoding {
+            DELTA_LENGTHS => delta::beside_lengths,
+            DELTA_PREFIXES => delta::beside_prefixes,
+            _ => return Ok(()),
+        };
+        if header.page_kind == DICTIONARY {
+            return Ok(());
+        }
+        let values = self.values_of(header, page);
+        let most = u64::from(header.num_values).min(MAX_PAGE as u64 / 4);
+        let bytes = values.filter(|values| !values.is_empty()).map(|values| beside(values, most));
+        match bytes {
+            // It has levels alone.
+            None => Ok(()),
+            Some(None) => Err(damaged("a page has lengths that cannot be read")),
+            Some(Some(bytes)) if bytes > MAX_PAGE as u64 => Err(too_large(bytes as usize)),
+            Some(Some(bytes)) => self.intake.add_to_page(bytes as usize).map_err(damaged),
+        }
+    }
+
+    /// The values of a page, behind its levels.
+    fn values_of<'a>(&self, header: &Header, page: &'a [u8]) -> Option<&'a [u8]> {
+        if header.page_kind == DATA_V2 {
+            return page.get((header.rep_bytes as usize).checked_add(header.def_bytes as usize)?..);
+        }
+        let (rep, def) = self.chunk.levels;
+        let mut at = 0usize;
+        for (max, encoding) in [(rep, header.rep_encoding), (def, header.def_encoding)] {
+            if max == 0 {
+                continue;
+            }
+            at = at.checked_add(match encoding {
+                BIT_PACKED => packed_levels(max, header.num_values) as usize,
+                _ => {
+                    let length = page.get(at..)?.first_chunk::<4>()?;
+                    4 + u32::from_le_bytes(*length) as usize
+                }
+            })?;
+        }
+        page.get(at..)
     }
 
     fn read_page(&mut self) -> Result<Option<Page>> {
         self.peek()?;
+        let is_data = |header: &Header| header.page_kind != DICTIONARY;
+        if self.next.as_ref().is_some_and(|next| is_data(next) && !self.intake.has_room(next.size))
+        {
+            // It comes when the rows that are there are taken.
+            return Ok(None);
+        }
         let Some(header) = self.next.take() else { return Ok(None) };
         self.take_room(&header)?;
-        if header.page_kind != DICTIONARY {
-            let num_values = u64::from(header.num_values);
-            self.num_values_left = self
-                .num_values_left
-                .checked_sub(num_values)
-                .ok_or_else(|| damaged("its pages have more values than the footer says"))?;
-            let batch = self.batch.fetch_add(num_values as usize, Relaxed) + num_values as usize;
-            if self.chunk.levels.0 > 0 && batch > 2 * MAX_VALUES {
-                return Err(damaged(format!("a row has more than {MAX_VALUES} values")));
-            }
-        }
         let mut stored = vec![0; header.stored];
         self.at += header.length;
         self.chunk.file.read_exact_at(&mut stored, self.at)?;
@@ -186,6 +222,7 @@ impl Pages {
         }
         let bytes = self.contents(&header, stored)?;
         self.check_packed_levels(&header, bytes.len())?;
+        self.count_values(&header, &bytes)?;
         header.page(Bytes::from(bytes)).map(Some)
     }
 
@@ -199,8 +236,7 @@ impl Pages {
         let mut needed = 0;
         for (max, encoding) in [(rep, header.rep_encoding), (def, header.def_encoding)] {
             if max > 0 && encoding == BIT_PACKED {
-                let bits = u64::from(u16::BITS - (max as u16).leading_zeros());
-                needed += (u64::from(header.num_values) * bits).div_ceil(8);
+                needed += packed_levels(max, header.num_values);
             } else if max > 0 && needed > 0 {
                 return Err(damaged("a page has levels of two encodings"));
             }
@@ -232,12 +268,6 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
-    fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.held_of_dictionary + self.held_of_page, Relaxed);
-    }
-}
-
 impl Iterator for Pages {
     type Item = Result<Page>;
 
@@ -263,6 +293,17 @@ impl PageReader for Pages {
     fn skip_next_page(&mut self) -> Result<()> {
         self.read_page().map(drop)
     }
+}
+
+fn too_large(bytes: usize) -> ParquetError {
+    let (size, max) = (bytes >> 20, MAX_PAGE >> 20);
+    damaged(format!("a page of {size} MiB, the limit is {max} MiB"))
+}
+
+/// Bytes of levels of the oldest files.
+fn packed_levels(max: i16, num_values: u32) -> u64 {
+    let bits = u64::from(u16::BITS - (max as u16).leading_zeros());
+    (u64::from(num_values) * bits).div_ceil(8)
 }
 
 /// CRC-32 as in gzip.

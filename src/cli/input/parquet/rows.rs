@@ -3,19 +3,20 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use parquet::errors::ParquetError;
 
 use super::column::Column;
 use super::file::ParquetFile;
-use super::pages::{Budget, ColumnChunk, MAX_VALUES, Pages};
+use super::intake::{Budget, Intake};
+use super::pages::{ColumnChunk, Pages};
 use super::schema::{Leaf, List, Map, Node, Repeated, Struct};
+use crate::cli::input::fields::json_string;
 use crate::cli::input::reader::{Content, MAX_LINE, Record};
 use crate::cli::input::row_error::{RowError, code};
 
-/// Rows that are read together, and about how many bytes of them.
-const BATCH: (u64, u64) = (1024, 4 << 20);
+/// Rows of a column that are read together at most, and values of them where there are lists.
+const BATCH: (u64, u64) = (1024, 1 << 20);
 
 /// Bytes that are shown of a row that is too long.
 const SHOWN_OF_LONG: usize = 256;
@@ -26,11 +27,10 @@ pub struct ParquetRows {
     /// The row group that is read, from 0.
     group: usize,
     columns: Vec<Column>,
-    /// Rows of the group that are not read yet, and of those that are.
-    left: (u64, u64),
-    /// Rows that were taken of those that are read.
+    /// Rows of the group that come, and those that came.
+    left: u64,
     taken: u64,
-    /// Rows that are read together in this group.
+    /// Rows of a column that are read together in this group.
     batch: u64,
     /// Of the next row, from 1.
     row: u64,
@@ -40,7 +40,7 @@ impl ParquetRows {
     /// The rows of an open file.
     pub fn new(file: ParquetFile) -> Self {
         let columns = Vec::new();
-        Self { file, group: 0, columns, left: (0, 0), taken: 0, batch: 1, row: 1 }
+        Self { file, group: 0, columns, left: 0, taken: 0, batch: 1, row: 1 }
     }
 
     /// The number of the row that comes next, from 1.
@@ -58,13 +58,11 @@ impl ParquetRows {
     /// # Errors
     /// The file cannot be read, or is damaged from here on.
     pub fn next_row(&mut self) -> io::Result<Option<Record>> {
-        while self.left.1 == 0 {
-            if self.left.0 == 0 && !self.begin_group()? {
-                return Ok(None);
-            }
-            self.read_batch()?;
+        if self.left == 0 && !self.begin_group()? {
+            return Ok(None);
         }
-        self.left.1 -= 1;
+        self.fill()?;
+        self.left -= 1;
         self.taken += 1;
         let line = self.row;
         self.row += 1;
@@ -79,6 +77,7 @@ impl ParquetRows {
         if self.columns.iter().any(|column| !column.is_after(self.taken)) {
             return Err(failed(self.group - 1, APART));
         }
+        self.columns.iter_mut().for_each(Column::take_row);
         let text = String::from_utf8(out).expect("JSON is text");
         Ok(Some(match problem {
             Some(Problem::Value(message)) => {
@@ -99,37 +98,36 @@ impl ParquetRows {
         self.group = index + 1;
         let group = &groups[index];
         let rows = group.num_rows() as u64;
-        self.left = (rows, 0);
+        (self.left, self.taken) = (rows, 0);
         let budget = Arc::new(Budget::default());
-        let (mut bytes, mut most_values) = (0u64, 1u64);
+        let mut most_values = 1u64;
         for column in group.columns() {
             let descriptor = column.column_descr_ptr();
             let levels = (descriptor.max_rep_level(), descriptor.max_def_level());
             let num_values = column.num_values() as u64;
-            let batch = Arc::new(AtomicUsize::new(0));
+            let intake = Intake::new(&budget, group.num_columns(), levels.0 > 0);
             let chunk = ColumnChunk {
                 file: Arc::clone(&self.file.file),
-                range: self.file.range(group, column).expect("checked when it was opened"),
+                range: self.file.range(column).expect("checked when it was opened"),
                 codec: column.compression_codec(),
                 num_values,
                 levels,
+                physical: (descriptor.physical_type(), descriptor.type_length()),
             };
-            bytes = bytes.saturating_add(column.uncompressed_size().max(0) as u64);
             most_values = most_values.max(num_values);
-            let pages = Pages::new(chunk, Arc::clone(&budget), Arc::clone(&batch));
-            self.columns.push(Column::new(descriptor, pages, batch));
+            let pages = Pages::new(chunk, Arc::clone(&intake));
+            self.columns.push(Column::new(descriptor, pages, intake));
         }
-        let (max_rows, max_bytes) = BATCH;
-        let by_bytes = max_bytes / (bytes / rows).max(1);
-        let by_values = MAX_VALUES as u64 / 16 / most_values.div_ceil(rows);
-        self.batch = max_rows.min(by_bytes).min(by_values).max(1);
+        let (max_rows, max_values) = BATCH;
+        self.batch = max_rows.min(max_values / most_values.div_ceil(rows)).max(1);
         Ok(true)
     }
 
-    fn read_batch(&mut self) -> io::Result<()> {
-        let count = self.left.0.min(self.batch);
+    /// Reads further rows of each column that has none left.
+    fn fill(&mut self) -> io::Result<()> {
+        let most = self.left.min(self.batch) as usize;
         for column in 0..self.columns.len() {
-            self.columns[column].read(count as usize).map_err(|error| {
+            self.columns[column].fill(most).map_err(|error| {
                 let descriptor = self.file.metadata.file_metadata().schema_descr().column(column);
                 let name = descriptor.path().string();
                 let what = match error {
@@ -139,7 +137,6 @@ impl ParquetRows {
                 failed(self.group - 1, format!("column {name}: {what}"))
             })?;
         }
-        (self.left, self.taken) = ((self.left.0 - count, count), 0);
         Ok(())
     }
 }
@@ -152,7 +149,8 @@ fn failed(group: usize, what: impl std::fmt::Display) -> io::Error {
 fn too_long(text: String, line: u64) -> Record {
     let message = format!("the row has more than {MAX_LINE} bytes as JSON");
     let error = RowError::new(code::LINE_TOO_LONG, line, message);
-    let shown = String::from_utf8_lossy(&text.as_bytes()[..SHOWN_OF_LONG]).into_owned() + "...";
+    let head = &text.as_bytes()[..text.len().min(SHOWN_OF_LONG)];
+    let shown = String::from_utf8_lossy(head).into_owned() + "...";
     Record { line, content: Content::Line(shown), error: Some(error) }
 }
 
@@ -213,7 +211,14 @@ impl Writer<'_> {
         let is_there = self.def(leaf.index)? == leaf.def;
         let column = &mut self.columns[leaf.index];
         let start = self.out.len();
-        if is_there
+        let room = MAX_LINE.saturating_sub(start);
+        let too_long = column.bytes().filter(|bytes| is_there && bytes.len() > room);
+        if let Some(bytes) = too_long {
+            // What is shown of it.
+            let head = String::from_utf8_lossy(&bytes[..SHOWN_OF_LONG.min(bytes.len())]);
+            self.out.extend_from_slice(json_string(&head).as_bytes());
+            self.problem = Some(Problem::TooLong);
+        } else if is_there
             && start <= MAX_LINE
             && let Err(what) = column.write(leaf, &mut self.out)
         {

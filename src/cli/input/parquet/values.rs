@@ -38,4 +38,27 @@ impl Values {
             Physical::FIXED_LEN_BYTE_ARRAY => Values::Fixed(Vec::new()),
         }
     }
+
+    /// Takes the first ones away.
+    pub fn drop_first(&mut self, count: usize) {
+        match self {
+            Values::Bool(values) => drop(values.drain(..count)),
+            Values::Int32(values) => drop(values.drain(..count)),
+            Values::Int64(values) => drop(values.drain(..count)),
+            Values::Int96(values) => drop(values.drain(..count)),
+            Values::Float(values) => drop(values.drain(..count)),
+            Values::Double(values) => drop(values.drain(..count)),
+            Values::Bytes(values) => drop(values.drain(..count)),
+            Values::Fixed(values) => drop(values.drain(..count)),
+        }
+    }
+
+    /// The bytes of one, where it is of bytes.
+    pub fn bytes(&self, index: usize) -> Option<&[u8]> {
+        match self {
+            Values::Bytes(values) => values.get(index).map(ByteArray::data),
+            Values::Fixed(values) => values.get(index).map(|value| value.data()),
+            _ => None,
+        }
+    }
 }

@@ -14,6 +14,12 @@ use crate::cli::input::row_error::{RowError, code};
 /// Bytes read at once of a record.
 const PIECE: usize = 64 << 10;
 
+/// Columns of a table: each takes memory in every row, even where it is empty.
+const MAX_COLUMNS: usize = 1 << 16;
+
+/// Cells beyond the header's that are looked at: more than is ever shown.
+const MAX_SURPLUS: usize = 64;
+
 /// What a CSV input is, after its header.
 pub(super) struct CsvRecords {
     delimiter: u8,
@@ -52,13 +58,17 @@ struct RawRecord {
     length: u64,
     open_quote: bool,
     crlf: bool,
+    /// Cells, and where those end that are looked at.
+    cells: u64,
+    cells_end: Option<usize>,
 }
 
 impl CsvRecords {
     /// Reads the header.
     pub(super) fn open(lines: &mut Lines, delimiter: u8) -> Result<Self, InputError> {
         let mut blank_before_header = 0;
-        let Some(header) = read_record(lines, delimiter, &mut blank_before_header)? else {
+        let table = (delimiter, MAX_COLUMNS);
+        let Some(header) = read_record(lines, table, &mut blank_before_header)? else {
             return Ok(Self { delimiter, names: Arc::new([]), crlf: false, blank_before_header });
         };
         let refused = |message: String| {
@@ -70,6 +80,9 @@ impl CsvRecords {
         }
         if header.length > lines.max_line as u64 {
             return Err(refused(format!("has {} bytes", header.length)));
+        }
+        if header.cells > MAX_COLUMNS as u64 {
+            return Err(refused(format!("has {} cells, the limit is {MAX_COLUMNS}", header.cells)));
         }
         let crlf = header.crlf;
         let (text, error) = decode(header.bytes.clone(), header.line, usize::MAX);
@@ -86,7 +99,8 @@ impl CsvRecords {
         lines: &mut Lines,
         blank_lines: &mut u64,
     ) -> io::Result<Option<Record>> {
-        let Some(raw) = read_record(lines, self.delimiter, blank_lines)? else {
+        let table = (self.delimiter, self.names.len() + MAX_SURPLUS);
+        let Some(mut raw) = read_record(lines, table, blank_lines)? else {
             return Ok(None);
         };
         let line = raw.line;
@@ -96,20 +110,22 @@ impl CsvRecords {
             let cells = self.fit(vec![text]);
             return Ok(Some(Record { line, content: Content::Cells(cells), error: Some(error) }));
         }
+        raw.bytes.truncate(raw.cells_end.unwrap_or(usize::MAX));
         let (text, mut error) = decode(raw.bytes, line, usize::MAX);
         let cells = split_cells(&text, self.delimiter);
+        let num_cells = raw.cells_end.map_or(cells.len() as u64, |_| raw.cells);
         if raw.open_quote {
             let message = "a quote opened in this record is never closed";
             error = Some(RowError::new(code::BAD_CSV, line, message));
         } else if cells.len() != self.names.len() {
-            error = error.or(Some(self.ragged(&cells, line)));
+            error = error.or(Some(self.ragged(&cells, num_cells, line)));
         }
         Ok(Some(Record { line, content: Content::Cells(self.fit(cells)), error }))
     }
 
-    fn ragged(&self, cells: &[String], line: u64) -> RowError {
+    fn ragged(&self, cells: &[String], num_cells: u64, line: u64) -> RowError {
         let mut message =
-            format!("the row has {} cells, the header has {}", cells.len(), self.names.len());
+            format!("the row has {num_cells} cells, the header has {}", self.names.len());
         if let Some(surplus) = cells.get(self.names.len()..).filter(|s| !s.is_empty()) {
             // The output has no column for them, so they are kept here.
             let surplus: String = format!("{surplus:?}").chars().take(200).collect();
@@ -127,9 +143,11 @@ impl CsvRecords {
 
 /// Reads one record, skipping blank lines before it. Over the limit it is read to its end but not
 /// kept.
+///
+/// `max_cells`: cells that are looked at.
 fn read_record(
     lines: &mut Lines,
-    delimiter: u8,
+    (delimiter, max_cells): (u8, usize),
     blank_lines: &mut u64,
 ) -> io::Result<Option<RawRecord>> {
     let mut record = RawRecord {
@@ -138,6 +156,8 @@ fn read_record(
         length: 0,
         open_quote: false,
         crlf: false,
+        cells: 1,
+        cells_end: None,
     };
     let (mut place, mut previous, mut piece) = (Place::CellStart, 0, Vec::new());
     loop {
@@ -153,12 +173,18 @@ fn read_record(
             record.line = lines.number;
             continue;
         }
-        for &byte in &piece {
+        for (index, &byte) in piece.iter().enumerate() {
             if byte == b'\n' && place != Place::Quoted {
                 record.crlf = previous == b'\r';
             }
             place = place.after(byte, delimiter);
             previous = byte;
+            if place == Place::CellStart {
+                record.cells += 1;
+                if record.cells == max_cells as u64 + 1 {
+                    record.cells_end = Some(record.bytes.len() + index);
+                }
+            }
         }
         let room = lines.max_line.saturating_add(2).saturating_sub(record.bytes.len());
         record.bytes.extend_from_slice(&piece[..count.min(room)]);

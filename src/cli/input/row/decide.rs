@@ -8,7 +8,7 @@ use super::shape::{NoShape, RowShape};
 use super::{RowParser, Task};
 use crate::cli::input::overrides::names_for;
 use crate::cli::input::own_params::is_parameter;
-use crate::cli::input::reader::{Content, InputError, Records};
+use crate::cli::input::reader::{InputError, Records};
 use crate::cli::input::row_error::{RowError, code};
 
 /// Records, and bytes of them, that are read ahead in search of one that decides.
@@ -24,9 +24,7 @@ impl RowParser {
         while self.shape.is_none() && may_decide && leading.len() < max_records && bytes < max_bytes
         {
             let Some(record) = records.next().transpose()? else { break };
-            if let Content::Line(line) = &record.content {
-                bytes += line.len();
-            }
+            bytes += record.num_bytes();
             let line = record.line;
             if let Named::Row(row, _) = self.name_fields(record.clone())? {
                 match self.decide_by(&row, line) {

@@ -3,7 +3,8 @@
 
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{EncoderSpec, LinearSpec, NamedShape, NormSpec};
+use crate::engine::model::spec::{BesideTable, EncoderSpec, LinearSpec, NamedShape, NormSpec};
+use crate::engine::model::weights::Checkpoint;
 use crate::engine::ops::Activation;
 
 /// A head of a masked language model: words(norm(activation(dense(x)))) + bias.
@@ -65,14 +66,35 @@ const LM_HEAD: Names = Names {
     is_of_layers: false,
 };
 
-/// The head of a config's class, over a body; None: it has none.
+/// The head of a config's class, over a body; None: it has none. Where the config says that its
+/// words are the table of tokens, the files decide, as in transformers: by words and a bias of its
+/// decoder.
+///
+/// `open`: the files, if they can be opened.
 ///
 /// # Errors
 /// The config lacks something.
 pub fn masked_lm(
     config: &HfConfig,
     body: &EncoderSpec,
+    open: impl FnOnce() -> Option<Checkpoint>,
 ) -> Result<Option<MaskedLmSpec>, EngineError> {
+    let Some(mut head) = of_config(config, body)? else { return Ok(None) };
+    if head.words != body.tokens {
+        return Ok(Some(head));
+    }
+    let own = of_config(&config.with_own_head(), body)?;
+    let (Some(own), Some(files)) = (own, open()) else { return Ok(Some(head)) };
+    if files.beside_table(&own.words, &body.tokens) == BesideTable::Head {
+        head.words = own.words;
+    }
+    if files.has(&own.bias.0) {
+        head.bias = own.bias;
+    }
+    Ok(Some(head))
+}
+
+fn of_config(config: &HfConfig, body: &EncoderSpec) -> Result<Option<MaskedLmSpec>, EngineError> {
     let classes = config.architectures()?;
     let is_it = |names: &&Names| classes.contains(&names.class);
     let Some(names) = CLASSES.iter().find(is_it) else { return Ok(None) };
@@ -81,7 +103,7 @@ pub fn masked_lm(
         true => config.activation_or(Activation::Gelu)?,
         false => Activation::Gelu,
     };
-    let (table, bias) = match config.root().flag("tie_word_embeddings")?.unwrap_or(true) {
+    let (table, bias) = match config.is_tied(true)? {
         true => (body.tokens.clone(), names.bias.to_owned()),
         false => {
             let own = LinearSpec::new(names.decoder, words, hidden);

@@ -149,7 +149,15 @@ fn of_layer(
     let (head_dim, num_kv_heads) = match root.section("per_layer_config")? {
         Some(layers) => {
             root.ignore(&["global_head_dim", "num_global_key_value_heads"]);
-            match layers.section(&index.to_string())? {
+            // Keys are padded with zeros to the digits of the last one.
+            let is_of_layer = |name: &&str| name.parse() == Ok(index);
+            let mut names = layers.names().filter(is_of_layer);
+            let name = names.next();
+            if let (Some(name), Some(other)) = (name, names.next()) {
+                let text = format!("`per_layer_config` has `{name}` and `{other}`");
+                return Err(config.error(text));
+            }
+            match name.map(|name| layers.section(name)).transpose()?.flatten() {
                 None => (usual.head_dim, usual.num_kv_heads),
                 Some(layer) => (
                     size(&layer, "head_dim", usual.head_dim)?,

@@ -1,7 +1,7 @@
 //! gpt-oss: Llama with biases, a sink of each head, windows on every other layer, and experts that
 //! stand together in two tensors, gate and up by turns.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::experts::{self, EXPERTS_APART, PROJECTIONS, Sizes};
 use super::llama::{self, Defaults};
@@ -11,11 +11,23 @@ use crate::engine::model::quantization::MXFP4;
 use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, RowOrder};
 use crate::engine::ops::Activation;
 
+fn default_rope() -> Value {
+    json!({
+        "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": false, "original_max_position_embeddings": 4096,
+    })
+}
+
 /// Llama's spec with what differs.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let defaults = Defaults { rope_theta: 150_000.0, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
-    let mut spec = llama::spec_with(config, defaults)?;
     let root = config.root();
+    // A file that has the base alone is one of transformers 4, whose class then stretches nothing.
+    let says_nothing = ["rope_scaling", "rope_theta"].iter().all(|key| root.value(key).is_none());
+    if says_nothing {
+        config.assume(&[("rope_parameters", default_rope())]);
+    }
+    let mut spec = llama::spec_with(config, defaults)?;
     // Its default is none of Llama's.
     root.size("head_dim")?;
     // The same under older names.

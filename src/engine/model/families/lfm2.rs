@@ -65,6 +65,10 @@ fn layers(config: &HfConfig, inner: usize) -> Result<DecoderSpec, EngineError> {
     };
     check_other_keys(config)?;
     let has_attention = layers_with_attention(config)?;
+    if has_attention.iter().all(|attends| *attends) {
+        // Of convolutions, which no layer has.
+        root.ignore(&["conv_L_cache", "conv_bias"]);
+    }
     let (hidden, heads) = (config.hidden_size()?, config.heads()?);
     let mut spec = llama::around(config, defaults, |index| {
         let mlp = mlp(llama::mlp(config, defaults, (index, inner))?, (index, hidden, eps));

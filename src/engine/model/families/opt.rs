@@ -4,7 +4,7 @@
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec,
+    ActivationSpec, AttentionSpec, BesideTable, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec,
     LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec,
 };
 
@@ -45,6 +45,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             scale: None,
             soft_cap: None,
             of_further_tokens: Vec::new(),
+            beside_table: BesideTable::Nothing,
         },
     })
 }

@@ -14,10 +14,12 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "custom_pipelines",
             "is_llama_config",
             "license",
+            "model_name",
             "model_type",
             "name_or_path",
             "tokenizer_name",
             "transformers.js_config",
+            "transformers_js_config",
             "transformers_version",
             "transformers_weights",
             "unsloth_fixed",
@@ -26,7 +28,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
     ),
     (
         "lengths that tokenizers and trainers go by; the longest context is computed from others",
-        &["max_sequence_length"],
+        &["max_sequence_length", "model_max_length"],
     ),
     (
         "what the class of transformers does not read; `sliding_window` counts",
@@ -87,12 +89,14 @@ const HARMLESS: &[(&str, &[&str])] = &[
         "how transformers computes the same, or keeps what it computed",
         &[
             "_attn_implementation",
+            "_experts_implementation",
             "_flash_attn_2_enabled",
             "_attn_implementation_autoset",
             "attention_softmax_in_fp32",
             "attn_implementation",
             "cache_implementation",
             "chunk_size_feed_forward",
+            "ignore_keys_at_rope_validation",
             "pretraining_tp",
             "scale_attention_softmax_in_fp32",
             "tp_plan",
@@ -159,6 +163,10 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "summary_use_proj",
             "task_specific_params",
         ],
+    ),
+    (
+        "layers that predict further tokens: no family without them has their tensors",
+        &["mtp_num_hidden_layers", "num_mtp_layers", "num_nextn_predict_layers"],
     ),
     (
         "parts that a decoder has not",

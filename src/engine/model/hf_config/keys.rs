@@ -145,10 +145,16 @@ impl HfConfig {
     /// The output layer (vocab_size, hidden_size) of this name; None: the embedding table, by
     /// `tie_word_embeddings` with the family's default.
     pub fn lm_head(&self, name: &str, tied: bool) -> Result<Option<LinearSpec>, EngineError> {
-        match self.root().flag("tie_word_embeddings")?.unwrap_or(tied) {
+        match self.is_tied(tied)? {
             true => Ok(None),
             false => Ok(Some(LinearSpec::new(name, self.vocab_size()?, self.hidden_size()?))),
         }
+    }
+
+    /// `tie_word_embeddings` with the family's default: false where the files have another matrix.
+    pub fn is_tied(&self, default: bool) -> Result<bool, EngineError> {
+        let says = self.root().flag("tie_word_embeddings")?.unwrap_or(default);
+        Ok(says && !self.has_own_head)
     }
 
     /// `attention_bias`

@@ -4,11 +4,13 @@
 mod generation;
 mod harmless;
 mod keys;
+mod overrides;
 mod rope;
 mod section;
 
 pub use generation::GenerationConfig;
 pub use keys::LayerType;
+pub use overrides::HfOverrides;
 pub use rope::RopeDefaults;
 pub use section::Section;
 
@@ -22,6 +24,11 @@ use super::EngineError;
 use crate::engine::config::DType;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
 use crate::engine::model::model_files::ModelFiles;
+use crate::engine::weight_files::QUANTIZATION_CONFIGS;
+
+/// Keys whose objects are configs of their own in transformers.
+pub const NESTED_CONFIGS: &[&str] =
+    &["attn_config", "audio_config", "text_config", "vision_config"];
 
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
@@ -39,21 +46,40 @@ pub struct HfConfig {
     text: Option<Box<HfConfig>>,
     /// How many tensors are of which type, of a GGUF file; for people to read.
     gguf_types: Option<String>,
+    /// The output layer has its own matrix, whatever the keys say.
+    has_own_head: bool,
 }
 
 impl HfConfig {
-    /// Reads `config.json` of a model folder, or what a GGUF file says in its place.
+    /// Reads `config.json` of a model folder, or what a GGUF file says in its place, with keys laid
+    /// over it.
     ///
     /// # Errors
-    /// The file is missing or no JSON object; or the GGUF file is not supported.
-    pub fn open(model: &ModelFiles) -> Result<Self, EngineError> {
+    /// The file is missing or no JSON object; or the GGUF file is not supported. Or a class is
+    /// chosen by `model_type`.
+    pub fn open(model: &ModelFiles, overrides: &HfOverrides) -> Result<Self, EngineError> {
+        let (mut keys, mut path, gguf_types) = Self::keys_of(model)?;
+        if overrides.has_type_alone(&keys) {
+            let text = "--hf-overrides: `model_type` alone chooses no class; give `architectures` \
+                        too, as in '{\"architectures\": [\"LlamaForCausalLM\"]}'";
+            return Err(EngineError::Config(text.to_owned()));
+        }
+        if !overrides.is_empty() {
+            overrides.apply(&mut keys);
+            path += " with --hf-overrides";
+        }
+        Ok(Self { gguf_types, ..Self::new(keys, path) })
+    }
+
+    /// The keys of a model, the file that has them, and the types of a GGUF file's tensors.
+    fn keys_of(model: &ModelFiles) -> Result<FileKeys, EngineError> {
         let folder = match model {
             ModelFiles::Folder(folder) => folder,
             ModelFiles::Gguf(file) => {
                 let config = file.translation()?.config;
                 let gguf_types = Some(file.described().types.clone());
                 let path = file.path().display().to_string();
-                return Ok(Self { gguf_types, ..Self::new(config, path) });
+                return Ok((config, path, gguf_types));
             }
         };
         let path = folder.join("config.json");
@@ -64,7 +90,8 @@ impl HfConfig {
                 refused => refused,
             }
         })?;
-        Self::parse(&text, &path.display().to_string())
+        let path = path.display().to_string();
+        Ok((object(&text, &path)?, path, None))
     }
 
     /// Parses the text of a config.json; `path` is for messages.
@@ -72,30 +99,40 @@ impl HfConfig {
     /// # Errors
     /// The text is no JSON object.
     pub fn parse(text: &str, path: &str) -> Result<Self, EngineError> {
-        match serde_json::from_str(&with_quoted_infinities(text)) {
-            Ok(Value::Object(keys)) => Ok(Self::new(keys, path.to_owned())),
-            Ok(_) => Err(EngineError::Model(format!("{path}: expected a JSON object"))),
-            Err(error) => Err(EngineError::Model(format!("{path}: {error}"))),
-        }
+        Ok(Self::new(object(text, path)?, path.to_owned()))
     }
 
     fn new(mut keys: Map<String, Value>, path: String) -> Self {
         let text = match keys.remove("text_config") {
             Some(Value::Object(mut text)) => {
-                // Said at the top alone, it is of the text part too.
+                // Said at the top alone, it is of the text part too. If either ties, the files
+                // decide: `own_head`.
                 let key = "tie_word_embeddings";
-                if !text.contains_key(key)
+                let ties = keys.get(key) == Some(&Value::Bool(true));
+                let unties = text.get(key) == Some(&Value::Bool(false));
+                if ((ties && unties) || !text.contains_key(key))
                     && let Some(value) = keys.remove(key)
                 {
                     text.insert(key.to_owned(), value);
                 }
                 Some(Box::new(Self::new(text, format!("{path}: text_config"))))
             }
-            _ => None,
+            None | Some(Value::Null) => None,
+            Some(other) => {
+                keys.insert("text_config".to_owned(), other);
+                None
+            }
         };
         let (read, ignored) = (RefCell::default(), RefCell::default());
         let defaults = OnceCell::new();
-        Self { keys, path, read, ignored, defaults, text, gguf_types: None }
+        let (gguf_types, has_own_head) = (None, false);
+        Self { keys, path, read, ignored, defaults, text, gguf_types, has_own_head }
+    }
+
+    /// The same file, with an output layer that has its own matrix whatever the keys say.
+    pub(super) fn with_own_head(&self) -> Self {
+        let text = self.text.as_ref().map(|text| Box::new(text.with_own_head()));
+        Self { text, has_own_head: true, ..self.clone() }
     }
 
     /// How many tensors are of which type, of a GGUF file; for people to read.
@@ -183,6 +220,16 @@ impl HfConfig {
         }
     }
 
+    /// Whether `quantization` or `quantization_config` is what MLX writes there.
+    pub(super) fn is_of_mlx(&self) -> bool {
+        let is_mlx = |key: &str| {
+            let said = self.keys.get(key);
+            let has = |key| said.is_some_and(|said| said.get(key).is_some());
+            has("bits") && has("group_size") && !has("quant_method")
+        };
+        is_mlx("quantization") || is_mlx("quantization_config")
+    }
+
     /// Whether a key changes nothing: in any family, or in the one whose spec was made of this. One
     /// of an object has the object's name and a dot before it.
     pub fn is_harmless(&self, key: &str) -> bool {
@@ -190,9 +237,18 @@ impl HfConfig {
             Some((key, text)) => text.is_harmless(key),
             None => {
                 harmless::is_harmless(key, self.keys.get(key))
+                    || self.is_harmless_nested(key)
                     || self.ignored.borrow().contains(key)
             }
         }
+    }
+
+    /// The same of a key of a nested config, which has all keys that every config of transformers
+    /// has.
+    fn is_harmless_nested(&self, key: &str) -> bool {
+        let Some((outer, key)) = key.split_once('.') else { return false };
+        let value = self.keys.get(outer).and_then(|nested| nested.get(key));
+        NESTED_CONFIGS.contains(&outer) && harmless::is_harmless(key, value)
     }
 
     /// Keys that no code has read and that none has said to change nothing here. What changes
@@ -210,6 +266,11 @@ impl HfConfig {
     /// # Errors
     /// There is such a key; the text names it.
     pub(super) fn refuse_unread(&self) -> Result<(), EngineError> {
+        self.refuse_unread_of("")
+    }
+
+    /// `prefix`: what stands before the keys of this part of a file.
+    fn refuse_unread_of(&self, prefix: &str) -> Result<(), EngineError> {
         let read = self.read.borrow();
         let unread = section::unread(&self.keys, &read);
         // Some files say everything twice.
@@ -220,15 +281,41 @@ impl HfConfig {
         let unread = unread.filter(|key| !self.is_harmless(key) && !is_said_twice(key));
         let unread: Vec<_> = unread.collect();
         let verb = match unread.len() {
-            0 => return self.text.as_ref().map_or(Ok(()), |text| text.refuse_unread()),
+            0 => {
+                let text = self.text.as_ref();
+                return text.map_or(Ok(()), |text| text.refuse_unread_of("text_config."));
+            }
             1 => "is",
             _ => "are",
         };
+        let first = format!("{prefix}{}", unread[0]);
+        let is_beside = QUANTIZATION_CONFIGS.iter().any(|(name, _)| self.path.ends_with(name));
+        let way_out = match overrides::without(&first) {
+            _ if is_beside => "leave it out of a copy of the file if it changes nothing".to_owned(),
+            Some(flag) => {
+                format!("leave it out with --hf-overrides '{flag}' if it changes nothing")
+            }
+            None => format!(
+                "give the object without it with --hf-overrides if `{first}` changes nothing"
+            ),
+        };
         Err(self.error(format!(
             "{} {verb} not known for this architecture, so the model may be another than the one \
-             that would run; leave it out of a copy of config.json if it changes nothing",
+             that would run; {way_out}",
             quoted(&unread.join(", ")),
         )))
+    }
+}
+
+/// Keys, the file that has them, and the types of a GGUF file's tensors.
+type FileKeys = (Map<String, Value>, String, Option<String>);
+
+/// The object of a config.json.
+fn object(text: &str, path: &str) -> Result<Map<String, Value>, EngineError> {
+    match serde_json::from_str(&with_quoted_infinities(text)) {
+        Ok(Value::Object(keys)) => Ok(keys),
+        Ok(_) => Err(EngineError::Model(format!("{path}: expected a JSON object"))),
+        Err(error) => Err(EngineError::Model(format!("{path}: {error}"))),
     }
 }
 

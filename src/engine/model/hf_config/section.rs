@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 use super::{HfConfig, shown};
 use crate::engine::EngineError;
 
+/// The key for which classes of transformers have a default where it is null, too.
+const NULL_IS_ABSENT: &str = "rope_parameters";
+
 /// The whole file, or an object in it.
 #[derive(Clone, Debug)]
 pub struct Section<'a> {
@@ -26,7 +29,8 @@ impl<'a> Section<'a> {
         self.config.read.borrow_mut().insert(format!("{}{key}", self.prefix));
         let is_root = self.prefix.is_empty();
         let default = || self.config.defaults.get().filter(|_| is_root)?.get(key);
-        self.keys.get(key).or_else(default).filter(|value| !value.is_null())
+        let given = self.keys.get(key).filter(|value| !(value.is_null() && key == NULL_IS_ABSENT));
+        given.or_else(default).filter(|value| !value.is_null())
     }
 
     /// An object, None if absent or null.

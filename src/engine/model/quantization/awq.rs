@@ -54,6 +54,7 @@ const HARMLESS: &[&str] = &[
 /// It asks for something else than what is read here.
 pub(super) fn read(section: &Section<'_>) -> Result<QuantizationConfig, EngineError> {
     section.ignore(HARMLESS);
+    super::auto_round::read(section, "awq")?;
     for key in ["version", "checkpoint_format", "format"] {
         let format = section.text(key)?.unwrap_or("gemm");
         if !format.eq_ignore_ascii_case("gemm") {

@@ -76,6 +76,7 @@ const HARMLESS: &[&str] = &[
 /// It asks for something else than what is read here.
 pub(super) fn read(section: &Section<'_>) -> Result<QuantizationConfig, EngineError> {
     section.ignore(HARMLESS);
+    super::auto_round::read(section, "gptq")?;
     let formats = [section.text("checkpoint_format")?, section.text("format")?];
     let format = formats.into_iter().flatten().next().unwrap_or("gptq");
     let zero_offset = match format {

@@ -1,6 +1,7 @@
 //! Quantized checkpoints of safetensors: which format a config asks for, which modules it is
 //! about, and their tensors as matrices. docs/QUANTIZATION.md lists the formats.
 
+mod auto_round;
 mod awq;
 mod bitsandbytes;
 mod compressed_tensors;
@@ -91,6 +92,11 @@ impl QuantizationConfig {
     /// # Errors
     /// The format is not supported, or a key asks for something else than what is read here.
     pub fn read(config: &HfConfig, dir: &Path) -> Result<Option<Self>, EngineError> {
+        if config.is_of_mlx() {
+            let message = "the weights are quantized by MLX (`quantization`), which is not \
+                           supported; give the model as it was published before, or a GGUF file";
+            return Err(config.error(message));
+        }
         if let Some(section) = config.quantization()? {
             let method = section.text("quant_method")?;
             let Some(method) = method.or_else(|| implied_method(&section)) else {

@@ -135,6 +135,20 @@ pub struct OutputSpec {
     /// What stands before the names of tensors that predict tokens after the next one (GLM-4.5).
     /// They are left unused.
     pub of_further_tokens: Vec<String>,
+    /// What the files have of an output layer, where the config says that it is the table.
+    pub beside_table: BesideTable,
+}
+
+/// A matrix of an output layer in files whose config says that it is the embedding table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum BesideTable {
+    /// There is none, or the config does not say so.
+    #[default]
+    Nothing,
+    /// It equals the table, and is left unused.
+    Copy(NamedShape),
+    /// It has other values, and is the output layer.
+    Head,
 }
 
 impl OutputSpec {
@@ -147,7 +161,18 @@ impl OutputSpec {
             scale: None,
             soft_cap: None,
             of_further_tokens: Vec::new(),
+            beside_table: BesideTable::Nothing,
         }
+    }
+
+    /// For people: that the output layer is another than the config says.
+    pub fn note_of_head(&self) -> Option<String> {
+        let head = self.lm_head.as_ref().filter(|_| self.beside_table == BesideTable::Head)?;
+        let name = head.parts[0].weight_name();
+        Some(format!(
+            "{name} is the output layer: config.json ties it to the embedding table, and the \
+             weight files have other values in it"
+        ))
     }
 }
 

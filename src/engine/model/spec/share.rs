@@ -195,7 +195,7 @@ impl MlpSpec {
 mod tests {
     use super::*;
     use crate::engine::model::spec::{
-        ActivationSpec, BlockNorms, EmbeddingSpec, OutputSpec, QkvHeads,
+        ActivationSpec, BesideTable, BlockNorms, EmbeddingSpec, OutputSpec, QkvHeads,
     };
     use crate::engine::ops::Activation;
 
@@ -222,6 +222,7 @@ mod tests {
             scale: None,
             soft_cap: None,
             of_further_tokens: Vec::new(),
+            beside_table: BesideTable::Nothing,
         };
         DecoderSpec {
             max_model_len: 16,

@@ -146,6 +146,12 @@ impl MappedFiles {
         num_tensors - self.unused.len()
     }
 
+    /// Whether a module has a weight, in any format.
+    pub(super) fn has_module(&self, name: &str) -> bool {
+        let mut suffixes = ["weight"].into_iter().chain(STORED);
+        suffixes.any(|suffix| self.has(&format!("{name}.{suffix}")))
+    }
+
     /// A module as the files call it.
     fn module_in_files(&self, name: &str) -> String {
         let suffixes = ["weight"].into_iter().chain(STORED);
