@@ -15,6 +15,7 @@ mod flags;
 mod hostile_input;
 mod hostile_model;
 mod invariance;
+mod judges;
 mod likelihoods;
 mod lora;
 mod machine;

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod chat;
+mod choices;
 mod compared;
 mod embeddings;
 mod endpoint;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 use self::chat::MadeChat;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
+pub use self::choices::{ListedChoices, listed as listed_choices};
 use self::endpoint::Endpoint;
 pub use self::likelihoods::Likelihoods;
 pub use self::model_names::ModelNames;
