@@ -75,7 +75,8 @@ const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
     (
         (
             "hermes",
-            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}</tool_call>",
+            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}\
+             </tool_call>",
         ),
         "vLLM ends the call at the tag in its string",
         &[("now", r#"{"tag": "</tool_call>"}"#)],
@@ -83,7 +84,8 @@ const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
     (
         (
             "granite4",
-            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}</tool_call>",
+            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}\
+             </tool_call>",
         ),
         "the same",
         &[("now", r#"{"tag": "</tool_call>"}"#)],
@@ -91,8 +93,8 @@ const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
     (
         (
             "mistral",
-            "[TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}][TOOL_CALLS] \
-             [{\"name\": \"now\", \"arguments\": {}}]",
+            "[TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}]\
+             [TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {}}]",
         ),
         "vLLM drops all lists but the first",
         &[("get_weather", r#"{"city": "Rome"}"#), ("now", "{}")],
@@ -151,7 +153,7 @@ const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
     ),
 ];
 
-/// Reasoning parsers, and texts with an end tag within a call: vLLM drops the tag from the arguments.
+/// Reasoning parsers, and texts with an end tag within a call: vLLM drops the tag.
 const ENDS_IN_CALLS: &[Case<'_>] = &[
     ("qwen3", "one<tool_call>two</think>three"),
     ("step3p5", "one<tool_call>two</think>three"),
@@ -366,21 +368,16 @@ fn time_on_cpu() -> Duration {
 }
 
 /// A string that has every tag of every form in it, as JSON and as plain text.
-const TAGS: &str = "a </seed:tool_call> </tool_call> <tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] </tool_calls> <|action_end|> \
-                    <|tool_call_end|> <|tool_call_begin|> <|tool_calls_section_end|> <｜tool▁call▁end｜> \
-                    <｜tool▁call▁begin｜> <｜tool▁sep｜> ```json ``` </function_calls> <|python_end|> \
-                    </arg_value> </function> </parameter> <|call|> <|end|> <|start|> \
-                    </think> <think> [THINK] [/THINK] functools[ }] ]} [{ b";
+const TAGS: &str = "a </seed:tool_call> </tool_call> <tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] \
+                    </tool_calls> <|action_end|> <|tool_call_end|> <|tool_call_begin|> \
+                    <|tool_calls_section_end|> <｜tool▁call▁end｜> <｜tool▁call▁begin｜> \
+                    <｜tool▁sep｜> ```json ``` </function_calls> <|python_end|> </arg_value> \
+                    </function> </parameter> <|call|> <|end|> <|start|> </think> <think> [THINK] \
+                    [/THINK] functools[ }] ]} [{ b";
 
-#[test]
-fn tags_within_an_argument_end_no_call_in_any_form() {
-    let tool = Tool {
-        name: "f".to_owned(),
-        parameters: serde_json::json!({"type": "object", "properties": {"s": {"type": "string"}}}),
-    };
-    let form =
-        AnswerForm { tools: vec![tool], tool_choice: ToolChoice::Auto, ..AnswerForm::default() };
-    // Two calls where a form has several.
+/// Parsers, a text with calls of `f` whose argument `s` is `TAGS`, and how many it has: two where
+/// a form has several.
+fn calls_with_tags() -> Vec<(&'static str, &'static str, String, usize)> {
     let object = serde_json::json!({"s": TAGS}).to_string();
     let (call, with_parameters) = (
         format!("{{\"name\": \"f\", \"arguments\": {object}}}"),
@@ -395,10 +392,7 @@ fn tags_within_an_argument_end_no_call_in_any_form() {
     );
     let glm =
         format!("<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>{TAGS}</arg_value>\n</tool_call>");
-    let harmony = format!(
-        "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{object}<|call|>"
-    );
-    let cases: [(&str, &str, String, usize); 24] = [
+    vec![
         ("none", "hermes", twice(format!("<tool_call>\n{call}\n</tool_call>")), 2),
         ("qwen3", "hermes", twice(format!("x</think><tool_call>\n{call}\n</tool_call>")), 2),
         ("none", "granite4", twice(format!("<tool_call>{call}</tool_call>")), 2),
@@ -445,12 +439,26 @@ fn tags_within_an_argument_end_no_call_in_any_form() {
             2,
         ),
         ("glm45", "glm45", twice(glm), 2),
-    ];
-    for (reasoning, tool_calls, text, num_calls) in cases {
+    ]
+}
+
+#[test]
+fn tags_within_an_argument_end_no_call_in_any_form() {
+    let tool = Tool {
+        name: "f".to_owned(),
+        parameters: serde_json::json!({"type": "object", "properties": {"s": {"type": "string"}}}),
+    };
+    let form =
+        AnswerForm { tools: vec![tool], tool_choice: ToolChoice::Auto, ..AnswerForm::default() };
+    for (reasoning, tool_calls, text, num_calls) in calls_with_tags() {
         let answer = parser(reasoning, tool_calls).parse(&text, &form);
         let expected = vec![("f".to_owned(), serde_json::json!({"s": TAGS})); num_calls];
         assert_eq!(calls(&answer), expected, "{reasoning} {tool_calls}: {text}");
     }
+    let object = serde_json::json!({"s": TAGS});
+    let harmony = format!(
+        "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{object}<|call|>"
+    );
     let text = format!("{harmony}<|start|>assistant{harmony}");
     let answer = parser("none", "openai").parse(&text, &form);
     assert_eq!(calls(&answer), vec![("f".to_owned(), serde_json::json!({"s": TAGS})); 2]);

@@ -143,7 +143,7 @@ impl CommandJudge {
         let of_writer = sender.clone();
         let threads: [Box<dyn FnOnce() + Send>; 3] = [
             Box::new(move || write_all(input, &asked, &of_writer)),
-            // What the program has started may hold its output open for ever, so nobody waits for it.
+            // What the program has started may hold its output open for ever: nobody waits for it.
             Box::new(move || read_all(output, &sender)),
             Box::new(move || pass_on(complaints)),
         ];
@@ -224,7 +224,8 @@ fn pass_on(mut complaints: ChildStderr) {
         if !std::mem::replace(&mut is_told, true) {
             let _ = writeln!(
                 stderr,
-                "\nnote: the judge has said {MAX_COMPLAINTS} bytes on standard error; the rest is dropped"
+                "\nnote: the judge has said {MAX_COMPLAINTS} bytes on standard error; \
+                 the rest is dropped"
             );
         }
     }

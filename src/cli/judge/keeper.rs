@@ -1,5 +1,5 @@
-//! The process between a run and the program that judges. It ends the program, and all that this has
-//! started, when the run is gone: also by a signal that no process hears of.
+//! The process between a run and the program that judges. It ends the program, and all that this
+//! has started, when the run is gone: also by a signal that no process hears of.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -41,8 +41,8 @@ pub fn end_group(leader: u32) {
     }
 }
 
-/// What the process does, if these arguments make it one: it runs the program and waits until one of
-/// the two others ends.
+/// What the process does, if these arguments make it one: it runs the program and waits until one
+/// of the two others ends.
 pub fn keep(args: &[OsString]) -> Option<Exit> {
     let [_, name, parent, program, words @ ..] = args else { return None };
     let parent: u32 = parent.to_str().filter(|_| name == NAME)?.parse().ok()?;

@@ -65,8 +65,8 @@ impl<'a> JudgedRow<'a> {
         Self { fields, out_field: Some(out_field) }
     }
 
-    /// The JSON text of a field that the row had when it was read: one whose name is ours is kept as
-    /// `input_NAME`.
+    /// The JSON text of a field that the row had when it was read: one whose name is ours is kept
+    /// as `input_NAME`.
     pub fn own_json(&self, name: &str) -> Option<&'a str> {
         let is_ours = |field: &str| field == name || FIELDS.contains(&name);
         let text = match self.out_field.is_some_and(is_ours) {

@@ -259,8 +259,8 @@ impl Makes<'_> {
     }
 }
 
-/// Texts of an object that data sets have as what is expected: SQuAD's `text`, and TriviaQA's `value`
-/// with `aliases`.
+/// Texts of an object that data sets have as what is expected: SQuAD's `text`, and TriviaQA's
+/// `value` with `aliases`.
 fn of_object(fields: &Map<String, Value>) -> Option<Vec<Value>> {
     if let Some(Value::Array(texts)) = fields.get("text") {
         return Some(texts.clone());

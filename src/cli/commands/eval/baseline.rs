@@ -32,7 +32,7 @@ pub struct Baseline {
     num_flips: [u64; 2],
     newly_wrong: Vec<Flipped>,
     newly_right: Vec<String>,
-    /// All rows that flipped: 1 of those that are right now, -1 of the others; with the answers that
+    /// All rows that flipped: 1 of those that are right now, -1 of the others; and the answers that
     /// the first of them had.
     flips: HashMap<String, (i8, Option<String>)>,
     bootstrap: Bootstrap,

@@ -117,8 +117,8 @@ fn property(text: &str) -> String {
     message(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// Files and lines of the rows that annotations may show, by reading the input once more; none where
-/// it is no file. Files are named as in the workspace of the job.
+/// Files and lines of the rows that annotations may show, by reading the input once more; none
+/// where it is no file. Files are named as in the workspace of the job.
 pub fn places(report: &Report, origin: &Origin, job: &Job) -> HashMap<u64, (String, u64)> {
     let mut places = HashMap::new();
     let Some(mut records) = records_of(origin) else { return places };

@@ -192,8 +192,8 @@ impl Evaluation<'_> {
         if alone != [0, 0] {
             let [here, there] = alone;
             self.console.warn(&format!(
-                "--baseline: {here} rows of this output and {there} of the baseline have no partner, \
-                 and are not compared"
+                "--baseline: {here} rows of this output and {there} of the baseline have no \
+                 partner, and are not compared"
             ));
         }
         reports.write(&report, &mut || self.open(&self.out))?;

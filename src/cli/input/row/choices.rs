@@ -54,8 +54,9 @@ pub fn listed(field: &dyn Fn(&str) -> Option<Value>) -> Result<Option<ListedChoi
     Ok(columns)
 }
 
-/// A list of texts; of objects with `text` and `label`; an object with lists of both; one with a text
-/// for each letter; one with `choices` and 1 for those that are right. A cell holds them as JSON.
+/// A list of texts; of objects with `text` and `label`; an object with lists of both; one with a
+/// text for each letter; one with `choices` and 1 for those that are right. A cell holds them as
+/// JSON.
 fn read(value: Value) -> Result<ListedChoices, String> {
     let value = match &value {
         Value::String(cell) => match serde_json::from_str::<Value>(cell) {

@@ -21,8 +21,8 @@ pub fn begin(report: &Value, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{BEGIN}{{\"report\":{},\"rows\":[", inert(report))
 }
 
-/// Writes a row. `flip`: 1 of a row that was wrong in the baseline and is right, -1 of the other; and
-/// the answer that it had there.
+/// Writes a row. `flip`: 1 of a row that was wrong in the baseline and is right, -1 of the other;
+/// and the answer that it had there.
 ///
 /// # Errors
 /// As the writer.

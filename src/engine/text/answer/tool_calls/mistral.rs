@@ -1,5 +1,6 @@
 //! `[TOOL_CALLS] [{"name": .., "arguments": {..}}]`, and since version 11 of Mistral's tokenizer
-//! `[TOOL_CALLS]name[CALL_ID]id[ARGS]{..}` for each call, where `[CALL_ID]id` and `[ARGS]` may lack.
+//! `[TOOL_CALLS]name[CALL_ID]id[ARGS]{..}` for each call, where `[CALL_ID]id` and `[ARGS]` may
+//! lack.
 
 use super::super::tags;
 use super::{Calls, Tool, ToolCall, json};

@@ -92,9 +92,9 @@ impl Reading<'_> {
         Some((call, &text[after..]))
     }
 
-    /// The tag that ends the value which begins at `from`: its end tag, or the next parameter or the
-    /// function's end where that lacks. A value may have tags in it, so the first tag counts that
-    /// has behind it what follows a value; only if none has, the first.
+    /// The tag that ends the value which begins at `from`: its end tag, or the next parameter or
+    /// the function's end where that lacks. A value may have tags in it, so the first tag counts
+    /// that has behind it what follows a value; only if none has, the first.
     fn value_end(&mut self, text: &str, from: usize) -> Option<Found<'static>> {
         const TAGS: [Tag<'static>; 3] = [Tag::End, Tag::Start, Tag::FunctionEnd];
         let first = next_tag(text, from, &TAGS)?;
