@@ -139,7 +139,7 @@ def choice(choices, logprobs, gold):
 
 
 def main():
-    rouge = rouge_scorer.RougeScorer(["rougeL", "rouge1"])
+    rouge = rouge_scorer.RougeScorer(["rougeL"])
     texts = []
     for answer, targets in TEXTS:
         texts.append({
@@ -148,7 +148,6 @@ def main():
             "bleu": sacrebleu.sentence_bleu(answer, targets).score / 100,
             "chrf": sacrebleu.sentence_chrf(answer, targets).score / 100,
             "rouge-l": max(rouge.score(target, answer)["rougeL"].fmeasure for target in targets),
-            "rouge-n": max(rouge.score(target, answer)["rouge1"].fmeasure for target in targets),
             "f1": max(squad_f1(answer, target) for target in targets),
         })
     pattern = inspect_letter()

@@ -41,6 +41,9 @@ pub fn main() -> Exit {
 /// The same with another engine for `run`.
 pub fn main_with(load: run::Load<'_>) -> Exit {
     let argv: Vec<OsString> = std::env::args_os().collect();
+    if let Some(exit) = judge::keeper::keep(&argv) {
+        return exit;
+    }
     let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let Parsed { command, settings } = match args::parse(&argv, &variables) {
         Ok(parsed) => parsed,

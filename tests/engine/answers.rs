@@ -72,6 +72,33 @@ const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
         "vLLM overlooks an object right after another",
         &[("get_weather", r#"{"city": "Rome"}"#), ("now", "{}")],
     ),
+    (
+        (
+            "hermes",
+            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}\
+             </tool_call>",
+        ),
+        "vLLM ends the call at the tag in its string",
+        &[("now", r#"{"tag": "</tool_call>"}"#)],
+    ),
+    (
+        (
+            "granite4",
+            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}\
+             </tool_call>",
+        ),
+        "the same",
+        &[("now", r#"{"tag": "</tool_call>"}"#)],
+    ),
+    (
+        (
+            "mistral",
+            "[TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}]\
+             [TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {}}]",
+        ),
+        "vLLM drops all lists but the first",
+        &[("get_weather", r#"{"city": "Rome"}"#), ("now", "{}")],
+    ),
     (("pythonic", "[a.b.c(x=1)]"), "a name may have dots", &[("a.b.c", r#"{"x": 1}"#)]),
     (("pythonic", "[now(), ]"), "Python allows a last comma", &[("now", "{}")]),
     (
@@ -124,6 +151,16 @@ const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
         "vLLM ends the list at the first bracket, also inside arguments",
         &[("search", r#"{"query": "a } { \" b", "filters": {"x": {"y": [1, {}]}}}"#)],
     ),
+];
+
+/// Reasoning parsers, and texts with an end tag within a call: vLLM drops the tag.
+const ENDS_IN_CALLS: &[Case<'_>] = &[
+    ("qwen3", "one<tool_call>two</think>three"),
+    ("step3p5", "one<tool_call>two</think>three"),
+    ("glm45", "one<tool_call>two</think>three"),
+    ("kimi_k2", "one<|tool_calls_section_begin|>two</think>three"),
+    ("seed_oss", "one<seed:tool_call>two</seed:think>three"),
+    ("mistral", "one[TOOL_CALLS]two[/THINK]three"),
 ];
 
 /// A start tag after the thinking is text: vLLM drops all that is before it.
@@ -206,6 +243,11 @@ fn parsers_give_what_vllms_give_or_differ_as_listed() {
                 let parts = (answer.reasoning.as_deref(), answer.content.as_deref());
                 parts == (Some("one"), Some("the tag <think> is text"))
             }
+            None if ENDS_IN_CALLS.contains(&(reasoning, text)) => {
+                let content = answer.content.as_deref().unwrap_or_default();
+                let thinking = answer.reasoning.as_deref().unwrap_or_default();
+                text == format!("{thinking}{content}")
+            }
             None => {
                 num_cases += 1;
                 is_vllms(&answer, &case["vllm"])
@@ -221,7 +263,7 @@ fn parsers_give_what_vllms_give_or_differ_as_listed() {
     assert!(num_cases >= 400, "only {num_cases} cases");
     // `[TOOL_CALLS]` alone is there for both of Mistral's forms. A difference that vLLM no longer
     // has is to be taken off the lists.
-    assert_eq!(num_listed, STAY_TEXT.len() + READ_OTHERWISE.len() + 2);
+    assert_eq!(num_listed, STAY_TEXT.len() + READ_OTHERWISE.len() + ENDS_IN_CALLS.len() + 2);
 }
 
 #[test]
@@ -272,6 +314,19 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
     ("none", "deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
     ("none", "kimi_k2", "<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     ("none", "glm45", "<tool_call>a", "<arg_key>"),
+    ("none", "glm45", "<tool_call>a", "<arg_key>b</arg_key><arg_value>c</arg_value>d"),
+    ("none", "qwen3_coder", "<function=a>", "<parameter=b>c</parameter>d"),
+    ("none", "qwen3_coder", "", "<function=a><parameter=b></function>c"),
+    ("none", "mistral", "", "[TOOL_CALLS]a[CALL_ID]b"),
+    ("none", "mistral", "", "[TOOL_CALLS]a{}"),
+    ("none", "jamba", "<tool_calls>", "[\""),
+    ("none", "openai", "", "to=functions.f<|message|>{\"a\":\"<|call|>"),
+    (
+        "none",
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>f:0",
+        "<|tool_call_argument_begin|>",
+    ),
     ("none", "openai", "", "<|channel|>"),
     ("none", "openai", "", "<|message|>"),
     ("deepseek_r1", "none", "", "<think>"),
@@ -310,4 +365,134 @@ fn time_on_cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux counts it");
     let nanoseconds = stat.split(' ').next().and_then(|first| first.parse().ok());
     Duration::from_nanos(nanoseconds.expect("nanoseconds come first"))
+}
+
+/// A string that has every tag of every form in it, as JSON and as plain text.
+const TAGS: &str = "a </seed:tool_call> </tool_call> <tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] \
+                    </tool_calls> <|action_end|> <|tool_call_end|> <|tool_call_begin|> \
+                    <|tool_calls_section_end|> <｜tool▁call▁end｜> <｜tool▁call▁begin｜> \
+                    <｜tool▁sep｜> ```json ``` </function_calls> <|python_end|> </arg_value> \
+                    </function> </parameter> <|call|> <|end|> <|start|> </think> <think> [THINK] \
+                    [/THINK] functools[ }] ]} [{ b";
+
+/// Parsers, a text with calls of `f` whose argument `s` is `TAGS`, and how many it has: two where
+/// a form has several.
+fn calls_with_tags() -> Vec<(&'static str, &'static str, String, usize)> {
+    let object = serde_json::json!({"s": TAGS}).to_string();
+    let (call, with_parameters) = (
+        format!("{{\"name\": \"f\", \"arguments\": {object}}}"),
+        format!("{{\"name\": \"f\", \"parameters\": {object}}}"),
+    );
+    let twice = |text: String| format!("{text}\n{text}");
+    let python = format!("f(s={object})").replace("{\"s\":", "").replace("\"})", "\")");
+    let qwen = format!("<function=f>\n<parameter=s>\n{TAGS}\n</parameter>\n</function>");
+    let deepseek = |call: String| format!("<｜tool▁calls▁begin｜>{call}{call}<｜tool▁calls▁end｜>");
+    let kimi = format!(
+        "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{object}<|tool_call_end|>"
+    );
+    let glm =
+        format!("<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>{TAGS}</arg_value>\n</tool_call>");
+    vec![
+        ("none", "hermes", twice(format!("<tool_call>\n{call}\n</tool_call>")), 2),
+        ("qwen3", "hermes", twice(format!("x</think><tool_call>\n{call}\n</tool_call>")), 2),
+        ("none", "granite4", twice(format!("<tool_call>{call}</tool_call>")), 2),
+        ("none", "llama3_json", twice(with_parameters.clone()), 2),
+        ("none", "mistral", format!("[TOOL_CALLS] [{call}, {call}]"), 2),
+        ("none", "mistral", twice(format!("[TOOL_CALLS]f[ARGS]{object}")), 2),
+        ("mistral", "mistral", twice(format!("[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{object}")), 2),
+        ("none", "pythonic", format!("[{python}, {python}]"), 2),
+        ("none", "llama4_pythonic", format!("<|python_start|>[{python}]<|python_end|>"), 1),
+        ("none", "olmo3", format!("<function_calls>{python}\n{python}</function_calls>"), 2),
+        ("none", "qwen3_coder", twice(format!("<tool_call>\n{qwen}\n</tool_call>")), 2),
+        ("step3p5", "step3p5", format!("x</think><tool_call>\n{qwen}\n</tool_call>"), 1),
+        ("seed_oss", "seed_oss", format!("<seed:tool_call>\n{qwen}\n</seed:tool_call>"), 1),
+        ("none", "granite", format!("<|tool_call|>[{call}, {call}]"), 2),
+        ("none", "jamba", format!("<tool_calls>[{call}, {call}]</tool_calls>"), 2),
+        (
+            "none",
+            "internlm",
+            format!("<|action_start|><|plugin|>{with_parameters}<|action_end|>"),
+            1,
+        ),
+        ("none", "phi4_mini_json", format!("functools[{call}, {call}]"), 2),
+        ("none", "xlam", format!("[{call}, {call}]"), 2),
+        ("none", "xlam", format!("```json\n[{call}]\n```"), 1),
+        ("none", "xlam", format!("<tool_call>[{call}]</tool_call>"), 1),
+        (
+            "none",
+            "deepseek_v3",
+            deepseek(format!(
+                "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{object}\n```<｜tool▁call▁end｜>"
+            )),
+            2,
+        ),
+        (
+            "none",
+            "deepseek_v31",
+            deepseek(format!("<｜tool▁call▁begin｜>f<｜tool▁sep｜>{object}<｜tool▁call▁end｜>")),
+            2,
+        ),
+        (
+            "kimi_k2",
+            "kimi_k2",
+            format!("<|tool_calls_section_begin|>{kimi}{kimi}<|tool_calls_section_end|>"),
+            2,
+        ),
+        ("glm45", "glm45", twice(glm), 2),
+    ]
+}
+
+#[test]
+fn tags_within_an_argument_end_no_call_in_any_form() {
+    let tool = Tool {
+        name: "f".to_owned(),
+        parameters: serde_json::json!({"type": "object", "properties": {"s": {"type": "string"}}}),
+    };
+    let form =
+        AnswerForm { tools: vec![tool], tool_choice: ToolChoice::Auto, ..AnswerForm::default() };
+    for (reasoning, tool_calls, text, num_calls) in calls_with_tags() {
+        let answer = parser(reasoning, tool_calls).parse(&text, &form);
+        let expected = vec![("f".to_owned(), serde_json::json!({"s": TAGS})); num_calls];
+        assert_eq!(calls(&answer), expected, "{reasoning} {tool_calls}: {text}");
+    }
+    let object = serde_json::json!({"s": TAGS});
+    let harmony = format!(
+        "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{object}<|call|>"
+    );
+    let text = format!("{harmony}<|start|>assistant{harmony}");
+    let answer = parser("none", "openai").parse(&text, &form);
+    assert_eq!(calls(&answer), vec![("f".to_owned(), serde_json::json!({"s": TAGS})); 2]);
+}
+
+#[test]
+fn mistrals_calls_with_ids_have_their_names() {
+    let form = AnswerForm { tool_choice: ToolChoice::Auto, ..AnswerForm::default() };
+    let one = "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"a\":1}";
+    let cases: [(String, Option<&str>, &[Case<'_>]); 6] = [
+        (one.to_owned(), None, &[("f", "{\"a\":1}")]),
+        (format!("Let me see.{one}"), Some("Let me see."), &[("f", "{\"a\":1}")]),
+        (
+            format!("{one}[TOOL_CALLS]g[CALL_ID]bcdefghij[ARGS]{{}}"),
+            None,
+            &[("f", "{\"a\":1}"), ("g", "{}")],
+        ),
+        ("[TOOL_CALLS]f[CALL_ID]abcdefghi{\"a\":1}".to_owned(), None, &[("f", "{\"a\":1}")]),
+        ("[TOOL_CALLS] f [CALL_ID] x [ARGS] {}".to_owned(), None, &[("f", "{}")]),
+        (
+            "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}][TOOL_CALLS][{\"name\":\"g\",\
+             \"arguments\":{}}]"
+                .to_owned(),
+            None,
+            &[("f", "{}"), ("g", "{}")],
+        ),
+    ];
+    for (text, content, expected) in cases {
+        let answer = parser("none", "mistral").parse(&text, &form);
+        assert_eq!(calls(&answer), expected_calls(expected), "{text}");
+        assert_eq!(answer.content.as_deref(), content, "{text}");
+    }
+    for cut in ["[TOOL_CALLS]f[CALL_ID]abc", "[TOOL_CALLS]f[CALL_ID]abc[TOOL_CALLS]g[ARGS]{}"] {
+        let answer = parser("none", "mistral").parse(cut, &form);
+        assert_eq!((answer.content.as_deref(), &answer.tool_calls[..]), (Some(cut), &[][..]));
+    }
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::piped::{command, errors, fed};
 
-const DEMO: &str = "testdata/demo";
+pub const DEMO: &str = "testdata/demo";
 
 /// Greedy sums that the demo model knows, and what is wrong with the rest.
 fn questions() -> String {
@@ -26,21 +26,21 @@ fn questions() -> String {
 }
 
 /// A folder with an input.
-struct Evals {
-    folder: TempDir,
-    input: String,
+pub struct Evals {
+    pub folder: TempDir,
+    pub input: String,
 }
 
 impl Evals {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), input: questions() }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn command(&self, out: &str, flags: &[&str]) -> Command {
+    pub fn command(&self, out: &str, flags: &[&str]) -> Command {
         let out = self.path(out);
         let flags = [&["-qq", "-o", &out], flags].concat();
         let mut command = command("eval", DEMO, &flags);
@@ -49,14 +49,14 @@ impl Evals {
     }
 
     #[track_caller]
-    fn run(&self, out: &str, flags: &[&str], exit: i32) -> Output {
+    pub fn run(&self, out: &str, flags: &[&str], exit: i32) -> Output {
         let output = fed(self.command(out, flags), &self.input);
         assert_eq!(output.status.code(), Some(exit), "{flags:?}: {}", errors(&output));
         output
     }
 
     /// Judges an output again, without a model.
-    fn rescored(&self, old: &str, new: &str, flags: &[&str]) -> Output {
+    pub fn rescored(&self, old: &str, new: &str, flags: &[&str]) -> Output {
         let (old, new) = (self.path(old), self.path(new));
         let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
         command.args(["eval", "-qq", "--rescore", &old, "-o", &new]).args(flags);
@@ -64,20 +64,20 @@ impl Evals {
         command.output().unwrap()
     }
 
-    fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    fn rows(&self, name: &str) -> Vec<Value> {
+    pub fn rows(&self, name: &str) -> Vec<Value> {
         self.read(name).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn json(&self, name: &str) -> Value {
+    pub fn json(&self, name: &str) -> Value {
         serde_json::from_str(&self.read(name)).unwrap()
     }
 }
 
-fn text(output: &Output) -> &str {
+pub fn text(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
@@ -99,7 +99,9 @@ fn rows_get_verdicts_and_the_report_sums_them_up() {
     let num_passed = rows.iter().filter(|row| row["passed"] == true).count();
     assert!((1..12).contains(&num_passed), "{num_passed} passed");
     let report = evals.json("r.json");
-    let counts = json!({"total": 13, "passed": num_passed, "failed": 12 - num_passed, "errors": 1});
+    let failed = 12 - num_passed;
+    let counts =
+        json!({"total": 13, "passed": num_passed, "failed": failed, "errors": 1, "cut": 0});
     assert_eq!(report["rows"], counts);
     let acc = &report["metrics"]["acc"];
     // The error row is a wrong one.
@@ -109,8 +111,14 @@ fn rows_get_verdicts_and_the_report_sums_them_up() {
     assert_eq!(of_groups, [json!(8), json!(5)]);
     assert_eq!(report["failures"].as_array().unwrap().len(), 13 - num_passed);
     assert!(report["origin"]["input_digest"].is_string(), "{report}");
-    assert!(text(&output).contains("acc[small]"), "{}", text(&output));
-    assert!(evals.read("r.md").contains("| small | acc |"));
+    assert!(text(&output).contains("acc (exact)[small]"), "{}", text(&output));
+    // A line for each measure, and no word that means two things.
+    assert_eq!(text(&output).matches("acc (exact) ").count(), 1, "{}", text(&output));
+    let said = format!("13 rows: {num_passed} passed, {failed} did not pass, 1 error rows");
+    assert!(text(&output).starts_with(&said), "{}", text(&output));
+    let md = evals.read("r.md");
+    assert!(md.contains("| small | acc (exact) |"), "{md}");
+    assert!(md.contains("Model: testdata/demo") && md.contains("temperature "), "{md}");
 }
 
 #[test]
@@ -388,19 +396,29 @@ fn a_job_on_github_shows_rows_at_their_lines() {
     fs::write(&input, format!("\n{}", evals.input)).unwrap();
     let summary = evals.path("summary.md");
     fs::write(&summary, "before\n").unwrap();
-    let mut command = evals.command("out.jsonl", &["-i", &input]);
-    command.env("GITHUB_ACTIONS", "true").env("GITHUB_STEP_SUMMARY", &summary);
-    let output = fed(command, "");
-    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+    let annotated = |flags: &[&str], exit: i32| {
+        let mut command = evals.command("out.jsonl", &[&["-i", &input][..], flags].concat());
+        command.env("GITHUB_ACTIONS", "true").env("GITHUB_STEP_SUMMARY", &summary);
+        command.env("GITHUB_WORKSPACE", evals.folder.path());
+        let output = fed(command, "");
+        assert_eq!(output.status.code(), Some(exit), "{}", errors(&output));
+        output
+    };
+    let output = annotated(&["--fail-under", "acc=1%"], 3);
     let rows = evals.rows("out.jsonl");
     let failed = rows.iter().position(|row| row["passed"] == false).unwrap();
     let shown: Vec<&str> = text(&output).lines().filter(|line| line.starts_with("::")).collect();
     // A blank line is first, and lines count from 1.
-    let first = format!("::error file={input},line={},title=q{failed}::expected ", failed + 2);
+    let first = format!("::notice file=in.jsonl,line={},title=q{failed}::expected ", failed + 2);
     assert!(shown[0].starts_with(&first), "{shown:?}");
     assert!(shown.last().unwrap().contains("line=14,title=none::not_judged: "), "{shown:?}");
     let summary = evals.read("summary.md");
     assert!(summary.starts_with("before\n# Evaluation\n"), "{summary}");
+    // A gate that fails is the only error.
+    let output = annotated(&["--fail-under", "acc=99%"], 100);
+    let red: Vec<&str> = text(&output).lines().filter(|line| line.starts_with("::err")).collect();
+    assert_eq!(red.len(), 1, "{red:?}");
+    assert!(red[0].starts_with("::error title=gate::acc >= 0.99: it is "), "{red:?}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod hf_overrides;
 mod hostile_input;
 mod hostile_model;
 mod invariance;
+mod judges;
 mod likelihoods;
 mod lora;
 mod machine;

@@ -1,6 +1,7 @@
 //! Flags of `eval`: those of `run`, who judges, what is reported, and what must hold.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{ArgPredicate, NonEmptyStringValueParser as NonEmpty};
 use clap::{Arg, Command};
@@ -50,10 +51,18 @@ pub struct EvalFlags {
     /// out for each answer
     #[arg(long, value_name = "PROGRAM", value_parser = NonEmpty::new())]
     pub scorer_command: Option<String>,
-    /// Field with what is expected [default: the first of expected, answer, target, ideal, label]
+    /// Seconds that the program of --scorer-command may take for one answer [default: 600]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "scorer_command")]
+    pub scorer_timeout: Option<Duration>,
+    /// Field with what is expected [default: the first of expected, answer, target, ideal, label,
+    /// and of names that data sets have]
     #[arg(long, value_name = "NAME", value_parser = NonEmpty::new())]
     pub expected_column: Option<String>,
-    /// What is done to texts before they are compared [default: strip]
+    /// Expect only what this regular expression finds first in the expected text: its first group,
+    /// else the whole match
+    #[arg(long, value_name = "REGEX", value_parser = pattern)]
+    pub expected_extract: Option<regex::Regex>,
+    /// What is done to texts before they are compared [default: strip; none for an assert]
     #[arg(long, value_name = "HOW")]
     pub normalize: Option<NormalizeArg>,
     /// Judge only what this regular expression finds first: its first group, else the whole match
@@ -101,6 +110,13 @@ pub fn without_model(command: Command) -> Command {
         let arg = arg.required(false).required_unless_present("rescore");
         arg.default_value_if("rescore", ArgPredicate::IsPresent, "-")
     })
+}
+
+/// A number of seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "expected a number of seconds above 0".to_owned())
 }
 
 /// `--normalize`.

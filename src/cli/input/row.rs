@@ -4,6 +4,7 @@
 mod anthropic;
 mod asked;
 mod chat;
+mod choices;
 mod compared;
 mod decide;
 mod embeddings;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 use self::asked::Asked;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
+pub use self::choices::{ListedChoices, listed as listed_choices};
 use self::endpoint::Endpoint;
 pub use self::likelihoods::Likelihoods;
 pub use self::model_names::ModelNames;

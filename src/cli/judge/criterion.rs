@@ -1,15 +1,11 @@
 //! `Criterion`: one thing that is asked of an answer, with everything that it needs.
 
-use std::sync::Arc;
-
 use regex::Regex;
-use serde_json::Value;
 
-use super::scorers::number::{self, Decimal};
+use super::scorers::json::Exact;
+use super::scorers::number::Decimal;
 use super::scorers::schema::Schema;
-use super::scorers::words::{Patterns, rouge};
-use super::scorers::{choice, edits, json, letter, ngrams, overlap};
-use super::settings::{Normalize, PassIf};
+use super::settings::PassIf;
 
 /// What an answer is worth.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,7 +15,7 @@ pub struct Scored {
     /// What was taken out of the answer, where the scorer looks for something: perhaps nothing.
     pub extracted: Option<Option<String>>,
     /// Measures beside the score, by their names.
-    pub parts: Vec<(&'static str, f64)>,
+    pub parts: Vec<(String, f64)>,
     /// Whether it passes, where the scorer says it.
     pub passed: Option<bool>,
     /// Why, where the scorer says it.
@@ -27,15 +23,15 @@ pub struct Scored {
 }
 
 impl Scored {
-    fn of(is_right: bool) -> Self {
+    pub(super) fn of(is_right: bool) -> Self {
         Self::graded(f64::from(u8::from(is_right)))
     }
 
-    fn graded(score: f64) -> Self {
+    pub(super) fn graded(score: f64) -> Self {
         Self { score, ..Self::default() }
     }
 
-    fn with(self, extracted: Option<String>) -> Self {
+    pub(super) fn with(self, extracted: Option<String>) -> Self {
         Self { extracted: Some(extracted), ..self }
     }
 }
@@ -53,6 +49,10 @@ pub struct Criterion {
     pub pass_if: Option<PassIf>,
     /// What is asked.
     pub test: Test,
+    /// The name was given to it.
+    pub has_metric: bool,
+    /// Of an `assert` list, which takes answers as they are.
+    pub is_assert: bool,
 }
 
 /// Texts that the answer must have in it.
@@ -80,6 +80,8 @@ pub enum Test {
     },
     /// It begins with one of these.
     StartsWith(Vec<String>),
+    /// It ends with this.
+    EndsWith(String),
     /// One of these matches somewhere.
     Matches(Vec<Regex>),
     /// Its last number is one of these.
@@ -91,7 +93,7 @@ pub enum Test {
         /// Nothing may stand around it.
         is_whole: bool,
         /// None: any JSON.
-        expected: Option<Value>,
+        expected: Option<Exact>,
     },
     /// It is JSON, as a whole or with text around it, as the schema says.
     JsonSchema {
@@ -100,14 +102,34 @@ pub enum Test {
         /// What it must be.
         schema: Schema,
     },
+    /// It has an object in it, as the schema says if there is one.
+    JsonWithin(Option<Schema>),
+    /// It has so many words.
+    WordCount {
+        /// At least.
+        min: f64,
+        /// At most.
+        max: f64,
+    },
+    /// All of these hold, or their score reaches the threshold.
+    Set {
+        /// Perhaps none.
+        criteria: Vec<Criterion>,
+        /// None: all have to hold.
+        threshold: Option<f64>,
+    },
     /// SQuAD's F1 over words.
     F1(Vec<Vec<String>>),
     /// Likeness by characters.
     Likeness(Vec<String>),
     /// At most this many characters are other.
-    Distance(Vec<String>, usize),
-    /// ROUGE-1 over words.
-    Rouge1(Vec<Vec<String>>),
+    Distance(String, f64),
+    /// promptfoo's ROUGE-1 over tokens.
+    RougeN(Vec<String>),
+    /// promptfoo's BLEU over words.
+    PlainBleu(Vec<Vec<String>>),
+    /// promptfoo's GLEU over words.
+    Gleu(Vec<Vec<String>>),
     /// ROUGE-L over words.
     RougeL(Vec<Vec<String>>),
     /// BLEU of a sentence.
@@ -134,7 +156,10 @@ impl Test {
             self,
             Test::F1(_)
                 | Test::Likeness(_)
-                | Test::Rouge1(_)
+                | Test::RougeN(_)
+                | Test::PlainBleu(_)
+                | Test::Gleu(_)
+                | Test::Set { .. }
                 | Test::RougeL(_)
                 | Test::Bleu(_)
                 | Test::Chrf(_)
@@ -147,101 +172,6 @@ impl Test {
     /// texts that are given.
     pub fn is_of_text(&self) -> bool {
         !matches!(self, Test::Choice { .. } | Test::Perplexity)
-    }
-
-    /// What a text is worth.
-    pub fn score(&self, answer: &str, normalize: Normalize, patterns: &Arc<Patterns>) -> Scored {
-        let normal = || patterns.normalized(answer, normalize);
-        let best =
-            |scores: &mut dyn Iterator<Item = f64>| Scored::graded(scores.fold(0.0, f64::max));
-        match self {
-            Test::Equals(texts) => Scored::of(texts.contains(&normal())),
-            Test::Contains { texts, ignores_case, how_many } => {
-                let answer = if *ignores_case { normal().to_lowercase() } else { normal() };
-                let is_there = |text: &String| answer.contains(text);
-                Scored::of(match how_many {
-                    HowMany::Any => texts.iter().any(is_there),
-                    HowMany::All => texts.iter().all(is_there),
-                })
-            }
-            Test::StartsWith(texts) => {
-                let answer = normal();
-                Scored::of(texts.iter().any(|text| answer.starts_with(text)))
-            }
-            Test::Matches(regexes) => {
-                Scored::of(regexes.iter().any(|regex| regex.is_match(answer)))
-            }
-            Test::Number(numbers) => {
-                let found = number::last_of(answer);
-                let is_right = found.as_ref().is_some_and(|(_, found)| numbers.contains(found));
-                Scored::of(is_right).with(found.map(|(text, _)| text.to_owned()))
-            }
-            Test::Letter(letters) => {
-                let found = letter::given(answer, patterns);
-                let is_right = found.is_some_and(|found| letters.contains(&found));
-                Scored::of(is_right).with(found.map(String::from))
-            }
-            Test::Json { is_whole, expected } => {
-                let found = json_in(answer, *is_whole);
-                let is_right = found.as_ref().is_some_and(|found| {
-                    expected.as_ref().is_none_or(|expected| json::equal(found, expected))
-                });
-                Scored::of(is_right).with(found.map(|found| found.to_string()))
-            }
-            Test::JsonSchema { is_whole, schema } => {
-                let found = json_in(answer, *is_whole);
-                let is_right = found.as_ref().is_some_and(|found| schema.holds(found));
-                Scored::of(is_right).with(found.map(|found| found.to_string()))
-            }
-            Test::F1(texts) => {
-                let words = patterns.squad(answer);
-                best(&mut texts.iter().map(|text| overlap::f1(&words, text)))
-            }
-            Test::Likeness(texts) => {
-                let answer = normal();
-                best(&mut texts.iter().map(|text| edits::likeness(&answer, text)))
-            }
-            Test::Distance(texts, most) => {
-                Scored::of(texts.iter().any(|text| edits::distance(answer, text) <= *most))
-            }
-            Test::Rouge1(texts) => {
-                let words = rouge(answer);
-                best(&mut texts.iter().map(|text| overlap::rouge_1(&words, text)))
-            }
-            Test::RougeL(texts) => {
-                let words = rouge(answer);
-                best(&mut texts.iter().map(|text| overlap::rouge_l(&words, text)))
-            }
-            Test::Bleu(texts) => Scored::graded(ngrams::bleu(answer, texts, patterns)),
-            Test::Chrf(texts) => Scored::graded(ngrams::chrf(answer, texts)),
-            Test::Choice { .. } | Test::Perplexity => unreachable!("they are asked of no text"),
-            Test::Command => unreachable!("its program is asked"),
-        }
-    }
-
-    /// What the log-likelihoods of a row are worth.
-    ///
-    /// # Errors
-    /// The row does not have them.
-    pub fn score_row(&self, row: &super::row::JudgedRow<'_>) -> Result<Scored, String> {
-        match self {
-            Test::Choice { choices, right } => {
-                let logprobs = row.choice_logprobs(choices.len())?;
-                Ok(choice::score(choices, right, &logprobs))
-            }
-            _ => {
-                let score = row.loglikelihood()?.bits_per_byte();
-                Ok(Scored::graded(score.ok_or("the text is empty")?))
-            }
-        }
-    }
-}
-
-/// The JSON of an answer.
-fn json_in(answer: &str, is_whole: bool) -> Option<Value> {
-    match is_whole {
-        true => serde_json::from_str(answer.trim()).ok(),
-        false => json::found(answer),
     }
 }
 

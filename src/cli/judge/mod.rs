@@ -4,19 +4,22 @@
 mod asserts;
 mod command;
 mod criterion;
+pub mod keeper;
 pub mod row;
 mod rubric;
 pub mod scorers;
+mod scoring;
 pub mod settings;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod vectors;
 mod verdict;
+mod work;
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 pub use self::command::CommandError;
 use self::command::CommandJudge;
@@ -24,8 +27,10 @@ use self::criterion::{Criterion, Scored, Test};
 use self::row::JudgedRow;
 use self::rubric::Rubric;
 use self::scorers::words::Patterns;
-use self::settings::Settings;
-pub use self::verdict::{Sample, Verdict};
+use self::scoring::Text;
+use self::settings::{Normalize, Settings, first_match};
+pub use self::verdict::{NOT_JUDGED, Sample, Verdict};
+use self::work::{TooMuch, Work};
 use super::input::fields::{JsonFields, Passthrough, json_string};
 
 /// Fields that a judged row may get. An input's own field of such a name is kept as `input_<name>`.
@@ -45,6 +50,8 @@ pub struct Judge {
 pub enum JudgeError {
     /// It has not what the scorers need.
     Row(String),
+    /// It is too much work: the names of the scorers, and for which.
+    TooMuch(String, String),
     /// The program of the user's says none.
     Command(CommandError),
 }
@@ -53,19 +60,27 @@ pub enum JudgeError {
 struct Answer<'a> {
     text: &'a str,
     fields: &'a JsonFields,
-    expected: Option<Value>,
+    /// JSON.
+    expected: Option<&'a str>,
+    work: &'a Work,
 }
 
 impl Judge {
     /// A judge by the flags.
     pub fn new(settings: Settings) -> Self {
-        let command = settings.command.clone().map(CommandJudge::new);
+        let timeout = settings.command_timeout;
+        let command = settings.command.clone().map(|program| CommandJudge::new(program, timeout));
         Self { settings, patterns: Arc::default(), command }
     }
 
-    /// Everything that a verdict depends on besides the row.
+    /// Everything that a verdict depends on besides the row and where its answer is.
     pub fn text(&self) -> String {
-        format!("{:?}", self.settings)
+        Value::Object(self.described()).to_string()
+    }
+
+    /// The settings that change what a verdict means.
+    pub fn described(&self) -> Map<String, Value> {
+        self.settings.described()
     }
 
     /// The field of a row that holds the answer.
@@ -122,7 +137,8 @@ impl Judge {
         let verdict = match self.judge(&fields) {
             Ok(None) => return Ok(()),
             Ok(Some(verdict)) => verdict,
-            Err(JudgeError::Row(reason)) => Verdict::refused(reason),
+            Err(JudgeError::Row(reason)) => Verdict::none(String::new(), &reason),
+            Err(JudgeError::TooMuch(scorer, reason)) => Verdict::none(scorer, &reason),
             Err(JudgeError::Command(error)) => return Err(error),
         };
         line.truncate(fields.text().len() - 1);
@@ -154,12 +170,13 @@ impl Judge {
             let scored = scored.collect::<Result<Vec<_>, _>>().map_err(JudgeError::Row)?;
             return Ok(Some(Verdict::new(&rubric, vec![Sample::new(&rubric, &scored, None)])));
         }
-        let expected = row.expected(&self.settings);
+        let name = row.expected_name(self.settings.expected_column.as_deref());
+        let expected = name.and_then(|name| row.own_json(name));
         let samples = row.answers().into_iter().map(|text| {
-            let answer = Answer { text: &text, fields, expected: expected.clone() };
+            let answer = Answer { text: &text, fields, expected, work: &Work::default() };
             self.sample(&rubric, &answer)
         });
-        let samples = samples.collect::<Result<Vec<_>, _>>().map_err(JudgeError::Command)?;
+        let samples = samples.collect::<Result<Vec<_>, _>>()?;
         Ok(Some(Verdict::new(&rubric, samples)))
     }
 
@@ -168,19 +185,31 @@ impl Judge {
     }
 
     /// The worth of one completion.
-    fn sample(&self, rubric: &Rubric, answer: &Answer<'_>) -> Result<Sample, CommandError> {
-        let normalize = self.settings.normalize;
-        let extracted = self.settings.extract.as_ref().map(|pattern| {
-            let captures = pattern.captures(answer.text)?;
-            Some(captures.get(1).or(captures.get(0))?.as_str())
-        });
+    fn sample(&self, rubric: &Rubric, answer: &Answer<'_>) -> Result<Sample, JudgeError> {
+        let failed = |name: &str, TooMuch(reason): TooMuch| {
+            JudgeError::TooMuch(rubric.names(), format!("{name}: {reason}"))
+        };
+        let extracted = match &self.settings.extract {
+            Some(pattern) => Some(
+                first_match(pattern, answer.text).map_err(|error| failed("--extract", error))?,
+            ),
+            None => None,
+        };
         let text = match &extracted {
             None => Some(answer.text),
             Some(found) => *found,
         };
+        let normalize = self.settings.normalize.unwrap_or_default();
         let score = |criterion: &Criterion| match (text, &criterion.test) {
-            (Some(text), Test::Command) => self.asked(text, answer),
-            (Some(text), test) => Ok(test.score(text, normalize, &self.patterns)),
+            (Some(text), Test::Command) => self.asked(text, answer).map_err(JudgeError::Command),
+            (Some(text), test) => {
+                let normalize = match self.settings.normalize {
+                    None if criterion.is_assert => Normalize::None,
+                    _ => normalize,
+                };
+                let text = Text { text, normalize, patterns: &self.patterns, work: answer.work };
+                test.score(text).map_err(|error| failed(&criterion.name, error))
+            }
             // Nothing was found that could be right.
             (None, _) => Ok(Scored { passed: Some(false), ..Scored::default() }),
         };
@@ -192,13 +221,13 @@ impl Judge {
         Ok(Sample::new(rubric, &scored, Some(vote)))
     }
 
-    /// What the program of the user's says of an answer.
+    /// What the program of the user's says of an answer. It gets the row as it is written.
     fn asked(&self, text: &str, answer: &Answer<'_>) -> Result<Scored, CommandError> {
-        let row: Value = serde_json::from_str(answer.fields.text()).unwrap_or_default();
-        let question = json!({"answer": text, "expected": answer.expected, "row": row});
         let Some(command) = &self.command else {
             return Err(CommandError::Failed("--scorer command has no program".to_owned()));
         };
-        command.ask(&question)
+        let (text, expected) = (json_string(text), answer.expected.unwrap_or("null"));
+        let row = answer.fields.text().trim_end();
+        command.ask(format!("{{\"answer\":{text},\"expected\":{expected},\"row\":{row}}}\n"))
     }
 }

@@ -2,14 +2,29 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::FIELDS;
+use super::scorers::number::Decimal;
 use super::scorers::perplexity::Loglikelihood;
-use super::settings::Settings;
 use crate::cli::input::fields::JsonFields;
+use crate::cli::input::row::{ListedChoices, listed_choices};
 
-/// Names of the field with what is expected, the first that is there.
-pub const EXPECTED: [&str; 5] = ["expected", "answer", "target", "ideal", "label"];
+/// Names of the field with what is expected, the first that is there: those that are usual, and
+/// those of published data sets.
+pub const EXPECTED: [&str; 11] = [
+    "expected",
+    "answer",
+    "target",
+    "ideal",
+    "label",
+    "answerKey",
+    "answers",
+    "correct_answer",
+    "correct_answers",
+    "best_answer",
+    "solution",
+];
 
 /// A row: its own fields, and what an output row adds to them.
 #[derive(Clone, Copy)]
@@ -50,38 +65,47 @@ impl<'a> JudgedRow<'a> {
         Self { fields, out_field: Some(out_field) }
     }
 
-    /// A field that the row had when it was read: one whose name is ours is kept as `input_NAME`.
-    pub fn own(&self, name: &str) -> Option<Value> {
+    /// The JSON text of a field that the row had when it was read: one whose name is ours is kept
+    /// as `input_NAME`.
+    pub fn own_json(&self, name: &str) -> Option<&'a str> {
         let is_ours = |field: &str| field == name || FIELDS.contains(&name);
         let text = match self.out_field.is_some_and(is_ours) {
             true => self.fields.get(&format!("input_{name}")),
             false => self.fields.get(name),
         };
-        serde_json::from_str(text?).ok().filter(|value: &Value| !value.is_null())
+        text.filter(|text| *text != "null")
     }
 
-    /// What is expected of the answer, under the name that the flag gives or one of the usual ones.
-    pub fn expected(&self, settings: &Settings) -> Option<Value> {
-        match &settings.expected_column {
-            Some(name) => self.own(name),
-            None => EXPECTED.iter().find_map(|name| self.own(name)),
+    /// The same as a value. A number that machines would round, alone or in a list, is its text.
+    pub fn own(&self, name: &str) -> Option<Value> {
+        let json = self.own_json(name)?;
+        let value = serde_json::from_str(json).ok()?;
+        Some(match &value {
+            Value::Number(_) => unrounded(json, value),
+            Value::Array(values) if values.iter().any(Value::is_number) => {
+                let texts: Vec<&RawValue> = serde_json::from_str(json).ok()?;
+                let values = texts.iter().zip(values);
+                values.map(|(text, value)| unrounded(text.get(), value.clone())).collect()
+            }
+            _ => value,
+        })
+    }
+
+    /// The name of the field with what is expected of the answer: that of the flag, or one of the
+    /// usual ones.
+    pub fn expected_name(&self, column: Option<&'a str>) -> Option<&'a str> {
+        match column {
+            Some(name) => self.own_json(name).map(|_| name),
+            None => EXPECTED.into_iter().find(|name| self.own_json(name).is_some()),
         }
     }
 
-    /// The texts of `choices`. A cell of a CSV holds them as JSON.
+    /// The texts that the answer is one of.
     ///
     /// # Errors
     /// They are no list of texts.
-    pub fn choices(&self) -> Result<Option<Vec<String>>, String> {
-        let Some(mut value) = self.own("choices") else { return Ok(None) };
-        if let Value::String(cell) = &value {
-            value = serde_json::from_str(cell).unwrap_or_default();
-        }
-        let choices: Option<Vec<String>> = serde_json::from_value(value).ok();
-        match choices.filter(|choices| !choices.is_empty()) {
-            Some(choices) => Ok(Some(choices)),
-            None => Err("`choices` is no list of texts".to_owned()),
-        }
+    pub fn choices(&self) -> Result<Option<ListedChoices>, String> {
+        listed_choices(&|name| self.own(name))
     }
 
     /// The texts of the answer, one per completion.
@@ -130,6 +154,15 @@ impl<'a> JudgedRow<'a> {
         let field = self.fields.get("loglikelihood");
         let found = field.and_then(|value| serde_json::from_str(value).ok());
         found.ok_or_else(|| "the row has no `loglikelihood`".to_owned())
+    }
+}
+
+/// The value of a number's text, or that text if the value is another number.
+fn unrounded(json: &str, value: Value) -> Value {
+    let is_same = |shown: &str| Decimal::of_json(shown) == Decimal::of_json(json);
+    match value.is_number() && !is_same(&value.to_string()) {
+        true => json.into(),
+        false => value,
     }
 }
 

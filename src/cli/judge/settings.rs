@@ -1,6 +1,11 @@
 //! What the flags of `eval` say about judging, and the names that they are typed with.
 
+use std::time::Duration;
+
 use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+use super::work::{TooMuch, Work};
 
 /// Largest program that a pattern may become. Matching is linear in the text whatever the pattern.
 const MAX_PATTERN: usize = 4 << 20;
@@ -42,6 +47,36 @@ pub enum Scorer {
     Perplexity,
     /// A program of the user's.
     Command,
+}
+
+impl Settings {
+    /// Those that change what a verdict means, as outputs and reports say them.
+    pub fn described(&self) -> Map<String, Value> {
+        let names: Vec<&str> = self.scorers.iter().map(|scorer| scorer.name()).collect();
+        let names =
+            if names.is_empty() { "assert, else exact".to_owned() } else { names.join(",") };
+        let pattern = |regex: &Option<Regex>| regex.as_ref().map(|regex| regex.as_str().to_owned());
+        let fields = [
+            ("scorer", Some(names)),
+            ("expected_column", self.expected_column.clone()),
+            ("expected_extract", pattern(&self.expected_extract)),
+            ("extract", pattern(&self.extract)),
+            ("normalize", self.normalize.map(|how| format!("{how:?}").to_lowercase())),
+            ("pass_if", self.pass_if.map(|pass_if| pass_if.to_string())),
+            ("scorer_command", self.command.clone()),
+        ];
+        let said =
+            fields.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?.into())));
+        said.collect()
+    }
+}
+
+impl std::fmt::Display for PassIf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sign =
+            ORDERS.iter().find(|(_, order)| *order == self.order).map_or("", |(sign, _)| sign);
+        write!(f, "{sign} {}", self.limit)
+    }
 }
 
 impl Scorer {
@@ -164,16 +199,49 @@ pub struct Settings {
     pub scorers: Vec<Scorer>,
     /// The field with what is expected; None: the usual names.
     pub expected_column: Option<String>,
-    /// Before texts are compared.
-    pub normalize: Normalize,
+    /// What of the expected text is right: its first group, else the whole match.
+    pub expected_extract: Option<Regex>,
+    /// Before texts are compared; None: scorers strip them, and asserts take them as they are.
+    pub normalize: Option<Normalize>,
     /// What of the answer is judged: its first group, else the whole match.
     pub extract: Option<Regex>,
     /// Which scores pass; None: 1, of scorers that know only right and wrong.
     pub pass_if: Option<PassIf>,
     /// The program of the scorer `command`.
     pub command: Option<String>,
+    /// How long the program may take for one answer.
+    pub command_timeout: Option<Duration>,
     /// The field of a row that holds the answer.
     pub out_field: String,
+}
+
+/// The first match of a pattern in a text: its first group, else the whole.
+///
+/// # Errors
+/// As `affordable`.
+pub fn first_match<'t>(pattern: &Regex, text: &'t str) -> Result<Option<&'t str>, TooMuch> {
+    affordable(pattern, text)?;
+    let found = pattern.captures(text);
+    Ok(found.and_then(|found| Some(found.get(1).or(found.get(0))?.as_str())))
+}
+
+/// Whether a pattern can be matched against a text: each byte may take a step for each state.
+///
+/// # Errors
+/// That would be too many.
+pub fn affordable(pattern: &Regex, text: &str) -> Result<(), TooMuch> {
+    let most = Work::program(text.len());
+    if most >= MAX_PATTERN as u64 {
+        return Ok(());
+    }
+    let size = usize::try_from(most).unwrap_or(MAX_PATTERN);
+    match RegexBuilder::new(pattern.as_str()).size_limit(size).build() {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let text = text.len();
+            Err(TooMuch(format!("the regular expression is too large for a text of {text} bytes")))
+        }
+    }
 }
 
 /// A pattern that is matched in linear time.
@@ -187,6 +255,41 @@ pub fn pattern(text: &str) -> Result<Regex, String> {
         let last = message.lines().last().unwrap_or_default();
         format!("`{text}` is no regular expression: {}", last.trim_start_matches("error: "))
     })
+}
+
+/// The same of a pattern of JavaScript, whose `\d`, `\w` and `\b` are of ASCII.
+///
+/// # Errors
+/// As `pattern`.
+pub fn javascript_pattern(text: &str) -> Result<Regex, String> {
+    let mut ours = String::with_capacity(text.len());
+    let (mut chars, mut is_class) = (text.chars(), false);
+    while let Some(c) = chars.next() {
+        match c {
+            '[' if !is_class => is_class = true,
+            ']' => is_class = false,
+            // In JavaScript a bracket within a class is one of its characters.
+            '[' => ours.push('\\'),
+            '\\' => {
+                let escaped = chars.next().unwrap_or_default();
+                match (escaped, is_class) {
+                    ('d', true) => ours.push_str("0-9"),
+                    ('d', false) => ours.push_str("[0-9]"),
+                    ('D', false) => ours.push_str("[^0-9]"),
+                    ('w', true) => ours.push_str("0-9A-Za-z_"),
+                    ('w', false) => ours.push_str("[0-9A-Za-z_]"),
+                    ('W', false) => ours.push_str("[^0-9A-Za-z_]"),
+                    ('b', false) => ours.push_str(r"(?-u:\b)"),
+                    ('B', false) => ours.push_str(r"(?-u:\B)"),
+                    _ => ours.extend(['\\', escaped]),
+                }
+                continue;
+            }
+            _ => {}
+        }
+        ours.push(c);
+    }
+    pattern(&ours)
 }
 
 #[cfg(test)]
@@ -220,6 +323,34 @@ mod tests {
         }
         let error = Scorer::parse("exakt").unwrap_err();
         assert!(error.starts_with("there is no scorer `exakt`; there are exact, "), "{error}");
+    }
+
+    #[test]
+    fn patterns_of_javascript_know_ascii() {
+        let cases = [
+            (r"^\d+$", "12", true),
+            (r"^\d+$", "١٢", false),
+            (r"^[\w-]+$", "a_b-1", true),
+            (r"^\w+$", "é", false),
+            (r"\bis\b", "it is so", true),
+            (r"\bis\b", "éis", true),
+            (r"a\/b[[]", "a/b[", true),
+        ];
+        for (regex, text, expected) in cases {
+            assert_eq!(
+                javascript_pattern(regex).unwrap().is_match(text),
+                expected,
+                "{regex} {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_large_pattern_is_too_much_work_for_a_long_text() {
+        let large = pattern("a{100000}").unwrap();
+        assert_eq!(affordable(&large, "aa"), Ok(()));
+        assert!(affordable(&large, &"a".repeat(300_000)).is_err());
+        assert_eq!(affordable(&pattern(r"(?i)the \w+").unwrap(), &"a".repeat(100_000)), Ok(()));
     }
 
     #[test]

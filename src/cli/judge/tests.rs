@@ -79,7 +79,7 @@ fn settings_say_what_is_compared() {
     assert_eq!(right, json!({"score": 1.0, "passed": true, "scorer": "exact", "extracted": "8"}));
     let none = verdict(&extracting, &row(json!(""), "8"));
     assert_eq!((&none["passed"], &none["extracted"]), (&json!(false), &Value::Null));
-    let squad = judge(&[Scorer::Exact], |s| s.normalize = Normalize::Squad);
+    let squad = judge(&[Scorer::Exact], |s| s.normalize = Some(Normalize::Squad));
     assert_eq!(verdict(&squad, &row(json!("cat's"), "The Cats!"))["passed"], true);
     let named = judge(&[Scorer::Exact], |s| s.expected_column = Some("gold".to_owned()));
     let answer = json!({"gold": "x", "expected": "y", "response": "x"});
@@ -162,7 +162,7 @@ fn assert_lists_are_promptfoos() {
         {"type": "contains", "value": "c", "weight": 0, "metric": "shown"},
     ]);
     let expected = json!({"score": 0.75, "passed": false, "scorer": "contains,shown",
-        "scores": {"contains": 0.5, "shown": 0.0}, "reason": "contains failed"});
+        "scores": {"contains": 0.75, "shown": 0.0}, "reason": "contains failed"});
     assert_eq!(items(weighed, "a"), expected);
 }
 
@@ -209,4 +209,179 @@ fn an_error_row_gets_no_verdict() {
     let error = json!({"expected": "a", "response": null, "finish_reason": "error",
         "error": {"code": "context_length", "message": "too long"}});
     assert_eq!(verdict(&judge(&[], |_| ()), &error), json!({}));
+}
+
+#[test]
+fn assertions_hold_as_in_promptfoo() {
+    // Of promptfoo 0.123.1: what its handlers say of these.
+    let holds = |item: &Value, response: &str| {
+        verdict(&judge(&[], |_| ()), &json!({"assert": [item], "response": response}))
+    };
+    let cases = [
+        (json!({"type": "contains-any", "value": "hello, bye"}), "hello", true),
+        (json!({"type": "contains-all", "value": "hello, bye"}), "hello", false),
+        (json!({"type": "icontains-any", "value": "\"a, b\", C"}), "a b c", true),
+        (json!({"type": "icontains-any", "value": "\"a, b\""}), "a b", false),
+        (json!({"type": "not-contains-any", "value": "x, y"}), "abc", true),
+        (json!({"type": "not-contains-all", "value": ["a", "z"]}), "abc", true),
+        (json!({"type": "contains-all", "value": []}), "abc", true),
+        (json!({"type": "contains-any", "value": []}), "abc", false),
+        (json!({"type": "contains", "value": 5}), "it is 5", true),
+        (json!({"type": "equals", "value": 5.0}), "5", true),
+        (json!({"type": "equals", "value": "a"}), " a\n", false),
+        (json!({"type": "not-equals", "value": {"a": 1}}), "no json", true),
+        (json!({"type": "equals", "value": [1, {"b": 2}]}), "[1.0,{\"b\":2}]", true),
+        (json!({"type": "equals", "value": "{\"a\": 1}"}), "{\"a\":1}", false),
+        (json!({"type": "not-starts-with", "value": "Yes"}), "yes", true),
+        (json!({"type": "ends-with", "value": "end."}), "the end.", true),
+        (json!({"type": "not-regex", "value": "^\\d+$"}), "12a", true),
+        (json!({"type": "contains-json"}), "[1, 2]", false),
+        (json!({"type": "contains-json", "value": {"required": ["b"]}}), "{} {\"b\":1}", true),
+        (json!({"type": "not-contains-json", "value": {"required": ["b"]}}), "{\"b\":1}", false),
+        (json!({"type": "is-json", "value": "{\"required\": [\"a\"]}"}), "{\"b\":1}", false),
+        (json!({"type": "not-is-json"}), "{", true),
+        (json!({"type": "word-count", "value": 3}), " one two  three\n", true),
+        (json!({"type": "word-count", "value": {"min": 2}}), "one", false),
+        (json!({"type": "not-word-count", "value": {"min": 2, "max": 4}}), "a b c", false),
+        (json!({"type": "levenshtein", "value": "kitten"}), "sitting", true),
+        (json!({"type": "not-levenshtein", "value": "kitten", "threshold": 2}), "sitting", true),
+        (json!({"type": "rouge-n", "value": "The cat sat."}), "the cat sat.", true),
+        (json!({"type": "bleu", "value": "the cat sat on the mat"}), "the cat sat on a mat", true),
+        (json!({"type": "gleu", "value": ["the cat sat", "x"]}), "The cat sat.", true),
+        (json!({"type": "contains", "value": "zzz", "weight": 0}), "abc", true),
+        (
+            json!({"type": "assert-set", "threshold": 0.5, "assert": [
+                {"type": "contains", "value": "a"}, {"type": "contains", "value": "z"}]}),
+            "abc",
+            true,
+        ),
+        (
+            json!({"type": "assert-set", "assert": [
+                {"type": "contains", "value": "a"}, {"type": "contains", "value": "z"}]}),
+            "abc",
+            false,
+        ),
+    ];
+    for (item, response, expected) in cases {
+        let got = holds(&item, response);
+        let passed = match item["weight"] == 0 {
+            true => got["passed"] == true,
+            false => got["passed"] == expected,
+        };
+        assert!(passed, "{item} {response}: {got}");
+    }
+    let inverse = holds(&json!({"type": "not-bleu", "value": "one two"}), "three four");
+    assert!(inverse["score"].as_f64().unwrap() > 0.99, "{inverse}");
+}
+
+#[test]
+fn assertions_that_would_mean_something_else_are_refused() {
+    for (item, expected) in [
+        (json!({"type": "contains", "value": ["a"]}), "`value` is neither a text with something"),
+        (json!({"type": "contains", "value": ""}), "`value` is neither a text with something"),
+        (json!({"type": "contains-any", "value": 5}), "`value` is neither a list nor a text"),
+        (json!({"type": "contains-any", "value": "\"a"}), "a quoted field of `value` has no end"),
+        (json!({"type": "equals", "value": "{{name}}"}), "templates in `value` are not supported"),
+        (
+            json!({"type": "is-json", "value": "file://a.json"}),
+            "files in `value` are not supported",
+        ),
+        (
+            json!({"type": "is-json", "value": "type: object"}),
+            "`value` is no schema: a schema in YAML",
+        ),
+        (json!({"type": "starts-with", "value": 5}), "`value` is no text"),
+        (
+            json!({"type": "word-count", "value": {"least": 1}}),
+            "`least` of `value` is not supported",
+        ),
+        (json!({"type": "is-refusal"}), "this type is not supported; there are equals, "),
+        (json!({"type": "not-assert-set"}), "this type is not supported"),
+        (json!({"type": "similar", "value": "a"}), "this type is not supported"),
+        (json!({"type": "contains", "value": "a", "threshold": -1}), "threshold -1 is no number"),
+    ] {
+        let fields = JsonFields::parse(json!({"assert": [item]}).to_string(), 1).unwrap();
+        let error = judge(&[], |_| ()).check(&Passthrough::Json(fields)).unwrap_err();
+        let kind = item["type"].as_str().unwrap();
+        assert!(error.starts_with(&format!("assert `{kind}`: {expected}")), "{error}");
+    }
+}
+
+#[test]
+fn rows_are_judged_as_data_sets_are_published() {
+    let passes = |scorer: Scorer, mut row: Value, response: &str| {
+        row["response"] = response.into();
+        verdict(&judge(&[scorer], |_| ()), &row)["passed"].clone()
+    };
+    let arc = json!({"choices": {"text": ["cat", "dog"], "label": ["1", "2"]}, "answerKey": "2"});
+    let cases = [
+        (Scorer::Number, json!({"answer": "2+3 = <<2+3=5>>5.\n#### 5"}), "5", "2"),
+        (Scorer::Number, json!({"solution": "so $\\boxed{\\frac12}$."}), "0.5", "12"),
+        (Scorer::Letter, arc, "B", "A"),
+        (Scorer::Letter, json!({"endings": ["a", "b", "c"], "label": "2"}), "C", "B"),
+        (Scorer::Letter, json!({"choices": ["a", "b"], "answer": 1}), "B", "A"),
+        (Scorer::Letter, json!({"option1": "x", "option2": "y", "answer": "1"}), "A", "B"),
+        (Scorer::Letter, json!({"options": {"A": "a", "B": "b"}, "answer": "B"}), "B", "A"),
+        (
+            Scorer::Letter,
+            json!({"mc1_targets": {"choices": ["a", "b"], "labels": [0, 1]}}),
+            "B",
+            "A",
+        ),
+        (Scorer::Exact, json!({"question": "is it", "answer": true}), "Yes", "No"),
+        (Scorer::Exact, json!({"answers": {"text": ["a", "b"], "answer_start": [1, 2]}}), "b", "c"),
+        (Scorer::Exact, json!({"answer": {"value": "X", "aliases": ["Y"]}}), "Y", "Z"),
+        (Scorer::Contains, json!({"correct_answers": ["a b", "c"]}), "so c", "d"),
+    ];
+    for (scorer, row, right, wrong) in cases {
+        assert_eq!(passes(scorer, row.clone(), right), true, "{row}");
+        assert_eq!(passes(scorer, row.clone(), wrong), false, "{row}");
+    }
+    let extracting = judge(&[Scorer::Exact], |s| s.expected_extract = pattern(r"#### (.*)").ok());
+    let answer = json!({"answer": "so\n#### 5", "response": "5"});
+    assert_eq!(verdict(&extracting, &answer)["passed"], true);
+    let fields = JsonFields::parse(json!({"answer": "5"}).to_string(), 1).unwrap();
+    let error = extracting.check(&Passthrough::Json(fields)).unwrap_err();
+    assert_eq!(error, "--expected-extract finds nothing in `5`");
+}
+
+#[test]
+fn numbers_beyond_64_bits_keep_their_digits() {
+    let row = |expected: &str, response: &str| -> Value {
+        let line = format!("{{\"expected\":{expected},\"response\":{}}}\n", json!(response));
+        let mut line = line.into_bytes();
+        judge(&[Scorer::Json], |_| ()).append(&mut line).unwrap();
+        serde_json::from_slice(&line).unwrap()
+    };
+    let (one, other) =
+        ("115792089237316195423570985008687907853", "115792089237316195423570985008687907854");
+    for form in ["@", "{\"a\": @}", "[@]"] {
+        let text = |number: &str| form.replace('@', number);
+        assert_eq!(row(&text(one), &text(one))["passed"], true, "{form}");
+        assert_eq!(row(&text(one), &text(other))["passed"], false, "{form}");
+    }
+    let exact = judge(&[Scorer::Exact], |_| ());
+    let mut line = format!("{{\"expected\":{one},\"response\":\"{one}\"}}\n").into_bytes();
+    exact.append(&mut line).unwrap();
+    assert!(String::from_utf8(line).unwrap().contains("\"passed\":true"));
+}
+
+#[test]
+fn an_answer_that_is_too_much_work_is_not_judged() {
+    let long = "ab".repeat(250_000);
+    for (scorer, expected) in [
+        (Scorer::Levenshtein, json!("ba".repeat(250_000))),
+        (Scorer::Regex, json!("a{100000}")),
+        (Scorer::Contains, json!(vec!["x"; 5000])),
+        (Scorer::RougeL, json!(vec!["x"; 5000])),
+        (Scorer::F1, json!(vec!["x"; 5000])),
+        (Scorer::Bleu, json!(vec!["x"; 5000])),
+        (Scorer::Chrf, json!(vec!["x"; 5000])),
+    ] {
+        let got = verdict(&judge(&[scorer], |_| ()), &row(expected, &long));
+        let name = scorer.name();
+        assert_eq!((&got["score"], &got["passed"]), (&Value::Null, &Value::Null), "{got}");
+        let reason = got["reason"].as_str().unwrap();
+        assert!(reason.starts_with(&format!("not_judged: {name}: ")), "{reason}");
+    }
 }

@@ -9,7 +9,9 @@ use super::criterion::Test;
 use super::scorers::perplexity::Loglikelihood;
 use super::scorers::words::{Patterns, rouge};
 use super::scorers::{choice, letter};
+use super::scoring::Text;
 use super::settings::Normalize;
+use super::work::Work;
 
 fn vectors(name: &str) -> Vec<Value> {
     let text = include_str!("../../../testdata/eval_vectors.json");
@@ -19,6 +21,11 @@ fn vectors(name: &str) -> Vec<Value> {
 
 fn texts(value: &Value) -> Vec<String> {
     serde_json::from_value(value.clone()).unwrap()
+}
+
+fn score(test: &Test, text: &str, patterns: &Arc<Patterns>) -> f64 {
+    let normalize = Normalize::None;
+    test.score(Text { text, normalize, patterns, work: &Work::default() }).unwrap().score
 }
 
 #[test]
@@ -33,11 +40,10 @@ fn texts_score_as_by_sacrebleu_rouge_score_and_squad() {
             ("bleu", Test::Bleu(expected.clone())),
             ("chrf", Test::Chrf(expected.clone())),
             ("rouge-l", Test::RougeL(words(&rouge))),
-            ("rouge-n", Test::Rouge1(words(&rouge))),
             ("f1", Test::F1(words(&|text| patterns.squad(text)))),
         ];
         for (name, test) in tests {
-            let got = test.score(answer, Normalize::None, &patterns).score;
+            let got = score(&test, answer, &patterns);
             let wanted = vector[name].as_f64().unwrap();
             assert!((got - wanted).abs() < 1e-12, "{name} of {answer:?}: {got}, {wanted}");
         }
@@ -83,7 +89,25 @@ fn perplexities_are_lm_evals() {
 fn an_assert_list_takes_patterns_that_no_backtracking_would_end() {
     let list = serde_json::json!([{"type": "regex", "value": "^(a+)+$"}]);
     let patterns = Arc::<Patterns>::default();
-    let criteria = asserts::criteria(&list, &patterns).unwrap();
+    let criteria = asserts::criteria(&list.to_string(), &patterns).unwrap();
     let hostile = "a".repeat(1 << 16) + "b";
-    assert_eq!(criteria[0].test.score(&hostile, Normalize::None, &patterns).score, 0.0);
+    assert_eq!(score(&criteria[0].test, &hostile, &patterns), 0.0);
+}
+
+#[test]
+fn assertions_score_as_promptfoos() {
+    let text = include_str!("../../../testdata/promptfoo_vectors.json");
+    let vectors: Vec<Value> = serde_json::from_str(text).unwrap();
+    let patterns = Arc::<Patterns>::default();
+    for vector in vectors {
+        let list = serde_json::json!([{"type": vector["type"], "value": vector["value"]}]);
+        let criteria = asserts::criteria(&list.to_string(), &patterns).unwrap();
+        let (normalize, work) = (Normalize::None, Work::default());
+        let text = vector["answer"].as_str().unwrap();
+        let text = Text { text, normalize, patterns: &patterns, work: &work };
+        let scored = criteria[0].test.score(text).unwrap();
+        let (got, wanted) = (criteria[0].counted(&scored), vector["score"].as_f64().unwrap());
+        assert!((got - wanted).abs() < 1e-12, "{got}: {vector}");
+        assert_eq!(criteria[0].passes(&scored), vector["pass"].as_bool(), "{vector}");
+    }
 }

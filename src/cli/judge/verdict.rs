@@ -1,9 +1,14 @@
 //! `Verdict`: what a row is worth, and how the row shows it.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
 
-use super::criterion::Scored;
+use super::criterion::{Scored, Test};
 use super::rubric::Rubric;
+
+/// What the reason of a row without a verdict begins with.
+pub const NOT_JUDGED: &str = "not_judged";
 
 /// What one completion of a row is worth.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,15 +31,17 @@ impl Sample {
         let sum: f64 = pairs().map(|(one, scored)| one.weight * one.counted(scored)).sum();
         // A criterion without weight only shows its score, as in promptfoo.
         let mut judging = pairs().filter(|(criterion, _)| criterion.weight > 0.0);
-        let passes: Option<Vec<bool>> =
-            judging.clone().map(|(criterion, scored)| criterion.passes(scored)).collect();
+        // One that gives a score alone says nothing of right and wrong.
+        let passes: Vec<bool> =
+            judging.clone().filter_map(|(criterion, scored)| criterion.passes(scored)).collect();
+        let is_judged = !passes.is_empty() || judging.clone().next().is_none();
         let failed = judging.find(|(one, scored)| one.passes(scored) == Some(false));
         let named =
             failed.filter(|_| scored.len() > 1).map(|(one, _)| format!("{} failed", one.name));
         let extracted = scored.iter().find_map(|scored| scored.extracted.clone());
         Self {
-            score: if total > 0.0 { sum / total } else { 1.0 },
-            passed: passes.map(|passes| passes.into_iter().all(|passes| passes)),
+            score: if total > 0.0 { sum / total } else { 0.0 },
+            passed: is_judged.then(|| passes.into_iter().all(|passes| passes)),
             vote: extracted.clone().flatten().or(vote).unwrap_or_default(),
             extracted,
             scores: named_scores(rubric, scored),
@@ -43,60 +50,64 @@ impl Sample {
     }
 }
 
-/// Scores by name. Of criteria with the same name the mean; a criterion with parts is its parts.
+/// Scores by name. Of criteria with the same name the mean, by their weights if they have some; a
+/// criterion with parts is its parts.
 fn named_scores(rubric: &Rubric, scored: &[Scored]) -> Vec<(String, f64)> {
-    let mut named: Vec<(String, f64, usize)> = Vec::new();
+    // Sums of the scores, of those with their weights, of the weights; and how many they are.
+    let mut named: Vec<(&str, [f64; 4])> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for (criterion, scored) in rubric.criteria.iter().zip(scored) {
-        let own = [(criterion.name.as_str(), criterion.counted(scored))];
-        let parts = if scored.parts.is_empty() { &own[..] } else { &scored.parts };
-        for (name, score) in parts {
-            match named.iter_mut().find(|(known, ..)| known == name) {
-                Some((_, sum, count)) => (*sum, *count) = (*sum + score, *count + 1),
-                None => named.push(((*name).to_owned(), *score, 1)),
+        let own = (criterion.name.as_str(), criterion.counted(scored));
+        let is_shown = scored.parts.is_empty() || matches!(criterion.test, Test::Set { .. });
+        let own = is_shown.then_some(own).into_iter();
+        let parts = scored.parts.iter().map(|(name, score)| (name.as_str(), *score));
+        for (name, score) in own.chain(parts) {
+            let place = *places.entry(name).or_insert(named.len());
+            if place == named.len() {
+                named.push((name, [0.0; 4]));
+            }
+            let weight = criterion.weight;
+            for (sum, more) in named[place].1.iter_mut().zip([score, score * weight, weight, 1.0]) {
+                *sum += more;
             }
         }
     }
-    named.into_iter().map(|(name, sum, count)| (name, sum / count as f64)).collect()
+    let mean = |[plain, weighed, weights, count]: [f64; 4]| match weights > 0.0 {
+        true => weighed / weights,
+        false => plain / count,
+    };
+    named.into_iter().map(|(name, sums)| (name.to_owned(), mean(sums))).collect()
 }
 
 /// What a row is worth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     scorer: String,
-    /// At least one.
+    /// At least one, where there is a verdict.
     samples: Vec<Sample>,
     /// The one whose answer most samples give; of several the first.
     chosen: usize,
+    /// Why there is no verdict.
+    not_judged: Option<String>,
 }
 
 impl Verdict {
     /// The verdict over all completions of a row.
     pub(super) fn new(rubric: &Rubric, samples: Vec<Sample>) -> Self {
-        let mut names: Vec<&str> = Vec::new();
-        for criterion in &rubric.criteria {
-            if !names.contains(&criterion.name.as_str()) {
-                names.push(&criterion.name);
-            }
+        let mut votes: HashMap<&str, usize> = HashMap::new();
+        for sample in &samples {
+            *votes.entry(&sample.vote).or_default() += 1;
         }
-        let votes = |sample: &Sample| samples.iter().filter(|one| one.vote == sample.vote).count();
-        let better = |best: usize, at: usize| {
-            if votes(&samples[at]) > votes(&samples[best]) { at } else { best }
-        };
+        let votes = |at: usize| votes[samples[at].vote.as_str()];
+        let better = |best: usize, at: usize| if votes(at) > votes(best) { at } else { best };
         let chosen = (0..samples.len()).reduce(better).unwrap_or(0);
-        Self { scorer: names.join(","), samples, chosen }
+        Self { scorer: rubric.names(), samples, chosen, not_judged: None }
     }
 
-    /// Of a row that lacks what was there when it was read.
-    pub(super) fn refused(reason: String) -> Self {
-        let sample = Sample {
-            score: 0.0,
-            passed: Some(false),
-            extracted: None,
-            scores: Vec::new(),
-            reason: Some(reason),
-            vote: String::new(),
-        };
-        Self { scorer: String::new(), samples: vec![sample], chosen: 0 }
+    /// Of a row that no scorer can judge: why.
+    pub(super) fn none(scorer: String, reason: &str) -> Self {
+        let not_judged = Some(format!("{NOT_JUDGED}: {reason}"));
+        Self { scorer, samples: Vec::new(), chosen: 0, not_judged }
     }
 
     /// Appends the fields of a row, each with a comma before it.
@@ -109,6 +120,11 @@ impl Verdict {
 
     /// `score` is the mean over completions; the rest is of the one with the most votes.
     fn fields(&self) -> Map<String, Value> {
+        if let Some(reason) = &self.not_judged {
+            let fields = json!({"score": Value::Null, "passed": Value::Null, "scorer": self.scorer,
+                "reason": reason});
+            return fields.as_object().cloned().unwrap_or_default();
+        }
         let chosen = &self.samples[self.chosen];
         let mean = |of: &dyn Fn(&Sample) -> f64| {
             self.samples.iter().map(of).sum::<f64>() / self.samples.len() as f64

@@ -45,6 +45,9 @@ pub struct Meta {
     pub format: FileFormat,
     /// `none`, `gzip` or `zstd`.
     pub compression: String,
+    /// `--model`, as it was typed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// What its bytes depend on besides the input.
     pub fingerprint: Fingerprint,
     /// Which rows of the input are in it.

@@ -190,6 +190,7 @@ impl Ending<'_> {
             max_tokens: self.max_tokens,
             max_model_len: self.max_model_len,
             complete,
+            is_judged: self.config.judge.is_some(),
         }
     }
 
@@ -296,6 +297,7 @@ impl Job<'_> {
                 errors: errors.map(named),
                 format,
                 compression: totals.compression.name().to_owned(),
+                model: Some(config.model.name.clone()),
                 fingerprint,
                 shard: config.input.shard,
                 limit: config.input.limit,

@@ -197,6 +197,8 @@ pub struct Report {
     pub max_model_len: usize,
     /// The run came to its end.
     pub complete: bool,
+    /// Its rows are judged: an answer that fails there is none that failed here.
+    pub is_judged: bool,
 }
 
 impl Report {
@@ -209,7 +211,9 @@ impl Report {
         let tally = &self.tally;
         let (rows, seconds) = (tally.rows(), self.elapsed.as_secs_f64());
         let rate = self.per_second(tally.own_rows());
-        let head = format!("{} ok, {} failed", grouped(tally.ok), grouped(tally.failed));
+        let [ok, failed] =
+            if self.is_judged { ["answered", "error rows"] } else { ["ok", "failed"] };
+        let head = format!("{} {ok}, {} {failed}", grouped(tally.ok), grouped(tally.failed));
         let mut text = format!(
             "{}  in {seconds:.1} s ({rate:.2} rows/s), model loaded in {:.1} s",
             style.strong(&format!("{}: {head}", num_rows(rows))),
@@ -399,6 +403,7 @@ mod tests {
             max_tokens: Some(512),
             max_model_len: 1500,
             complete: true,
+            is_judged: false,
         }
     }
 

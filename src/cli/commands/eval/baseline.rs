@@ -1,18 +1,23 @@
 //! `Baseline`: the rows of an earlier output beside those of this one. The tool has no noise: a row
 //! that flipped did so because something was changed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::paired::{Bootstrap, mcnemar};
 use super::rows::{JudgedFile, JudgedRow};
 use super::totals::Failure;
+use crate::cli::ledger::meta::Meta;
+use crate::cli::run::JUDGE;
 use crate::cli::terminal::error::CliError;
 
 /// Rows of each kind that reports show.
 const MAX_FLIPS: usize = 100;
+
+/// Rows that flipped whose old answers are kept for the page.
+const MAX_ANSWERS: usize = 10_000;
 
 /// How rows compare with those of an earlier output.
 #[derive(Debug, Default)]
@@ -25,19 +30,28 @@ pub struct Baseline {
     sums: [f64; 2],
     /// Rows that failed and had passed, and the other way round.
     num_flips: [u64; 2],
-    newly_wrong: Vec<Failure>,
+    newly_wrong: Vec<Flipped>,
     newly_right: Vec<String>,
-    /// All rows that flipped: 1 of those that are right now, -1 of the others.
-    flips: HashMap<String, i8>,
+    /// All rows that flipped: 1 of those that are right now, -1 of the others; and the answers that
+    /// the first of them had.
+    flips: HashMap<String, (i8, Option<String>)>,
     bootstrap: Bootstrap,
 }
 
-/// A row that waits for its partner, without its texts.
+/// A row that is wrong and was right.
+#[derive(Clone, Debug)]
+pub struct Flipped {
+    /// The row.
+    pub now: Failure,
+    /// The answer that it had.
+    pub then: String,
+}
+
+/// A row that waits for its partner, its texts cut.
 struct Waiting {
     worth: f64,
     passed: Option<bool>,
-    /// Of this output, as reports show it.
-    row: Option<JudgedRow>,
+    row: JudgedRow,
 }
 
 /// Rows of both outputs that wait, by id, else by place.
@@ -48,7 +62,7 @@ impl Baseline {
     /// the same order take no memory.
     ///
     /// # Errors
-    /// A file cannot be read, a row has no verdict, or no row is in both.
+    /// A file cannot be read, a row has no verdict or one of another scorer, or no row is in both.
     pub fn new(
         now: &mut JudgedFile,
         then: &Path,
@@ -66,17 +80,17 @@ impl Baseline {
             let (one, other) = (one.filter(counts), other.filter(counts));
             if let Some(row) = one {
                 let key = key(&row);
-                let waiting = Waiting::of(&row, Some(row.shortened()));
+                let waiting = Waiting::of(&row);
                 match of_then.remove(&key) {
-                    Some(partner) => found.pair(key, waiting, &partner),
+                    Some(partner) => found.pair(key, waiting, partner)?,
                     None => drop(of_now.insert(key, waiting)),
                 }
             }
             if let Some(row) = other {
                 let key = key(&row);
-                let waiting = Waiting::of(&row, None);
+                let waiting = Waiting::of(&row);
                 match of_now.remove(&key) {
-                    Some(partner) => found.pair(key, partner, &waiting),
+                    Some(partner) => found.pair(key, partner, waiting)?,
                     None => drop(of_then.insert(key, waiting)),
                 }
             }
@@ -88,29 +102,40 @@ impl Baseline {
         }
     }
 
-    fn pair(&mut self, key: String, now: Waiting, then: &Waiting) {
+    fn pair(&mut self, key: String, now: Waiting, then: Waiting) -> Result<(), CliError> {
+        let (row, old) = (now.row, then.row);
+        let has_two = row.error.is_none() && old.error.is_none();
+        if has_two && row.scorer != old.scorer {
+            return Err(other_scorer(&old.scorer, &row.scorer));
+        }
         self.num_pairs += 1;
         self.sums[0] += now.worth;
         self.sums[1] += then.worth;
         self.bootstrap.add(now.worth - then.worth);
-        let row = now.row.expect("it is of this output");
+        let answer = (self.flips.len() < MAX_ANSWERS).then(|| old.answer.clone());
         match (now.passed, then.passed) {
             (Some(false), Some(true)) => {
                 self.num_flips[0] += 1;
-                self.flips.insert(key, -1);
+                self.flips.insert(key, (-1, answer));
                 if self.newly_wrong.len() < MAX_FLIPS {
-                    self.newly_wrong.push(Failure { row });
+                    self.newly_wrong.push(Flipped { now: Failure { row }, then: old.answer });
                 }
             }
             (Some(true), Some(false)) => {
                 self.num_flips[1] += 1;
-                self.flips.insert(key, 1);
+                self.flips.insert(key, (1, answer));
                 if self.newly_right.len() < MAX_FLIPS {
                     self.newly_right.push(Failure { row }.name());
                 }
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Rows that only one output has: this one, the earlier one.
+    pub fn num_alone(&self) -> [u64; 2] {
+        self.num_alone
     }
 
     /// How much better this output is, over rows that both have.
@@ -138,9 +163,10 @@ impl Baseline {
         )
     }
 
-    /// Whether a row flipped: 1 if it is right now, -1 if it was.
-    pub fn flip(&self, row: &JudgedRow) -> i8 {
-        self.flips.get(&key(row)).copied().unwrap_or(0)
+    /// Whether a row flipped: 1 if it is right now, -1 if it was; and the answer that it had.
+    pub fn flip(&self, row: &JudgedRow) -> (i8, Option<&str>) {
+        let found = self.flips.get(&key(row));
+        found.map_or((0, None), |(way, then)| (*way, then.as_deref()))
     }
 
     /// Rows that are wrong and were right.
@@ -149,7 +175,7 @@ impl Baseline {
     }
 
     /// The first of them.
-    pub fn newly_wrong(&self) -> &[Failure] {
+    pub fn newly_wrong(&self) -> &[Flipped] {
         &self.newly_wrong
     }
 
@@ -172,17 +198,56 @@ impl Baseline {
             json["low"] = low.into();
             json["high"] = high.into();
         }
-        json["rows_newly_wrong"] = self.newly_wrong.iter().map(Failure::json).collect();
+        json["rows_newly_wrong"] = self.newly_wrong.iter().map(Flipped::json).collect();
         json["rows_newly_right"] = self.newly_right.clone().into();
         json
     }
 }
 
-impl Waiting {
-    fn of(row: &JudgedRow, shown: Option<JudgedRow>) -> Self {
-        let passed = if row.error.is_some() { Some(false) } else { row.passed };
-        Self { worth: row.worth(), passed, row: shown }
+impl Flipped {
+    /// As reports have it.
+    fn json(&self) -> Value {
+        let mut json = self.now.json();
+        json["then"] = self.then.clone().into();
+        json
     }
+}
+
+impl Waiting {
+    fn of(row: &JudgedRow) -> Self {
+        let passed = if row.error.is_some() { Some(false) } else { row.passed };
+        Self { worth: row.worth(), passed, row: row.shortened() }
+    }
+}
+
+/// The refusal of a baseline that another scorer judged.
+pub fn other_scorer(then: &str, now: &str) -> CliError {
+    let message =
+        format!("--baseline: its rows are judged by `{then}`, and those of this output by `{now}`");
+    CliError::refused("eval", message)
+        .help("judge the baseline again: eval --rescore BASELINE -o NEW with this run's --scorer")
+}
+
+/// The refusal of a baseline that was judged with other settings, if both say what theirs were.
+pub fn refuse_other_settings(then: &Meta, now: &Map<String, Value>) -> Result<(), CliError> {
+    let fields = &then.fingerprint.fields;
+    let known = fields.get(JUDGE).and_then(|text| serde_json::from_str(text).ok());
+    let Some(Value::Object(known)) = known else { return Ok(()) };
+    let names: BTreeSet<&String> = known.keys().chain(now.keys()).collect();
+    let of = |map: &Map<String, Value>, name: &str| match map.get(name) {
+        Some(Value::String(text)) => format!("`{text}`"),
+        Some(value) => value.to_string(),
+        None => "none".to_owned(),
+    };
+    // Rows name their scorers.
+    let is_other = |name: &&String| *name != "scorer" && known.get(*name) != now.get(*name);
+    let other = names.into_iter().find(is_other);
+    let Some(name) = other else { return Ok(()) };
+    let (then, now) = (of(&known, name), of(now, name));
+    let flag = name.replace('_', "-");
+    let message = format!("--baseline: it was judged with --{flag} {then}, and this run has {now}");
+    Err(CliError::refused("eval", message)
+        .help("judge the baseline again: eval --rescore BASELINE -o NEW with this run's flags"))
 }
 
 /// By what a row is found in the other output.

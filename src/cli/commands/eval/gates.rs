@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::totals::Totals;
 use crate::cli::args::EvalFlags;
+use crate::cli::judge::settings::Scorer;
 use crate::cli::terminal::error::CliError;
 
 /// What must hold of an output.
@@ -45,6 +46,39 @@ impl Gates {
         under.chain(over).map(gate).collect::<Result<_, _>>().map(Self)
     }
 
+    /// Looks at the gates before anything is computed. `is_in_rows`: whether rows may have an
+    /// assert of a name.
+    ///
+    /// # Errors
+    /// A measure cannot be there, or cannot be as high.
+    pub fn check(
+        &self,
+        flags: &EvalFlags,
+        is_in_rows: &dyn Fn(&str) -> bool,
+    ) -> Result<(), CliError> {
+        let known = measures_of(flags);
+        for gate in &self.0 {
+            let Gate { metric, limit, .. } = gate;
+            if known.iter().any(|name| name == metric) || metric.starts_with("pass@") {
+                let is_share = !UNBOUNDED.contains(&metric.as_str())
+                    && (metric != "score" || !flags.scorer.contains(&Scorer::Command));
+                if is_share && *limit > 1.0 {
+                    let message =
+                        format!("`{metric}` is between 0 and 1, and the gate says {limit}");
+                    let help = format!("write {metric}={}, or {metric}={limit}%", limit / 100.0);
+                    return Err(CliError::refused("eval", message).help(help));
+                }
+            } else if !is_in_rows(metric) {
+                let names = known.join(", ");
+                let message = format!("there is no measure `{metric}`; there are {names}");
+                let help =
+                    "--scorer says which measures there are; so does the `metric` of an assert";
+                return Err(CliError::refused("eval", message).help(help));
+            }
+        }
+        Ok(())
+    }
+
     /// What the measures are.
     ///
     /// # Errors
@@ -52,6 +86,42 @@ impl Gates {
     pub fn outcomes(&self, totals: &Totals) -> Result<Vec<Outcome>, CliError> {
         self.0.iter().map(|gate| gate.outcome(totals)).collect()
     }
+}
+
+/// Measures that may be above 1.
+const UNBOUNDED: [&str; 5] =
+    ["bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "command"];
+
+/// Measures that rows may have by their scorers, without those of `assert` lists and of several
+/// completions.
+fn measures_of(flags: &EvalFlags) -> Vec<String> {
+    let graded = [
+        Scorer::F1,
+        Scorer::Levenshtein,
+        Scorer::RougeL,
+        Scorer::Bleu,
+        Scorer::Chrf,
+        Scorer::Perplexity,
+    ];
+    let scorers = if flags.scorer.is_empty() { &[Scorer::Exact][..] } else { &flags.scorer };
+    let mut names = Vec::new();
+    if flags.pass_if.is_some() || scorers.iter().any(|scorer| !graded.contains(scorer)) {
+        names.extend(["acc", "majority"]);
+    }
+    if scorers.len() > 1 {
+        names.push("score");
+    }
+    for scorer in scorers {
+        names.extend(match scorer {
+            Scorer::Choice => &["acc_norm", "acc_bytes"][..],
+            Scorer::Perplexity => &["bits_per_byte", "byte_perplexity", "word_perplexity"],
+            _ => &[],
+        });
+        if *scorer != Scorer::Choice {
+            names.push(scorer.name());
+        }
+    }
+    names.into_iter().map(str::to_owned).collect()
 }
 
 impl Gate {

@@ -21,6 +21,7 @@ use crate::cli::input::row::Task;
 use crate::cli::judge::Judge;
 use crate::cli::judge::settings::{Scorer, Settings};
 use crate::cli::ledger::Named;
+use crate::cli::ledger::meta::Meta;
 use crate::cli::ledger::names::refuse_read;
 use crate::cli::ledger::remote::Staged;
 use crate::cli::model;
@@ -53,7 +54,7 @@ pub fn run(args: EvalArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cl
     let evaluation = Evaluation { field: field.to_owned(), out, flags, gates, console };
     if let Some(old) = &evaluation.flags.baseline {
         // Before anything is computed.
-        evaluation.open(old)?.next_row()?;
+        evaluation.check_baseline(old)?;
         let out = [Named::new("--out", &evaluation.out)];
         refuse_read(&out, &[Named::new("the baseline", old)]).map_err(CliError::from_output)?;
     }
@@ -95,6 +96,7 @@ impl Evaluation<'_> {
         config.judge = Some(Arc::new(self.judge()));
         let reports = self.reports(run::read_files(&config.input.sources, None))?;
         let origin = Origin { args: input, config: config.input.clone() };
+        self.gates.check(&self.flags, &|name| github::has_assert_named(&origin, name))?;
         let exit = run::judged(config, template, self.console, load)?;
         self.conclude(exit, &reports, Some(&origin))
     }
@@ -102,8 +104,31 @@ impl Evaluation<'_> {
     fn rescore(&self, old: &Path, overwrite: bool) -> Result<Exit, CliError> {
         let reports = self.reports(vec![Named::new("the output that is judged", old)])?;
         let judge = self.judge();
+        self.gates.check(&self.flags, &|name| has_assert_named(old, &self.field, name))?;
         let exit = Rescore { old, new: &self.out, overwrite, judge: &judge }.run(self.console)?;
         self.conclude(exit, &reports, None)
+    }
+
+    /// Looks whether a baseline was judged as this output will be, as far as can be said before.
+    fn check_baseline(&self, old: &Path) -> Result<(), CliError> {
+        if let Ok(meta) = Meta::beside(old) {
+            baseline::refuse_other_settings(&meta, &self.judge().described())?;
+        }
+        let mut file = self.open(old)?;
+        let names: Vec<&str> = self.flags.scorer.iter().map(|scorer| scorer.name()).collect();
+        let names = names.join(",");
+        while let Some(row) = file.next_row()? {
+            if row.error.is_some() {
+                continue;
+            }
+            // Asserts of a row have their names behind those of the scorers.
+            let is_same = row.scorer == names || row.scorer.starts_with(&format!("{names},"));
+            if !names.is_empty() && !is_same {
+                return Err(baseline::other_scorer(&row.scorer, &names));
+            }
+            break;
+        }
+        Ok(())
     }
 
     /// What the scorers ask of the model in place of a completion.
@@ -135,10 +160,12 @@ impl Evaluation<'_> {
         Judge::new(Settings {
             scorers: flags.scorer.clone(),
             expected_column: flags.expected_column.clone(),
-            normalize: flags.normalize.map(Into::into).unwrap_or_default(),
+            expected_extract: flags.expected_extract.clone(),
+            normalize: flags.normalize.map(Into::into),
             extract: flags.extract.clone(),
             pass_if: flags.pass_if,
             command: flags.scorer_command.clone(),
+            command_timeout: flags.scorer_timeout,
             out_field: self.field.clone(),
         })
     }
@@ -161,19 +188,31 @@ impl Evaluation<'_> {
         origin: Option<&Origin>,
     ) -> Result<Exit, CliError> {
         let report = self.report()?;
+        let alone = report.baseline.as_ref().map(Baseline::num_alone).unwrap_or_default();
+        if alone != [0, 0] {
+            let [here, there] = alone;
+            self.console.warn(&format!(
+                "--baseline: {here} rows of this output and {there} of the baseline have no \
+                 partner, and are not compared"
+            ));
+        }
         reports.write(&report, &mut || self.open(&self.out))?;
         let mut text = report.text();
         if let Some(job) = github::Job::found() {
-            let failures = &report.totals.failures;
-            let places = origin.map(|origin| github::places(failures, origin));
-            text += &github::annotations(failures, &places.unwrap_or_default());
+            let places = origin.map(|origin| github::places(&report, origin, &job));
+            text += &github::annotations(&report, &places.unwrap_or_default());
             job.summarize(&report.markdown(), self.console);
         }
         // The rows are in a file.
         let written = io::stdout().lock().write_all(text.as_bytes());
         written.map_err(|error| CliError::from_stdout(&error))?;
         let holds = report.outcomes.iter().all(Outcome::holds);
-        Ok(if holds { exit } else { Exit::GateFailed })
+        Ok(match exit {
+            _ if !holds => Exit::GateFailed,
+            // A row that is answered may be too much work for its scorer.
+            Exit::Success if report.totals.num_errors() > 0 => Exit::ErrorRows,
+            exit => exit,
+        })
     }
 
     fn report(&self) -> Result<Report, CliError> {
@@ -198,6 +237,18 @@ impl Evaluation<'_> {
         let origin = report::origin_of(&self.out);
         Ok(Report { totals, outcomes, baseline, origin })
     }
+}
+
+/// Whether a row of an output may have an `assert` with a name.
+fn has_assert_named(path: &Path, field: &str, name: &str) -> bool {
+    let Ok(mut file) = JudgedFile::open(path, field, None) else { return true };
+    let names_it = |text: &str| text.contains("assert") && text.contains(name);
+    while let Ok(Some((_, fields))) = file.next_fields() {
+        if names_it(fields.text()) {
+            return true;
+        }
+    }
+    false
 }
 
 /// The file with the judged rows: reports are made of it when it is complete.

@@ -192,6 +192,7 @@ fn unknown(path: &Path, digest: String) -> Meta {
         errors: None,
         format: FileFormat::Jsonl,
         compression: String::new(),
+        model: None,
         fingerprint: Fingerprint::new(fields.into()),
         shard: Default::default(),
         limit: None,

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::{Content, InputError, InputFormat, Opened, Records};
-use crate::cli::judge::row::{EXPECTED, JudgedRow as OwnFields, text_of};
+use crate::cli::judge::NOT_JUDGED;
+use crate::cli::judge::row::{JudgedRow as OwnFields, text_of};
 use crate::cli::judge::scorers::perplexity::Loglikelihood;
 use crate::cli::terminal::error::{CliError, Location};
 
@@ -43,6 +44,14 @@ pub struct JudgedRow {
     pub extracted: Option<String>,
     /// Why it failed.
     pub reason: Option<String>,
+    /// The names of the scorers.
+    pub scorer: String,
+    /// What was asked.
+    pub question: String,
+    /// An answer was ended by `--max-tokens` or by the context.
+    pub is_cut: bool,
+    /// Of the prompt, and of the answers.
+    pub tokens: [u64; 2],
 }
 
 /// The rows of one output.
@@ -143,9 +152,15 @@ impl JudgedRow {
             Some(value).filter(|value| !value.is_null())
         };
         let text = |value: Option<Value>| value.as_ref().map(text_of);
+        let usage = value("usage").unwrap_or_default();
+        let tokens = |name: &str| usage[name].as_u64().unwrap_or_default();
         let row = Self {
             id: text(own.own("custom_id").or_else(|| own.own("id"))),
             group: text(own.own("group")),
+            scorer: text(value("scorer")).unwrap_or_default(),
+            question: question(&own),
+            is_cut: is_cut(value("finish_reason"), value("outputs")),
+            tokens: ["prompt_tokens", "completion_tokens"].map(tokens),
             ..Self::default()
         };
         if own.is_error() {
@@ -156,6 +171,12 @@ impl JudgedRow {
                 ..row
             });
         }
+        let reason = text(value("reason"));
+        if let Some(reason) = reason.as_ref().filter(|text| text.starts_with(NOT_JUDGED))
+            && fields.get("score") == Some("null")
+        {
+            return Some(Self { error: Some(reason.clone()), ..row });
+        }
         let passed = |value: &Value| value["passed"].as_bool();
         let score = value("score")?.as_f64()?;
         let named = match value("scores") {
@@ -163,13 +184,13 @@ impl JudgedRow {
                 .into_iter()
                 .filter_map(|(name, score)| Some((name, score.as_f64()?)))
                 .collect(),
-            _ => vec![(text(value("scorer"))?, score)],
+            _ => vec![(row.scorer.clone(), score)],
         };
         let samples = match value("samples") {
             Some(Value::Array(samples)) => samples.iter().filter_map(passed).collect(),
             _ => Vec::new(),
         };
-        let names = expected.map_or(EXPECTED.to_vec(), |name| vec![name]);
+        let expected = own.expected_name(expected).and_then(|name| own.own(name));
         Some(Self {
             score,
             passed: value("passed").and_then(|passed| passed.as_bool()),
@@ -177,10 +198,50 @@ impl JudgedRow {
             samples,
             loglikelihood: own.loglikelihood().ok(),
             answer: text(value(out_field)).unwrap_or_default(),
-            expected: text(names.into_iter().find_map(|name| own.own(name))).unwrap_or_default(),
+            expected: text(expected).unwrap_or_default(),
             extracted: text(value("extracted")),
-            reason: text(value("reason")),
+            reason,
             ..row
         })
+    }
+}
+
+/// Fields that may hold what was asked, the first that is there.
+const QUESTIONS: [&str; 10] = [
+    "prompt",
+    "messages",
+    "conversations",
+    "question",
+    "instruction",
+    "text",
+    "input",
+    "ctx",
+    "sentence",
+    "problem",
+];
+
+/// Whether one of a row's answers ended before it was complete.
+fn is_cut(reason: Option<Value>, outputs: Option<Value>) -> bool {
+    let is_length = |value: &Value| value == "length";
+    let of_outputs = outputs.as_ref().and_then(Value::as_array).into_iter().flatten();
+    reason.as_ref().is_some_and(is_length)
+        || of_outputs.map(|output| &output["finish_reason"]).any(is_length)
+}
+
+/// What was asked: a text, or the messages of a chat.
+fn question(own: &OwnFields<'_>) -> String {
+    match QUESTIONS.iter().find_map(|name| own.own(name)) {
+        Some(Value::Array(messages)) => {
+            let said = messages.iter().map(|message| {
+                let part = |names: [&str; 2]| {
+                    let value = names.iter().find_map(|name| message.get(name));
+                    value.map(text_of).unwrap_or_default()
+                };
+                format!("{}: {}", part(["role", "from"]), part(["content", "value"]))
+            });
+            said.collect::<Vec<_>>().join("\n")
+        }
+        Some(value) => text_of(&value),
+        None => String::new(),
     }
 }

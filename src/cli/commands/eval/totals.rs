@@ -29,6 +29,10 @@ pub struct Group {
     pub num_passed: u64,
     /// Rows that failed. The others say nothing of it.
     pub num_failed: u64,
+    /// Rows with an answer that was cut.
+    pub num_cut: u64,
+    /// Of prompts, and of answers.
+    pub tokens: [u64; 2],
     /// By name, without error rows.
     measures: BTreeMap<String, Measure>,
     likelihood: Option<Loglikelihood>,
@@ -102,6 +106,21 @@ impl Totals {
         measures
     }
 
+    /// The same as people read them: a scorer that knows right and wrong only is `acc` itself.
+    pub fn shown(&self, group: &Group) -> Vec<(String, Measure)> {
+        let measures = self.measures(group);
+        let acc = measures.get("acc").copied();
+        let is_acc = |name: &str, measure: &Measure| name != "acc" && Some(*measure) == acc;
+        let same = measures.iter().filter(|(name, measure)| is_acc(name, measure));
+        let same: Vec<&str> = same.map(|(name, _)| name.as_str()).collect();
+        let shown = measures.iter().filter(|(name, measure)| !is_acc(name, measure));
+        let named = |name: &String| match name == "acc" && !same.is_empty() {
+            true => format!("acc ({})", same.join(", ")),
+            false => name.clone(),
+        };
+        shown.map(|(name, measure)| (named(name), *measure)).collect()
+    }
+
     /// A group as reports have it.
     pub fn json(&self, group: &Group) -> Value {
         let measures = self.measures(group).into_iter().map(|(name, one)| (name, one.json()));
@@ -115,7 +134,9 @@ impl Totals {
                 "passed": group.num_passed,
                 "failed": group.num_failed,
                 "errors": group.num_errors,
+                "cut": group.num_cut,
             },
+            "tokens": {"prompt": group.tokens[0], "completion": group.tokens[1]},
             "metrics": measures,
         })
     }
@@ -132,6 +153,10 @@ impl Totals {
 impl Group {
     fn add(&mut self, row: &JudgedRow) {
         self.num_rows += 1;
+        self.num_cut += u64::from(row.is_cut);
+        for (sum, tokens) in self.tokens.iter_mut().zip(row.tokens) {
+            *sum += tokens;
+        }
         if row.error.is_some() {
             self.num_errors += 1;
             return;
@@ -192,6 +217,7 @@ impl JudgedRow {
             expected: cut(&self.expected),
             extracted: self.extracted.as_ref().map(cut),
             reason: self.reason.as_ref().map(cut),
+            question: cut(&self.question),
             ..self.clone()
         }
     }

@@ -1,7 +1,6 @@
 //! Rows of which it is asked how likely texts are, in place of a completion.
 
-use super::prompt::{reason, string};
-use super::shape::kind_name;
+use super::choices::listed;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::{Choices, Prompt};
@@ -67,27 +66,19 @@ impl Likelihoods {
     }
 }
 
-/// A list of texts, or a text that holds one as JSON: the cell of a table.
+/// The texts to choose from.
 fn choices(fields: &JsonFields, line: u64) -> Result<Vec<String>, RowError> {
     const CHOICES: &str = Likelihoods::CHOICES;
-    let wrong = |what: String| {
-        let message = format!("{CHOICES}: {what}");
-        RowError::new(code::INVALID_PROMPT, line, message).of_param(CHOICES)
-    };
-    let Some(json) = fields.get(CHOICES).filter(|json| *json != "null") else {
-        return Err(wrong("the row has none, and its answer is one of them".to_owned()));
-    };
-    let cell = match json.starts_with('"') {
-        true => Some(string(CHOICES, json, line)?),
-        false => None,
-    };
-    let json = cell.as_deref().unwrap_or(json).trim();
-    if !json.starts_with('[') {
-        let found = if cell.is_some() { "a text" } else { kind_name(json) };
-        return Err(wrong(format!("expected a list of texts, found {found}")));
+    let field = |name: &str| fields.get(name).and_then(|json| serde_json::from_str(json).ok());
+    let wrong =
+        |message: String| RowError::new(code::INVALID_PROMPT, line, message).of_param(CHOICES);
+    match listed(&field) {
+        Ok(Some(found)) => Ok(found.texts),
+        Ok(None) => {
+            Err(wrong(format!("{CHOICES}: the row has none, and its answer is one of them")))
+        }
+        Err(what) => Err(wrong(what)),
     }
-    serde_json::from_str(json)
-        .map_err(|error| wrong(format!("expected a list of texts: {}", reason(&error))))
 }
 
 #[cfg(test)]
@@ -113,9 +104,9 @@ mod tests {
         for (json, what) in [
             ("{}", "the row has none"),
             (r#"{"choices":null}"#, "the row has none"),
-            (r#"{"choices":{"a":1}}"#, "expected a list of texts, found an object"),
-            (r#"{"choices":"4"}"#, "expected a list of texts, found a text"),
-            (r#"{"choices":["4",5]}"#, "expected a list of texts: invalid type"),
+            (r#"{"choices":{"a":1}}"#, "`choices` is no list of texts"),
+            (r#"{"choices":"4"}"#, "`choices` is no list of texts, but a text"),
+            (r#"{"choices":["4",5]}"#, "`choices` is no list of texts"),
         ] {
             let error = ask(Likelihoods::OfChoices, text(), json).unwrap_err();
             assert!(error.contains(what), "{json}: {error}");

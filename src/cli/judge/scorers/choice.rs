@@ -43,9 +43,9 @@ pub fn score(choices: &[String], right: &[usize], logprobs: &[f64]) -> Scored {
         score: is_right(plain),
         extracted: Some(choices.get(plain).cloned()),
         parts: vec![
-            ("acc", is_right(plain)),
-            ("acc_norm", is_right(by_chars)),
-            ("acc_bytes", is_right(by_bytes)),
+            ("acc".to_owned(), is_right(plain)),
+            ("acc_norm".to_owned(), is_right(by_chars)),
+            ("acc_bytes".to_owned(), is_right(by_bytes)),
         ],
         ..Scored::default()
     }
@@ -76,7 +76,8 @@ mod tests {
         let choices = ["a".to_owned(), "bb".to_owned(), "c".to_owned()];
         let scored = score(&choices, &[1, 2], &[-3.0, -2.0, -1.5]);
         assert_eq!(scored.extracted, Some(Some("c".to_owned())));
-        assert_eq!(scored.parts, [("acc", 1.0), ("acc_norm", 1.0), ("acc_bytes", 1.0)]);
+        let names = ["acc", "acc_norm", "acc_bytes"].map(|name| (name.to_owned(), 1.0));
+        assert_eq!(scored.parts, names);
         assert_eq!(score(&choices, &[0], &[-3.0, -2.0, -1.5]).score, 0.0);
     }
 }

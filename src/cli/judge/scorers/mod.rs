@@ -8,5 +8,6 @@ pub mod ngrams;
 pub mod number;
 pub mod overlap;
 pub mod perplexity;
+pub mod promptfoo;
 pub mod schema;
 pub mod words;

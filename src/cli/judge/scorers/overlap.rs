@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::cli::judge::work::{TooMuch, Work};
+
 /// Words that both have, each as often as the one that has it seldomer.
 fn num_shared(a: &[String], b: &[String]) -> usize {
     let mut counts: HashMap<&str, usize> = HashMap::new();
@@ -41,32 +43,51 @@ pub fn rouge_1(answer: &[String], expected: &[String]) -> f64 {
 }
 
 /// ROUGE-L: the longest run of common words in their order, with others between them.
-pub fn rouge_l(answer: &[String], expected: &[String]) -> f64 {
-    f_measure(common_subsequence(answer, expected), answer.len(), expected.len())
+///
+/// # Errors
+/// The texts are too long.
+pub fn rouge_l(answer: &[String], expected: &[String], work: &Work) -> Result<f64, TooMuch> {
+    let shared = common_subsequence(answer, expected, work)?;
+    Ok(f_measure(shared, answer.len(), expected.len()))
 }
 
 /// The length of the longest common subsequence, 64 words of `a` at a time (Hyyrö 2004).
-fn common_subsequence(a: &[String], b: &[String]) -> usize {
-    let num_blocks = a.len().div_ceil(64);
-    let mut places: HashMap<&str, Vec<u64>> = HashMap::new();
+fn common_subsequence(a: &[String], b: &[String], work: &Work) -> Result<usize, TooMuch> {
+    // Of each word the blocks that have it, and where.
+    let mut places: HashMap<&str, Vec<(usize, u64)>> = HashMap::new();
     for (at, word) in a.iter().enumerate() {
-        places.entry(word).or_insert_with(|| vec![0; num_blocks])[at / 64] |= 1 << (at % 64);
+        let of_word = places.entry(word).or_default();
+        match of_word.last_mut().filter(|(block, _)| *block == at / 64) {
+            Some((_, bits)) => *bits |= 1 << (at % 64),
+            None => of_word.push((at / 64, 1 << (at % 64))),
+        }
     }
     // A bit is 0 where the subsequence grows.
-    let mut grows = vec![u64::MAX; num_blocks];
+    let mut grows = vec![u64::MAX; a.len().div_ceil(64)];
     for word in b {
         let Some(places) = places.get(word.as_str()) else { continue };
-        let mut carry = false;
-        for (bits, here) in grows.iter_mut().zip(places) {
-            let matches = *bits & here;
-            let (sum, over) = bits.overflowing_add(matches);
+        let mut places = places.iter().peekable();
+        let (mut at, mut carry, mut steps) = (0, false, 0);
+        loop {
+            // A block without the word only hands on what is carried.
+            let next = places.peek().map(|(block, _)| *block);
+            at = match next {
+                _ if carry && at < grows.len() => at,
+                Some(block) => block,
+                None => break,
+            };
+            let here = places.next_if(|(block, _)| *block == at).map_or(0, |(_, here)| *here);
+            let bits = &mut grows[at];
+            let (sum, over) = bits.overflowing_add(*bits & here);
             let (sum, over_again) = sum.overflowing_add(u64::from(carry));
             carry = over || over_again;
             *bits = sum | (*bits & !here);
+            (at, steps) = (at + 1, steps + 1);
         }
+        work.take(steps)?;
     }
     let zeros: u32 = grows.iter().map(|bits| bits.count_zeros()).sum();
-    zeros as usize
+    Ok(zeros as usize)
 }
 
 #[cfg(test)]
@@ -89,8 +110,18 @@ mod tests {
         ];
         for (a, b, expected) in cases {
             let (a, b) = (words(a), words(b));
-            assert_eq!([f1(&a, &b), rouge_1(&a, &b), rouge_l(&a, &b)], expected, "{a:?} {b:?}");
+            let rouge_l = rouge_l(&a, &b, &Work::default()).unwrap();
+            assert_eq!([f1(&a, &b), rouge_1(&a, &b), rouge_l], expected, "{a:?} {b:?}");
         }
+    }
+
+    #[test]
+    fn long_texts_of_few_words_are_too_much_work() {
+        let many = vec!["a".to_owned(); 1 << 19];
+        assert!(rouge_l(&many, &many, &Work::default()).is_err());
+        // A table of all words and blocks would be 2.5 GB.
+        let all: Vec<String> = (0..150_000).map(|word| word.to_string()).collect();
+        assert_eq!(rouge_l(&all, &all, &Work::default()), Ok(1.0));
     }
 
     #[test]
@@ -117,7 +148,8 @@ mod tests {
         };
         for (seed, lengths) in [(1, (7, 9)), (2, (64, 64)), (3, (65, 200)), (4, (300, 129))] {
             let (a, b) = (text(seed, lengths.0), text(seed + 9, lengths.1));
-            assert_eq!(common_subsequence(&a, &b), by_table(&a, &b), "{lengths:?}");
+            let found = common_subsequence(&a, &b, &Work::default());
+            assert_eq!(found, Ok(by_table(&a, &b)), "{lengths:?}");
         }
     }
 }

@@ -260,6 +260,7 @@ fn meta_of(folder: &Folder, totals: &Totals) -> Meta {
         errors,
         format: FileFormat::Jsonl,
         compression: "none".to_owned(),
+        model: None,
         fingerprint: header().fingerprint,
         shard: Shard::default(),
         limit: None,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::ToolCall;
 use super::tags;
-use super::tool_calls::is_json;
+use super::tool_calls::{first_value, is_json};
 
 /// What begins the thinking.
 pub(super) const THINKING: &str = "<|channel|>analysis<|message|>";
@@ -76,12 +76,16 @@ fn messages(text: &str) -> Vec<Message> {
         };
         let kind = kind(&text[at..at + offset]);
         let body = at + offset + MESSAGE.len();
-        let (end, next) = match tags::first(&text[body..], ENDS) {
-            // The start of the next message belongs to its header.
-            Some((offset, tag)) if tag == ENDS.len() - 1 => (body + offset, body + offset),
-            Some((offset, tag)) => (body + offset, body + offset + ENDS[tag].len()),
-            None => (text.len(), text.len()),
-        };
+        // A string of a call's arguments may have tags in it: they end where their JSON ends.
+        let arguments = matches!(kind, Kind::Call(_)).then(|| first_value(&text[body..])).flatten();
+        let from = arguments.map_or(body, |(_, after)| text.len() - after.len());
+        let (end, next) =
+            match tags::first(&text[from..], ENDS).map(|(at, tag)| (from - body + at, tag)) {
+                // The start of the next message belongs to its header.
+                Some((offset, tag)) if tag == ENDS.len() - 1 => (body + offset, body + offset),
+                Some((offset, tag)) => (body + offset, body + offset + ENDS[tag].len()),
+                None => (text.len(), text.len()),
+            };
         messages.push(Message { kind, body: body..end });
         at = next;
     }

@@ -211,10 +211,18 @@ impl ReasoningFormat {
             let tag_at = found.map_or(text.len(), |(offset, _)| at + offset);
             let tag = found.map(|(_, tag)| tag);
             at = tag_at + tag.map_or(0, |tag| all[tag].len());
-            // A call stays with what follows; a start tag in content is text where nothing reopens.
+            if tag == Some(2) {
+                // A call stays with what follows, where tags are text of its arguments.
+                if thinks {
+                    split.thinking.extend(present(begin..tag_at));
+                    begin = tag_at;
+                }
+                split.content.extend(present(begin..text.len()));
+                break;
+            }
+            // A start tag in content is text where nothing reopens.
             let (is_text, next) = match tag {
                 Some(0) if !thinks && !reopens => (true, thinks),
-                Some(2) if !thinks => (true, thinks),
                 Some(0) => (false, true),
                 _ => (false, false),
             };
@@ -226,7 +234,7 @@ impl ReasoningFormat {
             if found.is_none() {
                 break;
             }
-            begin = if tag == Some(2) { tag_at } else { at };
+            begin = at;
             thinks = next;
         }
         if trims {

@@ -21,11 +21,16 @@ pub fn begin(report: &Value, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{BEGIN}{{\"report\":{},\"rows\":[", inert(report))
 }
 
-/// Writes a row. `flip`: 1 of a row that was wrong in the baseline and is right, -1 of the other.
+/// Writes a row. `flip`: 1 of a row that was wrong in the baseline and is right, -1 of the other;
+/// and the answer that it had there.
 ///
 /// # Errors
 /// As the writer.
-pub fn row(row: &JudgedRow, flip: i8, out: &mut dyn Write) -> io::Result<()> {
+pub fn row(
+    row: &JudgedRow,
+    (flip, then): (i8, Option<&str>),
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let length = row.answer.chars().count();
     let row = row.shortened();
     let mut shown = json!({"row": row.number});
@@ -36,9 +41,15 @@ pub fn row(row: &JudgedRow, flip: i8, out: &mut dyn Write) -> io::Result<()> {
     };
     set("id", row.id.into());
     set("group", row.group.into());
+    set("question", row.question.into());
     if flip != 0 {
         set("flip", flip.into());
+        set("then", then.into());
     }
+    if row.is_cut {
+        set("cut", true.into());
+    }
+    set("tokens", row.tokens[1].into());
     match row.error {
         Some(error) => set("error", error.into()),
         None => {
@@ -77,7 +88,7 @@ mod tests {
         let hostile = JudgedRow { number: 1, answer: answer.clone(), ..JudgedRow::default() };
         let mut page = Vec::new();
         begin(&json!({"a": "</SCRIPT>"}), &mut page).unwrap();
-        row(&hostile, -1, &mut page).unwrap();
+        row(&hostile, (-1, Some("<!--")), &mut page).unwrap();
         end(&mut page).unwrap();
         let page = String::from_utf8(page).unwrap();
         let (_, data) = page.split_once("id=\"data\">").unwrap();

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use super::super::gates::Outcome;
 use super::super::rows::JudgedRow;
 use super::super::totals::{Failure, Group};
 
@@ -12,16 +13,33 @@ const MAX_TEXT: usize = 4000;
 /// The class of rows without a group.
 const CLASS: &str = "eval";
 
-/// Writes the beginning: the numbers of all rows.
+/// The class of gates.
+const GATES: &str = "gates";
+
+/// Writes the beginning: the numbers of all rows and gates, and a case for each gate.
 ///
 /// # Errors
 /// As the writer.
-pub fn begin(all: &Group, out: &mut dyn Write) -> io::Result<()> {
+pub fn begin(all: &Group, gates: &[Outcome], out: &mut dyn Write) -> io::Result<()> {
     let Group { num_rows, num_failed, num_errors, .. } = all;
-    let counts = format!("tests=\"{num_rows}\" failures=\"{num_failed}\" errors=\"{num_errors}\"");
+    let num_tests = num_rows + gates.len() as u64;
+    let num_failed = num_failed + gates.iter().filter(|gate| !gate.holds()).count() as u64;
+    let counts = format!("tests=\"{num_tests}\" failures=\"{num_failed}\" errors=\"{num_errors}\"");
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
     writeln!(out, "<testsuites name=\"{}\" {counts}>", env!("CARGO_PKG_NAME"))?;
-    writeln!(out, "<testsuite name=\"{CLASS}\" {counts}>")
+    writeln!(out, "<testsuite name=\"{CLASS}\" {counts}>")?;
+    for gate in gates {
+        let (name, value) = (escaped(gate.gate()), gate.value());
+        write!(out, "<testcase classname=\"{GATES}\" name=\"{name}\"")?;
+        match gate.holds() {
+            true => writeln!(out, "/>")?,
+            false => writeln!(
+                out,
+                "><failure message=\"{name}: it is {value}\" type=\"gate\"/></testcase>"
+            )?,
+        }
+    }
+    Ok(())
 }
 
 /// Writes the end.
@@ -49,7 +67,9 @@ pub fn case(row: JudgedRow, out: &mut dyn Write) -> io::Result<()> {
     if row.error.is_some() {
         return writeln!(out, "><error message=\"{said}\"/></testcase>");
     }
-    let text = escaped(&format!("expected: {}\nanswer: {}", row.expected, row.answer));
+    let (expected, answer) = (&row.expected, &row.answer);
+    let text = format!("question: {}\nexpected: {expected}\nanswer: {answer}", row.question);
+    let text = escaped(&text);
     writeln!(out, "><failure message=\"{said}\" type=\"failed\">{text}</failure></testcase>")
 }
 

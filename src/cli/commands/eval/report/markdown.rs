@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::super::baseline::Flipped;
 use super::super::totals::{Failure, Group};
 use super::Report;
 
@@ -12,6 +13,20 @@ impl Report {
     /// The whole document.
     pub fn markdown(&self) -> String {
         let mut text = format!("# Evaluation\n\n{}\n", self.totals.all.said());
+        let [prompt, completion] = self.totals.all.tokens;
+        let _ = writeln!(text, "\nTokens: {prompt} of prompts, {completion} of answers.");
+        if let Some(cut) = self.totals.all.cut() {
+            let _ = writeln!(text, "{cut}.");
+        }
+        if let Some(model) = self.origin["model_name"].as_str() {
+            let _ = writeln!(text, "\nModel: {}", cell(model));
+        }
+        if let Some(flags) = self.origin["settings"].as_object() {
+            let flags = flags.iter().map(|(name, value)| {
+                format!("{} {}", cell(name), cell(value.as_str().unwrap_or_default()))
+            });
+            let _ = writeln!(text, "\nSettings: {}", flags.collect::<Vec<_>>().join(", "));
+        }
         if !self.outcomes.is_empty() {
             text.push_str("\n| gate | value | |\n|---|---:|---|\n");
             for outcome in &self.outcomes {
@@ -28,7 +43,7 @@ impl Report {
         }
         if let Some(baseline) = &self.baseline {
             let _ = writeln!(text, "\n{}", cell(&baseline.said()));
-            failures(&mut text, "Newly wrong rows", baseline.newly_wrong(), baseline.num_wrong());
+            flipped(&mut text, baseline.newly_wrong(), baseline.num_wrong());
         }
         let all = self.totals.all.num_failed + self.totals.all.num_errors;
         failures(&mut text, "Failed rows", &self.totals.failures, all);
@@ -36,7 +51,7 @@ impl Report {
     }
 
     fn rows(&self, text: &mut String, name: &str, group: &Group) {
-        for (metric, measure) in self.totals.measures(group) {
+        for (metric, measure) in self.totals.shown(group) {
             let stderr = measure.stderr().map(|error| format!("{error:.4}")).unwrap_or_default();
             let interval = measure.interval();
             let interval = interval.map(|(low, high)| format!("{low:.4} to {high:.4}"));
@@ -55,14 +70,34 @@ impl Report {
     }
 }
 
+/// The first of `all` rows that became wrong, with both answers.
+fn flipped(text: &mut String, rows: &[Flipped], all: u64) {
+    if rows.is_empty() {
+        return;
+    }
+    text.push_str("\n## Newly wrong rows\n\n| row | question | expected | then | now |\n");
+    text.push_str("|---|---|---|---|---|\n");
+    for Flipped { now, then } in rows.iter().take(MAX_FAILURES) {
+        let answer = now.row.error.as_ref().unwrap_or(&now.row.answer);
+        let cells = [&now.name(), &now.row.question, &now.row.expected, then, answer];
+        let cells = cells.map(|text| cell(text));
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    let left = all.saturating_sub(MAX_FAILURES as u64);
+    if left > 0 {
+        let _ = writeln!(text, "\nand {left} more");
+    }
+}
+
 /// The first of `all` rows.
 fn failures(text: &mut String, title: &str, failures: &[Failure], all: u64) {
     if failures.is_empty() {
         return;
     }
-    let _ = writeln!(text, "\n## {title}\n\n| row | what |\n|---|---|");
+    let _ = writeln!(text, "\n## {title}\n\n| row | question | what |\n|---|---|---|");
     for failure in failures.iter().take(MAX_FAILURES) {
-        let _ = writeln!(text, "| {} | {} |", cell(&failure.name()), cell(&failure.said()));
+        let [name, said] = [failure.name(), failure.said()].map(|text| cell(&text));
+        let _ = writeln!(text, "| {name} | {} | {said} |", cell(&failure.row.question));
     }
     let left = all.saturating_sub(MAX_FAILURES as u64);
     if left > 0 {

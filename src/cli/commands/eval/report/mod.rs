@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::baseline::Baseline;
+use super::baseline::{Baseline, Flipped};
 use super::gates::Outcome;
 use super::rows::JudgedFile;
 use super::totals::{Failure, Totals};
@@ -55,6 +55,25 @@ const FORMS: [(&str, Form); 4] = [
     (".md", Form::Markdown),
     (".junit.xml", Form::JUnit),
     (".html", Form::Html),
+];
+
+/// Fields of a fingerprint that people read in a report: what answers were asked for.
+const SETTINGS: [&str; 15] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "n",
+    "max_tokens",
+    "max_model_len",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "dtype",
+    "quantization",
+    "likelihoods",
 ];
 
 /// Opens the judged rows once more.
@@ -115,7 +134,7 @@ impl ReportFiles {
                 Form::Json => writeln!(out, "{:#}", report.json()).map_err(failed)?,
                 Form::Markdown => write!(out, "{}", report.markdown()).map_err(failed)?,
                 Form::JUnit => {
-                    junit::begin(&report.totals.all, &mut out).map_err(failed)?;
+                    junit::begin(&report.totals.all, &report.outcomes, &mut out).map_err(failed)?;
                     let mut file = rows()?;
                     while let Some(row) = file.next_row()? {
                         junit::case(row, &mut out).map_err(failed)?;
@@ -126,7 +145,8 @@ impl ReportFiles {
                     html::begin(&report.json(), &mut out).map_err(failed)?;
                     let mut file = rows()?;
                     while let Some(row) = file.next_row()? {
-                        let flip = report.baseline.as_ref().map_or(0, |then| then.flip(&row));
+                        let flip = report.baseline.as_ref().map(|then| then.flip(&row));
+                        let flip = flip.unwrap_or_default();
                         html::row(&row, flip, &mut out).map_err(failed)?;
                     }
                     html::end(&mut out).map_err(failed)?;
@@ -146,7 +166,11 @@ pub fn origin_of(out: &Path) -> Value {
     fields.remove(JUDGE);
     let hash = |name: &str| fields.get(name).cloned();
     let (model, tokenizer) = (hash("model"), hash("tokenizer"));
+    let settings = SETTINGS.iter().filter_map(|name| Some((name.to_string(), hash(name)?.into())));
+    let settings: Map<String, Value> = settings.collect();
     json!({
+        "model_name": meta.model,
+        "settings": settings,
         "run": Fingerprint::new(fields).id,
         "model": model,
         "tokenizer": tokenizer,
@@ -156,6 +180,11 @@ pub fn origin_of(out: &Path) -> Value {
 }
 
 impl Report {
+    /// Rows that became wrong, of those that reports show.
+    pub fn newly_wrong(&self) -> impl Iterator<Item = &Flipped> {
+        self.baseline.iter().flat_map(|baseline| baseline.newly_wrong())
+    }
+
     fn json(&self) -> Value {
         let totals = &self.totals;
         let groups = totals.groups.iter().map(|(name, group)| (name.clone(), totals.json(group)));
@@ -182,6 +211,7 @@ impl Failure {
     pub fn json(&self) -> Value {
         let row = &self.row;
         let mut json = json!({"row": row.number, "id": row.id, "group": row.group});
+        json["question"] = row.question.clone().into();
         match &row.error {
             Some(error) => json["error"] = error.clone().into(),
             None => {

@@ -12,6 +12,9 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(text, "{}", self.totals.all.said());
+        if let Some(cut) = self.totals.all.cut() {
+            let _ = writeln!(text, "{cut}");
+        }
         self.table(&mut text, None, &self.totals.all);
         for (name, group) in &self.totals.groups {
             self.table(&mut text, Some(name), group);
@@ -29,7 +32,7 @@ impl Report {
 
     fn table(&self, text: &mut String, name: Option<&String>, group: &Group) {
         let of_group = name.map(|name| format!("[{}]", sanitized(name))).unwrap_or_default();
-        for (metric, measure) in self.totals.measures(group) {
+        for (metric, measure) in self.totals.shown(group) {
             let metric = format!("{}{of_group}", sanitized(&metric));
             let _ = writeln!(text, "  {metric:<24} {}", measure.said());
         }
@@ -56,9 +59,23 @@ impl Measure {
 }
 
 impl Group {
+    /// How many answers were cut, if some were.
+    pub fn cut(&self) -> Option<String> {
+        let cut = self.num_cut;
+        (cut > 0).then(|| {
+            format!("{cut} answers were cut by --max-tokens or the context (finish_reason length)")
+        })
+    }
+
     /// Rows by their fate.
     pub fn said(&self) -> String {
         let Self { num_rows, num_passed, num_failed, num_errors, .. } = self;
-        format!("{num_rows} rows: {num_passed} passed, {num_failed} failed, {num_errors} errors")
+        let num_scored = num_rows - num_passed - num_failed - num_errors;
+        let scored = match num_scored {
+            0 => String::new(),
+            _ => format!("{num_scored} with a score alone, "),
+        };
+        let judged = format!("{num_passed} passed, {num_failed} did not pass");
+        format!("{num_rows} rows: {judged}, {scored}{num_errors} error rows")
     }
 }

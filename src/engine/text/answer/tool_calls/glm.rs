@@ -1,8 +1,9 @@
 //! `<tool_call>name<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>`: GLM 4.5 and later.
 
+use super::super::tags;
 use super::object::Object;
 use super::schema::Arguments;
-use super::{Calls, Tool, ToolCall};
+use super::{Calls, Tool, ToolCall, json};
 
 const START: &str = "<tool_call>";
 const END: &str = "</tool_call>";
@@ -11,27 +12,52 @@ const VALUE: (&str, &str) = ("<arg_value>", "</arg_value>");
 
 /// Every call, of functions that the row has. The content is what is before the first.
 pub(super) fn read(text: &str, tools: &[Tool]) -> Option<Calls> {
-    let (content, _) = text.split_once(START)?;
-    let read_one = |text: &str| call(text.split_once(END)?.0, tools);
-    let calls: Option<_> = text.split(START).skip(1).map(read_one).collect();
-    Calls::new(content.trim(), calls?)
+    let (content, mut rest) = text.split_once(START)?;
+    let mut calls = Vec::new();
+    loop {
+        let (call, after) = call(rest, tools)?;
+        calls.push(call);
+        match after.split_once(START) {
+            Some((_, next)) => rest = next,
+            None => return Calls::new(content.trim(), calls),
+        }
+    }
 }
 
-fn call(body: &str, tools: &[Tool]) -> Option<ToolCall> {
-    let end = body.find(KEY.0).unwrap_or(body.len());
-    let name = body[..end].trim();
+/// The call that a text begins with, and what follows its end tag.
+fn call<'a>(text: &'a str, tools: &[Tool]) -> Option<(ToolCall, &'a str)> {
+    let (end, _) = tags::first(text, &[KEY.0, END])?;
+    let name = text[..end].trim();
     let is_known = tools.is_empty() || tools.iter().any(|tool| tool.name == name);
-    if name.is_empty() || !is_known {
+    if name.is_empty() || !is_known || name.contains(START) {
         return None;
     }
     let schema = Arguments::of(tools, name);
     let mut arguments = Object::default();
-    let mut rest = &body[end..];
-    while let Some((_, after)) = rest.split_once(KEY.0) {
-        let (key, after) = after.split_once(KEY.1)?;
-        let (value, next) = after.trim_start().strip_prefix(VALUE.0)?.split_once(VALUE.1)?;
+    let mut rest = &text[end..];
+    loop {
+        let (at, tag) = tags::first(rest, &[KEY.0, END])?;
+        rest = &rest[at..];
+        if tag == 1 {
+            let call = ToolCall { name: name.to_owned(), arguments: arguments.into_json() };
+            return Some((call, &rest[END.len()..]));
+        }
+        let (key, after) = rest[KEY.0.len()..].split_once(KEY.1)?;
+        let (value, next) = value(after.trim_start().strip_prefix(VALUE.0)?)?;
         arguments.insert(key.trim(), schema.value(key.trim(), value));
         rest = next;
     }
-    Some(ToolCall { name: name.to_owned(), arguments: arguments.into_json() })
+}
+
+/// The value that a text begins with, and what follows its end tag. JSON ends where it ends; a text
+/// at the end tag that has a key or the call's end behind it, for it may have tags in it.
+fn value(text: &str) -> Option<(&str, &str)> {
+    let of_json = || json::value_before(text, VALUE.1);
+    if let Some(found) = text.trim_start().starts_with(['{', '[']).then(of_json).flatten() {
+        return Some(found);
+    }
+    let ends =
+        text.match_indices(VALUE.1).map(|(at, _)| (&text[..at], &text[at + VALUE.1.len()..]));
+    let is_end = |after: &str| after.starts_with(KEY.0) || after.starts_with(END);
+    ends.into_iter().find(|(_, after)| is_end(after.trim_start()))
 }

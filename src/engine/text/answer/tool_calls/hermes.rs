@@ -11,8 +11,13 @@ pub(super) fn read(text: &str, _: &[Tool]) -> Option<Calls> {
     let (content, mut rest) = text.split_once(START)?;
     let mut calls = Vec::new();
     loop {
-        let (object, after) = rest.split_once(END).unwrap_or((rest, ""));
+        // A string of the object may have tags in it.
+        let (object, after) = json::first_value(rest.trim_start())?;
         calls.push(json::call(object, &["arguments"])?);
+        let after = match after.trim_start() {
+            "" => "",
+            after => after.strip_prefix(END)?,
+        };
         match after.split_once(START) {
             Some((_, next)) => rest = next,
             None => return Calls::new(content, calls),
@@ -26,7 +31,7 @@ pub(super) fn read_granite(text: &str, _: &[Tool]) -> Option<Calls> {
     let (content, mut rest) = text.split_once(START)?;
     let (mut content, mut calls) = (content.to_owned(), Vec::new());
     loop {
-        let (object, after) = rest.split_once(END)?;
+        let (object, after) = json::value_before(rest, END)?;
         let call = json::unquoted(json::call(object, &["arguments"])?)?;
         calls.push(Some(call).filter(|call| call.arguments != "null")?);
         let (between, next) = after.split_once(START).unwrap_or((after, ""));

@@ -17,11 +17,23 @@ pub(super) fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && is_json(text)
 }
 
-/// The object or list that a text begins with, and what follows it (Python's `raw_decode`).
-pub(super) fn first_value(text: &str) -> Option<(&str, &str)> {
+/// The object, list or string that a text begins with, and what follows it (Python's `raw_decode`).
+pub(in super::super) fn first_value(text: &str) -> Option<(&str, &str)> {
     let mut values = Deserializer::from_str(text).into_iter::<&RawValue>();
     let value = values.next()?.ok()?.get();
     Some((value, &text[values.byte_offset()..]))
+}
+
+/// The JSON value that a text begins with, whatever tags are in its strings, and what follows the
+/// `end` behind it. Spaces may stand around the value.
+pub(super) fn value_before<'a>(text: &'a str, end: &str) -> Option<(&'a str, &'a str)> {
+    let text = text.trim_start();
+    let (value, after) = match text.starts_with(['{', '[', '"']) {
+        true => first_value(text)?,
+        false => text.split_at(text.find(end)?),
+    };
+    let after = after.trim_start().strip_prefix(end)?;
+    is_json(value).then_some((value.trim_end(), after))
 }
 
 /// The call that an object is: its `name`, and the first of `keys` that it has as arguments. As in

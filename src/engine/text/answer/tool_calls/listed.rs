@@ -5,7 +5,7 @@ use super::{Calls, Tool, json};
 /// `<tool_calls>[{"name": .., "arguments": {..}}]</tool_calls>`; the content is what is before it.
 pub(super) fn read_jamba(text: &str, _: &[Tool]) -> Option<Calls> {
     let (content, rest) = text.split_once("<tool_calls>")?;
-    let (list, _) = rest.split_once("</tool_calls>")?;
+    let (list, _) = json::value_before(rest, "</tool_calls>")?;
     Calls::new(content, json::calls(list, &["arguments"])?)
 }
 
@@ -13,8 +13,11 @@ pub(super) fn read_jamba(text: &str, _: &[Tool]) -> Option<Calls> {
 /// content is what is before it.
 pub(super) fn read_internlm(text: &str, _: &[Tool]) -> Option<Calls> {
     let (content, rest) = text.split_once("<|action_start|><|plugin|>")?;
-    let (object, _) = rest.split_once("<|action_end|>").unwrap_or((rest, ""));
-    let object = &object[object.find('{')?..];
+    let (object, after) = json::first_value(&rest[rest.find('{')?..])?;
+    let after = after.trim_start();
+    if !after.is_empty() && !after.starts_with("<|action_end|>") {
+        return None;
+    }
     let call = json::call_or_empty(object, &["parameters", "arguments"])?;
     Calls::new(content, vec![call])
 }

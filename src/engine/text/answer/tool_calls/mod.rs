@@ -21,7 +21,7 @@ mod xlam;
 
 use super::{Tool, ToolCall};
 
-pub(super) use json::{is_json, named_calls};
+pub(super) use json::{first_value, is_json, named_calls};
 
 /// A form of calls.
 #[derive(Debug)]

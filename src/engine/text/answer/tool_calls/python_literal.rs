@@ -24,6 +24,11 @@ impl<'a> Reader<'a> {
         self.rest.trim_start().is_empty()
     }
 
+    /// Whether a text is next.
+    pub(super) fn begins_with(&self, text: &str) -> bool {
+        self.rest.trim_start().starts_with(text)
+    }
+
     /// Passes a character, if it is next.
     pub(super) fn pass(&mut self, character: char) -> Option<()> {
         self.rest = self.rest.trim_start().strip_prefix(character)?;

@@ -20,20 +20,26 @@ pub(super) fn read(text: &str, _: &[Tool]) -> Option<Calls> {
 /// The same, perhaps between Llama 4's special tokens.
 pub(super) fn read_llama4(text: &str, tools: &[Tool]) -> Option<Calls> {
     match text.strip_prefix("<|python_start|>") {
-        Some(list) => read(&list.replace("<|python_end|>", ""), tools),
+        Some(list) => {
+            let list = list.trim_end();
+            read(list.strip_suffix("<|python_end|>").unwrap_or(list), tools)
+        }
         None => read(text, tools),
     }
 }
 
 /// Calls on lines of their own, perhaps between tags. The content is what is before the tags.
 pub(super) fn read_olmo(text: &str, _: &[Tool]) -> Option<Calls> {
-    let tagged = text.split_once("<function_calls>").and_then(|(before, after)| {
-        after.split_once("</function_calls>").map(|(lines, _)| (before, lines))
-    });
+    const TAGS: (&str, &str) = ("<function_calls>", "</function_calls>");
+    let tagged = text.split_once(TAGS.0);
     let (content, lines) = tagged.unwrap_or(("", text));
     let mut reader = Reader::new(lines);
     let mut calls = Vec::new();
-    while !reader.is_at_end() {
+    let is_over = |reader: &Reader<'_>| match tagged {
+        Some(_) => reader.begins_with(TAGS.1),
+        None => reader.is_at_end(),
+    };
+    while !is_over(&reader) {
         // Calls on one line have a comma between them.
         if !calls.is_empty() {
             reader.pass(',');
