@@ -112,6 +112,11 @@ fn files_that_tokenizers_0_23_reads_are_read() {
     let processors = json!({"type": "Sequence", "processors": [bytes, roberta]});
     let (nested, one) = (sequence(json!([digits, byte_level])), sequence(json!([with_prefix])));
     let metaspace = json!({"type": "Metaspace", "replacement": "▁", "add_prefix_space": true});
+    let words = json!({"type": "Split", "pattern": {"Regex": r"\w+"}, "behavior": "Isolated",
+        "invert": false});
+    let pieces = sequence(json!([words, metaspace]));
+    let single_digits = sequence(json!([metaspace, digits]));
+    let cut_bytes = sequence(json!([byte_level, digits]));
     let mut spaced = chars.clone();
     spaced["pre_tokenizer"] = metaspace.clone();
     for (name, file, pointer, value) in [
@@ -136,6 +141,10 @@ fn files_that_tokenizers_0_23_reads_are_read() {
         ("chars without unk_token", &chars, "/model/unk_token", Some(Value::Null)),
         ("byte_fallback without bytes", &chars, "/model/byte_fallback", Some(true.into())),
         ("metaspace of old", &chars, "/pre_tokenizer", Some(metaspace.clone())),
+        ("words by a regex", &chars, "/pre_tokenizer", Some(words)),
+        ("metaspace behind a split", &chars, "/pre_tokenizer", Some(pieces)),
+        ("metaspace before digits", &chars, "/pre_tokenizer", Some(single_digits)),
+        ("bytes before digits", &good, "/pre_tokenizer", Some(cut_bytes)),
         ("a token that is normalized", &spaced, "/added_tokens/0/normalized", Some(true.into())),
     ] {
         let mut file = file.clone();

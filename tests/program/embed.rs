@@ -299,3 +299,41 @@ fn what_a_model_cannot_do_is_refused_by_name() {
         assert_refused(&embed("{\"text\":\"a\"}\n", flags), flags, what);
     }
 }
+
+/// Vectors of sentence-transformers, of which it would keep the first so many.
+#[test]
+fn vectors_are_cut_as_the_files_of_the_model_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let modules = root.join("testdata/golden_modules/weightedmean");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(root.join(MODEL).join(name), at(name)).unwrap();
+    }
+    for name in ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        fs::copy(modules.join(name), at(name)).unwrap();
+    }
+    let golden = super::piped::golden("testdata/golden_modules/weightedmean");
+    let (text, vector) = (&golden["texts"][2]["text"], numbers(&golden["texts"][2]["vector"]));
+    let input = json!({"text": text}).to_string() + "\n";
+    let model = folder.path().to_str().unwrap();
+    let cut = |flags: &[&str]| {
+        let output = embed(&input, &[&["--model", model], flags].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        numbers(&lines(&output)[0]["embedding"])
+    };
+    for (size, wanted) in [("8", &vector[..8]), ("null", &vector), ("1000", &vector)] {
+        let config = format!(r#"{{"truncate_dim": {size}}}"#);
+        fs::write(at("config_sentence_transformers.json"), config).unwrap();
+        assert!(is_close(&cut(&[]), wanted), "{size}");
+    }
+    fs::write(at("config_sentence_transformers.json"), r#"{"truncate_dim": 8}"#).unwrap();
+    assert!(is_close(&cut(&["--normalize"]), &normalized(&vector[..8])));
+    let out = at("v.npy");
+    embed(&input, &["--model", model, "--out", out.to_str().unwrap()]);
+    assert_eq!(matrix(&out).1, 8);
+    fs::write(at("config_sentence_transformers.json"), r#"{"max_active_dims": 8}"#).unwrap();
+    let output = embed(&input, &["--model", model]);
+    assert_refused(&output, &["max_active_dims"], "`max_active_dims` is not supported");
+}

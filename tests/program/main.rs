@@ -23,6 +23,7 @@ mod lora;
 mod machine;
 mod memory;
 mod merge;
+mod model_sources;
 mod openai_batch;
 mod parquet;
 mod piped;

@@ -27,7 +27,7 @@ use crate::engine::weight_files::{
 };
 
 /// The version of what rows look like: raised when the same run would write other bytes.
-const ROW_FORMAT: u32 = 4;
+const ROW_FORMAT: u32 = 5;
 
 /// The field with who judges. Answers are the same whoever does.
 pub const JUDGE: &str = "judge";
@@ -288,8 +288,11 @@ fn config_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The files of layers behind a model: modules of sentence-transformers that have weights, and
-/// layers of FlagEmbedding.
+/// layers of FlagEmbedding. A GGUF file has none.
 fn module_files(folder: &Path) -> Vec<PathBuf> {
+    if is_gguf_model(folder) {
+        return Vec::new();
+    }
     // Their list was read before: it is none, or sound.
     let list = ListedModule::list(folder).ok().flatten().unwrap_or_default();
     let with_weights = list.iter().filter(|module| module.has_weights());

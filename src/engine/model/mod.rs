@@ -29,7 +29,7 @@ use super::EngineError;
 use super::files::quoted;
 pub use encoders::{
     CLASSIFIERS, ENCODERS, REWARD_MODELS, TokenClasses, classifier, encoder_spec, gguf_pooling,
-    masked_lm, matryoshka_dimensions,
+    is_classifier, masked_lm, matryoshka_dimensions,
 };
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;
@@ -42,6 +42,10 @@ use spec::DecoderSpec;
 pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let names = config.architectures()?;
     let Some(known) = names.iter().find_map(|name| families::find(name)) else {
+        if let Some(purpose) = names.iter().find_map(|name| encoders::purpose(name)) {
+            let names = quoted(&names.join(", "));
+            return Err(EngineError::Model(format!("architecture {names} {purpose}")));
+        }
         return Err(EngineError::Model(format!(
             "architecture {} is not supported; {} are (docs/MODELS.md), {} among them; if it computes \
              what one of them does, --hf-overrides '{{\"architectures\": [NAME]}}' runs it",
@@ -79,6 +83,23 @@ mod tests {
         let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
         assert!(error.contains("`Qwen9ForCausalLM` is not supported"), "{error}");
         assert!(error.contains("Qwen3ForCausalLM, "), "{error}");
+    }
+
+    #[test]
+    fn a_class_that_writes_no_texts_is_refused_with_the_command_that_runs_it() {
+        for (class, command) in [
+            ("BertModel", "makes vectors: use `embed`"),
+            ("DistilBertForMaskedLM", "makes vectors: use `embed`"),
+            ("Qwen3Model", "makes vectors: use `embed`"),
+            ("BertForSequenceClassification", "makes classes or scores: use `classify`"),
+            ("ModernBertForTokenClassification", "makes classes or scores: use `classify`"),
+            ("Qwen3ForSequenceClassification", "makes classes or scores: use `classify`"),
+            ("InternLM2ForRewardModel", "scores answers: use `reward`"),
+        ] {
+            let config = HfConfig::parse(&format!(r#"{{"architectures": ["{class}"]}}"#), "c");
+            let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{class}` {command}")), "{error}");
+        }
     }
 
     #[test]

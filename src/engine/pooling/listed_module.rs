@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::module_keys::Keys;
 use super::modules::{bad, read};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
@@ -43,6 +44,11 @@ impl ListedModule {
         let module = |module: &Value| {
             let text = |key: &str| module.get(key).and_then(Value::as_str).unwrap_or_default();
             let (class, folder) = (text("type").to_owned(), text("path").to_owned());
+            if let Some(keys) = module.as_object() {
+                let keys = Keys { keys, path: &path };
+                keys.refuse_others(&["idx", "kwargs", "name", "path", "type"])?;
+                keys.refuse_set(&["kwargs"])?;
+            }
             match folder.contains(['/', '\\']) || folder == ".." {
                 true => Err(bad(&path, &format!("{} is no folder of a module", quoted(&folder)))),
                 false => Ok(Self { class, folder }),

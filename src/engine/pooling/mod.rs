@@ -11,6 +11,7 @@ mod layer_file;
 mod lexical;
 mod listed_module;
 mod loading;
+mod module_keys;
 mod modules;
 mod pooler;
 mod pooling_type;

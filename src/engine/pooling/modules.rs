@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::dense::DenseModule;
 use super::listed_module::{ListedModule, MODULES};
+use super::module_keys::{Keys, check_model, check_normalize, check_transformer};
 use super::{Pooling, PoolingType, Similarity, TokenClasses};
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
@@ -91,10 +92,7 @@ impl Modules {
         for name in TRANSFORMER_FILES {
             let path = dir.join(name);
             let Some(Value::Object(keys)) = read(&path)? else { continue };
-            if keys.get("do_lower_case").and_then(Value::as_bool) == Some(true) {
-                let text = "`do_lower_case`: lower-casing beside the tokenizer's is not supported";
-                return Err(bad(&path, text));
-            }
+            check_transformer(&Keys { keys: &keys, path: &path })?;
             modules.max_seq_length = keys
                 .get("max_seq_length")
                 .and_then(Value::as_u64)
@@ -133,6 +131,9 @@ impl Modules {
                 Ok(())
             }
             "Normalize" if is_open => {
+                if let Some(Value::Object(keys)) = read(&config)?.filter(|_| has_folder) {
+                    check_normalize(&Keys { keys: &keys, path: &config })?;
+                }
                 self.pooling.normalize = true;
                 Ok(())
             }
@@ -151,12 +152,17 @@ impl Modules {
         let Some(Value::Object(keys)) = read(path)? else {
             return Err(bad(path, "the config of the pooling is missing"));
         };
-        let name = match keys.get("pooling_mode").and_then(Value::as_str) {
-            Some(name) => name.to_owned(),
-            None => {
-                name_of_flags(&keys).ok_or_else(|| bad(path, "it does not name one pooling"))?
-            }
+        let flags = FLAGS.iter().map(|(flag, _)| *flag);
+        let known = ["embedding_dimension", "word_embedding_dimension", "include_prompt"];
+        let known: Vec<&str> = flags.chain(known).chain(["pooling_mode"]).collect();
+        Keys { keys: &keys, path }.refuse_others(&known)?;
+        let names = match keys.get("pooling_mode") {
+            None | Some(Value::Null) => names_of_flags(&keys),
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+            Some(name) => vec![name.as_str().unwrap_or_default()],
         };
+        // Several are put behind each other there.
+        let name = names.join(" and ");
         self.pooling.pooling_type = PoolingType::of_name(&name).ok_or_else(|| {
             bad(path, &format!("a pooling of {} is not supported", quoted(&name)))
         })?;
@@ -168,12 +174,25 @@ impl Modules {
     /// Prompts, and how vectors are compared.
     fn read_prompts(&mut self, path: &Path) -> Result<(), EngineError> {
         let Some(keys) = read(path)? else { return Ok(()) };
+        let Value::Object(keys) = keys else { return Err(bad(path, "it is no object")) };
+        check_model(&Keys { keys: &keys, path })?;
         if let Some(prompts) = keys.get("prompts").and_then(Value::as_object) {
             for (name, prompt) in prompts {
-                let prompt = prompt.as_str().ok_or_else(|| bad(path, "a prompt is no text"))?;
+                let prompt = match prompt {
+                    Value::Null => "",
+                    prompt => prompt.as_str().ok_or_else(|| bad(path, "a prompt is no text"))?,
+                };
                 self.prompts.by_name.insert(name.clone(), prompt.to_owned());
             }
         }
+        self.pooling.truncated = match keys.get("truncate_dim") {
+            None | Some(Value::Null) => None,
+            Some(size) => {
+                let size = size.as_u64().filter(|size| (1..1 << 32).contains(size));
+                let size = size.ok_or_else(|| bad(path, "`truncate_dim` is no size"))?;
+                Some(size as usize)
+            }
+        };
         let default = keys.get("default_prompt_name").and_then(Value::as_str);
         if let Some(name) = default.filter(|name| !self.prompts.by_name.contains_key(*name)) {
             let text = format!("`default_prompt_name` {} is no prompt", quoted(name));
@@ -196,6 +215,8 @@ fn read_logit_score(path: &Path) -> Result<TokenClasses, EngineError> {
     let Some(Value::Object(keys)) = read(path)? else {
         return Err(bad(path, "the config of the score is missing"));
     };
+    let known = ["true_token_id", "false_token_id", "module_input_name"];
+    Keys { keys: &keys, path }.refuse_others(&known)?;
     let input = keys.get("module_input_name").and_then(Value::as_str).unwrap_or("causal_logits");
     if input != "causal_logits" {
         return Err(bad(path, &format!("a score of {} is not supported", quoted(input))));
@@ -216,6 +237,14 @@ fn read_splade(path: &Path) -> Result<usize, EngineError> {
     let Some(Value::Object(keys)) = read(path)? else {
         return Err(bad(path, "the config of the pooling is missing"));
     };
+    let known = [
+        "pooling_strategy",
+        "activation_function",
+        "embedding_dimension",
+        "word_embedding_dimension",
+        "chunk_size",
+    ];
+    Keys { keys: &keys, path }.refuse_others(&known)?;
     let text = |key: &str| keys.get(key).and_then(Value::as_str);
     let strategy = text("pooling_strategy").unwrap_or("max");
     if strategy != "max" {
@@ -239,12 +268,11 @@ pub(super) fn length_of_tokenizer(dir: &Path) -> Result<Option<usize>, EngineErr
     Ok(length.filter(|length| *length >= 1.0).map(|length| length as usize))
 }
 
-/// The pooling whose flag is on, if it is one.
-fn name_of_flags(keys: &Map<String, Value>) -> Option<String> {
+/// The poolings whose flags are on; the mean, where none is.
+fn names_of_flags(keys: &Map<String, Value>) -> Vec<&'static str> {
     let is_on = |flag: &str| keys.get(flag).and_then(Value::as_bool) == Some(true);
-    let mut on = FLAGS.iter().filter(|(flag, _)| is_on(flag));
-    let (first, second) = (on.next(), on.next());
-    first.filter(|_| second.is_none()).map(|(_, name)| (*name).to_owned())
+    let on: Vec<_> = FLAGS.iter().filter(|(flag, _)| is_on(flag)).map(|(_, name)| *name).collect();
+    if on.is_empty() { vec!["mean"] } else { on }
 }
 
 /// A JSON file; None: it is not there.
@@ -296,14 +324,22 @@ mod tests {
         for (pooling, pooling_type) in [
             (r#"{"pooling_mode_max_tokens": true}"#, PoolingType::Max),
             (r#"{"pooling_mode_mean_sqrt_len_tokens": true}"#, PoolingType::MeanSqrtLen),
+            (r#"{"pooling_mode": ["max"]}"#, PoolingType::Max),
+            (r#"{"pooling_mode_cls_token": false}"#, PoolingType::Mean),
+            (r#"{"pooling_mode": "cls", "pooling_mode_max_tokens": true}"#, PoolingType::Cls),
             (r#"{"pooling_mode": "weightedmean"}"#, PoolingType::WeightedMean),
         ] {
             assert_eq!(files("", pooling).unwrap().pooling.pooling_type, pooling_type);
         }
         for (more, pooling, what) in [
             ("", r#"{"pooling_mode": "median"}"#, "`median`"),
-            ("", r#"{"pooling_mode": ["cls", "mean"]}"#, "one"),
-            ("", r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#, "one"),
+            ("", r#"{"pooling_mode": ["cls", "mean"]}"#, "`cls and mean`"),
+            ("", r#"{"pooling_mode": "cls", "dropout": 1}"#, "`dropout`"),
+            (
+                "",
+                r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#,
+                "`cls and mean`",
+            ),
             (r#", {"path": "2_LSTM", "type": "x.LSTM"}"#, MEAN, "`x.LSTM`"),
             (r#", {"path": "1_Pooling", "type": "x.Pooling"}"#, MEAN, "not in its place"),
             (r#", {"path": "2_Dense", "type": "x.Dense"}"#, MEAN, "2_Dense/config.json"),
@@ -381,10 +417,51 @@ mod tests {
         assert_eq!(modules.prompts.by_name["query"], "query: ");
         assert_eq!(modules.prompts.default.as_deref(), Some("query"));
         assert_eq!(modules.similarity, Some(Similarity::Dot));
+        // As sentence-transformers 6.2 saves it.
+        let saved = r#"{"__version__": {"sentence_transformers": "6.2.0"},
+            "default_prompt_name": null, "model_type": "SentenceTransformer", "prompts": {"query": null, "document": ""},
+            "similarity_fn_name": null, "truncate_dim": 100}"#;
+        let transformer = r#"{"transformer_task": "text-generation", "unpad_inputs": false,
+            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+            "module_output_name": "causal_logits", "query_length": null, "model_args": {},
+            "processing_kwargs": {"chat_template": {"add_generation_prompt": true}}}"#;
+        let modules = of_files(&[
+            ("config_sentence_transformers.json", saved),
+            ("sentence_bert_config.json", transformer),
+        ])
+        .unwrap();
+        assert_eq!(modules.pooling.truncated, Some(100));
+        assert_eq!(modules.prompts.by_name["query"], "");
         for (name, text, what) in [
             ("sentence_bert_config.json", r#"{"do_lower_case": true}"#, "do_lower_case"),
             ("config_sentence_transformers.json", r#"{"default_prompt_name": "x"}"#, "`x`"),
             ("config_sentence_transformers.json", r#"{"similarity_fn_name": "y"}"#, "`y`"),
+            ("config_sentence_transformers.json", r#"{"similarity_fn_name": "maxsim"}"#, "maxsim"),
+            ("config_sentence_transformers.json", r#"{"truncate_dim": 0}"#, "truncate_dim"),
+            ("config_sentence_transformers.json", r#"{"truncate_dim": "8"}"#, "truncate_dim"),
+            ("config_sentence_transformers.json", r#"{"max_active_dims": 8}"#, "max_active_dims"),
+            ("config_sentence_transformers.json", r#"{"model_type": "ColBERT"}"#, "`ColBERT`"),
+            ("config_sentence_transformers.json", r#"{"query_prefix": "[Q] "}"#, "`query_prefix`"),
+            ("sentence_bert_config.json", r#"{"query_length": 32}"#, "`query_length`"),
+            ("sentence_bert_config.json", r#"{"query_expansion": {"length": 32}}"#, "expansion"),
+            ("sentence_bert_config.json", r#"{"transformer_task": "retrieval"}"#, "`retrieval`"),
+            ("sentence_bert_config.json", r#"{"module_output_name": "x"}"#, "`x`"),
+            ("sentence_bert_config.json", r#"{"modality_config": {"image": {}}}"#, "modality"),
+            ("sentence_bert_config.json", r#"{"modality_config": {"text": {}}}"#, "modality"),
+            ("sentence_bert_config.json", r#"{"tokenizer_args": {"a": 1}}"#, "`tokenizer_args`"),
+            ("sentence_bert_config.json", r#"{"processing_kwargs": {"text": {}}}"#, "`text`"),
+            (
+                "sentence_bert_config.json",
+                r#"{"processing_kwargs": {"chat_template": {"add_generation_prompt": false}}}"#,
+                "add_generation_prompt false",
+            ),
+            ("sentence_bert_config.json", r#"{"new_key": null}"#, "`new_key`"),
+            (
+                "modules.json",
+                r#"[{"path": "", "type": "x.Transformer", "kwargs": ["a"]}]"#,
+                "kwargs",
+            ),
+            ("modules.json", r#"[{"path": "", "type": "x.Transformer", "new": 1}]"#, "`new`"),
             ("modules.json", "{", "modules.json"),
         ] {
             assert!(of_files(&[(name, text)]).unwrap_err().contains(what), "{name}");

@@ -210,12 +210,20 @@ impl Pooling {
         }
     }
 
-    /// A vector, cut to its `dimensions` and then normalized, in this order as in vLLM.
+    /// A vector, cut to its `dimensions` and then normalized, in this order as in vLLM. The
+    /// model's own `truncate_dim` comes behind its Normalize module, as in sentence-transformers,
+    /// and before a normalization that was asked for.
     fn vector(&self, row: &[f32], params: &PoolingParams) -> Vec<f32> {
         let mut vector = row[..params.dimensions.unwrap_or(row.len())].to_vec();
+        let in_the_end = self.truncated.filter(|_| params.dimensions.is_none());
+        let cut = |vector: &mut Vec<f32>| vector.truncate(in_the_end.unwrap_or(usize::MAX));
+        if params.use_activation == Some(true) {
+            cut(&mut vector);
+        }
         if params.use_activation.unwrap_or(self.normalize) {
             normalize(&mut vector);
         }
+        cut(&mut vector);
         vector
     }
 }
@@ -358,6 +366,14 @@ mod tests {
         let one = PoolingParams { dimensions: Some(1), ..PoolingParams::default() };
         assert_eq!(vector(PoolingType::Cls, &one), [1.0]);
         assert_eq!(vector(PoolingType::Cls, &PoolingParams::default()), [0.6, 0.8]);
+        // By `truncate_dim` it is cut behind that, unless it is asked for.
+        let pooling = Pooling { truncated: Some(1), ..Pooling::default() };
+        let asked = |use_activation| PoolingParams { use_activation, ..PoolingParams::default() };
+        assert_eq!(pooling.vector(&[3.0, 4.0], &asked(None)), [0.6]);
+        assert_eq!(pooling.vector(&[3.0, 4.0], &asked(Some(true))), [1.0]);
+        assert_eq!(pooling.vector(&[3.0, 4.0], &asked(Some(false))), [3.0]);
+        let two = PoolingParams { dimensions: Some(2), ..PoolingParams::default() };
+        assert_eq!(pooling.vector(&[3.0, 4.0], &two), [0.6, 0.8]);
         let mut zeros = [0.0; 2];
         normalize(&mut zeros);
         assert_eq!(zeros, [0.0; 2]);

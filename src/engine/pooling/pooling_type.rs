@@ -55,6 +55,8 @@ pub struct Pooling {
     /// The sizes that vectors may be cut to; an empty list: any. None: the model was not trained
     /// for it.
     pub dimensions: Option<Vec<usize>>,
+    /// Values that are left of a vector in the end, where a row asks for no other number.
+    pub truncated: Option<usize>,
     /// The tokens of a prompt count. INSTRUCTOR leaves them out.
     pub include_prompt: bool,
     /// Vectors of tokens begin behind the first token.
@@ -68,6 +70,7 @@ impl Default for Pooling {
             pooling_type: PoolingType::Cls,
             normalize: true,
             dimensions: None,
+            truncated: None,
             include_prompt: true,
             skips_first: false,
         }

@@ -119,7 +119,7 @@ impl PoolingSummary {
         let tokens = config.token_classes.as_ref().or(modules.logit_score.as_ref());
         let classifier = model::classifier(&hf_config, tokens)?;
         let spec = model::encoder_spec(&hf_config)?;
-        check_classes(classifier.as_ref(), &spec)?;
+        check_classes(classifier.as_ref(), &spec, &hf_config)?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
@@ -148,6 +148,8 @@ impl PoolingSummary {
                         texts are asked for: give --pooling-type all";
             return Err(EngineError::Model(text.to_owned()));
         }
+        let is_dense = classifier.is_none() && sparse.is_none();
+        pooling.truncated = truncated(config, &pooling, is_dense)?.filter(|_| !gives_tokens);
         let token_layer = match &files {
             ModelFiles::Folder(folder) if gives_tokens => token_layer(folder, &dense, &spec)?,
             _ => None,
@@ -232,7 +234,8 @@ impl PoolingSummary {
 
     /// Values of a vector.
     pub fn width(&self, params: &PoolingParams) -> usize {
-        params.dimensions.unwrap_or(self.full_width())
+        let full = self.full_width();
+        params.dimensions.unwrap_or(self.pooling.truncated.unwrap_or(full).min(full))
     }
 
     /// The same of one that is not cut.
@@ -373,6 +376,22 @@ fn activated(
     Ok(Some(Classifier { activation: activation.map_err(wrong)?, ..classifier.clone() }))
 }
 
+/// Values that are left of a vector, by config_sentence_transformers.json.
+fn truncated(
+    config: &ModelConfig,
+    pooling: &Pooling,
+    is_dense: bool,
+) -> Result<Option<usize>, EngineError> {
+    match pooling.truncated {
+        Some(_) if !is_dense => {
+            let path = config.model_dir.join(PROMPTS);
+            let text = format!("{}: `truncate_dim`: only dense vectors are cut", path.display());
+            Err(EngineError::Model(text))
+        }
+        truncated => Ok(truncated),
+    }
+}
+
 /// What makes sparse vectors, where the files or a flag ask for them.
 fn sparse(
     config: &ModelConfig,
@@ -435,9 +454,14 @@ fn check_end(
 }
 
 /// Refuses tokens as classes of a model that gives no numbers for tokens.
-fn check_classes(classifier: Option<&Classifier>, spec: &EncoderSpec) -> Result<(), EngineError> {
+fn check_classes(
+    classifier: Option<&Classifier>,
+    spec: &EncoderSpec,
+    config: &HfConfig,
+) -> Result<(), EngineError> {
+    let writes = spec.words().is_some() && !model::is_classifier(config)?;
     match classifier.map(|classifier| &classifier.head) {
-        Some(ClassifierHead::Tokens(_)) if spec.words().is_none() => {
+        Some(ClassifierHead::Tokens(_)) if !writes => {
             let text = "--classifier-from-token: the model is no language model that writes texts";
             Err(EngineError::Config(text.to_owned()))
         }

@@ -27,6 +27,9 @@ mod tokenizer_json;
 mod tokenizer_limits;
 mod tokenizer_sentencepiece;
 mod tokenizer_sources;
+mod tokenizer_unmade;
+mod tokenizer_words;
+mod word_class;
 
 pub use answer::{AnswerForm, AnswerParser, ParsedAnswer, Tool, ToolCall, ToolChoice};
 pub use chat::{Chat, ChatEnding};

@@ -7,7 +7,7 @@
 //! together again from its parts. GPT-2, Llama 3, Qwen 2/3, o200k, Tekken and DeepSeek 3 do not
 //! need it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokenizers::models::bpe::PipelineBPE;
 use tokenizers::normalizers::replace::ReplacePattern;
 use tokenizers::normalizers::{
@@ -27,15 +27,44 @@ use super::tokenizer_json::TokenizerJson;
 /// A tokenizer from a canonical `tokenizer.json`.
 pub(super) fn load(json: &TokenizerJson<'_>) -> Result<PipelineTokenizer, String> {
     let text = serde_json::to_string(json).map_err(|error| error.to_string())?;
-    let tokenizer = tokenizers::from_json(&text).map_err(|error| error.to_string())?;
+    let tokenizer = tokenizers::from_json(&text).map_err(|error| named(&error.to_string()))?;
     match compile(tokenizer.get_pre_tokenizer())? {
         None => Ok(tokenizer),
         Some(pre_tokenizer) => rebuild(&tokenizer, pre_tokenizer, &json.value["normalizer"]),
     }
 }
 
-/// A guard for the regexes that the tokenizer runs by fancy-regex.
-pub(super) fn guard(tokenizer: &PipelineTokenizer, json: &Value) -> Result<RegexGuard, String> {
+/// A pre-tokenizer that only cuts, from its part of a `tokenizer.json`.
+///
+/// # Errors
+/// It is damaged, or of a kind that is not supported.
+pub(super) fn cutter(part: &Value) -> Result<PipelinePreTokenizer, String> {
+    let model = json!({"type": "BPE", "vocab": {"a": 0}, "merges": [], "byte_level": false});
+    let file = json!({"version": "2.0", "added_tokens": [], "pre_tokenizer": part, "model": model});
+    let tokenizer = tokenizers::from_json(&file.to_string());
+    let tokenizer = tokenizer.map_err(|error| named(&error.to_string()))?;
+    let found = tokenizer.get_pre_tokenizer();
+    Ok(compile(found)?.unwrap_or_else(|| found.clone()))
+}
+
+/// What the crate says of a part that it does not read, without its advice to programmers.
+fn named(message: &str) -> String {
+    let part = |prefix: &str, end: &str| {
+        let rest = message.strip_prefix(prefix)?;
+        Some(rest.split_once(end)?.0)
+    };
+    let part = part("the slim JSON reader does not support ", ". Convert")
+        .or_else(|| part("the slim JSON reader cannot read ", ":"))
+        .or_else(|| part("reading ", " needs the `"));
+    part.map_or_else(|| message.to_owned(), |part| format!("{part} is not supported"))
+}
+
+/// A guard for the regexes that the tokenizer runs by fancy-regex, with further pre-tokenizers.
+pub(super) fn guard<'a>(
+    tokenizer: &'a PipelineTokenizer,
+    further: impl Iterator<Item = &'a PipelinePreTokenizer>,
+    json: &Value,
+) -> Result<RegexGuard, String> {
     let mut guard = RegexGuard::default();
     let mut normalizers = Vec::new();
     // Of others than these the guard sees the text as it was: none of them makes long runs.
@@ -52,7 +81,9 @@ pub(super) fn guard(tokenizer: &PipelineTokenizer, json: &Value) -> Result<Regex
     if !is_known {
         patterns.iter().try_for_each(|pattern| guard.push_regex(pattern))?;
     }
-    push_splits(tokenizer.get_pre_tokenizer(), &mut guard)?;
+    for cutter in further.chain([tokenizer.get_pre_tokenizer()]) {
+        push_splits(cutter, &mut guard)?;
+    }
     Ok(guard)
 }
 

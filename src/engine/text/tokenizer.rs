@@ -16,17 +16,25 @@ use super::tokenizer_gguf::GgufTokenizer;
 use super::tokenizer_json::TokenizerJson;
 use super::tokenizer_limits::{self, Growth};
 use super::tokenizer_sources::Source;
-use super::{TextError, contained, split_regex};
+use super::tokenizer_unmade::UnmadeTokens;
+use super::tokenizer_words::Words;
+use super::{TextError, contained, split_regex, word_class};
 
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {
     inner: PipelineTokenizer,
     byte_gaps: Option<ByteGaps>,
+    /// Tokens of the vocabulary that merges may not make.
+    unmade: Option<UnmadeTokens>,
+    /// What cuts texts, where the crate does not.
+    words: Option<Words>,
     /// What its normalizers and regexes may make of a text.
     growth: Growth,
     regex_guard: RegexGuard,
     /// Contents of all added tokens, special or not.
     added_tokens: BTreeMap<String, u32>,
+    /// The same, as ids.
+    added_ids: HashSet<u32>,
     /// Special ones among them: left out by `skip_special_tokens`.
     special_ids: BTreeSet<u32>,
     /// `bos_token` -> `<s>` ...
@@ -134,6 +142,8 @@ impl Tokenizer {
             // plain text; `decode` leaves out the special ones by `special_ids`.
             token["special"] = Value::Bool(true);
         }
+        word_class::rewrite(&mut tokenizer.value);
+        let words = Words::take(&mut tokenizer)?;
         tokenizers::canonicalize_value(&mut tokenizer.value).map_err(|error| error.to_string())?;
         let byte_gaps = ByteGaps::fill(&mut tokenizer, vocab_size)?;
         let mut inner = split_regex::load(&tokenizer)?;
@@ -148,12 +158,17 @@ impl Tokenizer {
         if let Some(text) = misnumbered(&inner, &added_tokens) {
             return Err(format!("added token {text:?} cannot have the id the file gives it"));
         }
-        let regex_guard = split_regex::guard(&inner, &tokenizer.value)?;
+        let cutters = words.iter().flat_map(Words::cutters);
+        let regex_guard = split_regex::guard(&inner, cutters, &tokenizer.value)?;
+        let unmade = UnmadeTokens::of(&tokenizer);
         let mut tokenizer = Self {
             inner,
             byte_gaps,
+            unmade,
+            words,
             growth,
             regex_guard,
+            added_ids: added_tokens.values().copied().collect(),
             added_tokens,
             special_ids,
             special_tokens,
@@ -208,6 +223,10 @@ impl Tokenizer {
         around: bool,
         as_text: bool,
     ) -> Result<Vec<u32>, String> {
+        if let Some(words) = &self.words {
+            let ids = words.encode(text, &self.inner, as_text)?;
+            return Ok(if around { self.with_special_tokens(&ids) } else { ids });
+        }
         // Truncation and padding stored in tokenizer.json are switched off, as transformers does.
         let options = EncodeOptions {
             add_special_tokens: around,
@@ -218,7 +237,15 @@ impl Tokenizer {
         let mut tokens: Vec<PipelineToken> = Vec::with_capacity(text.len() / 4 + 2);
         let encoded = self.inner.encode_into(text, &options, &mut tokens);
         encoded.map_err(|error| error.to_string())?;
-        Ok(tokens.into_iter().map(PipelineToken::id).collect())
+        let ids = tokens.into_iter().map(PipelineToken::id).collect();
+        match &self.unmade {
+            None => Ok(ids),
+            Some(unmade) => {
+                let added = &self.added_ids;
+                let is_added = |id| !as_text && added.contains(&id);
+                unmade.replace(ids, self.inner.get_model(), is_added)
+            }
+        }
     }
 
     /// The ids of a text that has bytes without a token, from `ids` with gaps.
@@ -235,11 +262,8 @@ impl Tokenizer {
         let (with, without) = (first_gap(ids), first_gap(&plain));
         let front = with.zip(without).and_then(|(with, without)| with.checked_sub(without));
         let front = front.ok_or("its tokens do not spell it")?;
-        let added: HashSet<u32> = match as_text {
-            true => HashSet::new(),
-            false => self.added_tokens.values().copied().collect(),
-        };
-        let closed = gaps.close(&plain, &self.inner, |id| added.contains(&id))?;
+        let is_added = |id| !as_text && self.added_ids.contains(&id);
+        let closed = gaps.close(&plain, &self.inner, is_added)?;
         let behind = ids.get(front + plain.len()..).unwrap_or_default();
         Ok([&ids[..front], &closed, behind].concat())
     }

@@ -48,7 +48,7 @@ impl ByteGaps {
             return Ok(None);
         }
         let mut is_there = [false; 256];
-        tokenizer.each_model_token(|token| {
+        tokenizer.each_model_token(|token, _| {
             let mut chars = token.chars();
             if let (Some(char), None) = (chars.next(), chars.next())
                 && let Some(byte) = char_to_byte(char)
@@ -206,8 +206,8 @@ fn bytes_of(token: &Option<String>) -> Vec<u8> {
     bytes
 }
 
-/// The merges of a BPE model, by ids.
-struct Merges {
+/// The merges of a byte-level BPE model, by ids.
+pub(super) struct Merges {
     /// Of two neighbours: the rank of their merge, and what it gives.
     ranks: HashMap<(u32, u32), (usize, u32)>,
     of_bytes: [u32; 256],
@@ -215,7 +215,7 @@ struct Merges {
 }
 
 impl Merges {
-    fn of(model: &PipelineBPE) -> Result<Self, String> {
+    pub fn of(model: &PipelineBPE) -> Result<Self, String> {
         let config = model.to_config().map_err(|error| error.to_string())?;
         let vocabulary: HashMap<String, u32> = config.vocab.into_iter().collect();
         let id = |token: &str| vocabulary.get(token).copied();
@@ -230,6 +230,11 @@ impl Merges {
         }
         let of_byte = |byte: usize| id(&BYTES_CHAR_LOOKUP[byte].to_string()).unwrap_or(u32::MAX);
         Ok(Self { ranks, of_bytes: std::array::from_fn(of_byte), vocabulary })
+    }
+
+    /// The ids of a word whose bytes all have a token.
+    pub fn of_word(&self, word: &[u8]) -> Vec<u32> {
+        self.apply(word.iter().map(|byte| self.of_bytes[usize::from(*byte)]).collect())
     }
 
     /// Merges neighbours, the lowest rank first and the leftmost of equals, until none can be.

@@ -299,7 +299,9 @@ mod tests {
         let (pieces, bad) = (sentence_piece(), vec![0.0; 3]);
         for (gguf, wanted) in [
             (GgufTokenizer { pre: Some("strange"), ..base() }, "`pre strange`, is not known"),
-            (GgufTokenizer { pre: None, ..base() }, "`pre default`, is not known"),
+            (GgufTokenizer { pre: None, ..base() }, "`pre default`, is not supported"),
+            (GgufTokenizer { pre: Some("roberta-bpe"), ..base() }, "is not supported; these are"),
+            (GgufTokenizer { pre: Some("strange"), ..base() }, ", viking;"),
             (GgufTokenizer { model: "bert", ..base() }, "its model `bert` is not supported"),
             (GgufTokenizer { merges: vec!["a"], ..base() }, "the merge `a` is not two tokens"),
             (GgufTokenizer { tokens: Vec::new(), ..base() }, "0 tokens"),
@@ -320,6 +322,7 @@ mod tests {
     fn every_name_of_how_texts_are_cut_loads() {
         for pre in PreTokenizer::names() {
             let gguf = GgufTokenizer { pre: Some(pre), add_bos: Some(false), ..byte_level() };
+
             assert_eq!(ids(&gguf, "ab ab"), [4, 5], "{pre}");
         }
     }

@@ -100,12 +100,16 @@ impl<'a> TokenizerJson<'a> {
         }
     }
 
-    /// Shows all tokens of a model whose vocabulary is an object.
-    pub fn each_model_token(&self, mut show: impl FnMut(&str)) {
+    /// Shows all tokens of a model whose vocabulary is an object, with their ids.
+    pub fn each_model_token(&self, mut show: impl FnMut(&str, u32)) {
         let bulk = self.bulk.iter().flat_map(|bulk| &bulk.ids);
-        bulk.for_each(|(token, _)| show(token));
-        let vocab = self.value["model"]["vocab"].as_object();
-        vocab.into_iter().flatten().for_each(|(token, _)| show(token));
+        bulk.for_each(|(token, id)| show(token, *id));
+        let vocab = self.value["model"]["vocab"].as_object().into_iter().flatten();
+        for (token, id) in vocab {
+            if let Some(id) = id.as_u64().and_then(|id| u32::try_from(id).ok()) {
+                show(token, id);
+            }
+        }
     }
 
     /// Puts tokens into a vocabulary that is an object, if they are not there.

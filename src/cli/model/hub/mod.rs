@@ -129,13 +129,6 @@ pub fn resolve(
     }
 
     let (repo, wanted) = match of_repo {
-        Some(_) if request.need.modules => {
-            return Err(HubError::new(
-                HubErrorKind::Unsupported,
-                "GGUF files of models that make vectors are not fetched",
-                "give the file, or the repository with the model's safetensors",
-            ));
-        }
         Some((repo, name)) => {
             name.check()?;
             (repo, Wanted::Gguf(name))

@@ -121,6 +121,34 @@ pub fn encoder_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     Ok(spec)
 }
 
+/// Whether a config's class ends with a classifier of its own.
+///
+/// # Errors
+/// It names no class.
+pub fn is_classifier(config: &HfConfig) -> Result<bool, EngineError> {
+    Ok(config.architectures()?.iter().any(|name| has_classifier(name)))
+}
+
+fn has_classifier(name: &str) -> bool {
+    CLASSIFIERS.iter().any(|known| known.name == name)
+        || decoder_classifiers::family(name).is_some()
+}
+
+/// The purpose of a class that writes no texts, and the commands that run it; None: an unknown
+/// class.
+pub(super) fn purpose(name: &str) -> Option<&'static str> {
+    let is_encoder = || ENCODERS.iter().any(|known| known.name == name);
+    if REWARD_MODELS.iter().any(|known| known.name == name) {
+        Some("scores answers: use `reward`")
+    } else if has_classifier(name) {
+        Some("makes classes or scores: use `classify`, `reward`, `score` or `rerank`")
+    } else if is_encoder() || families::find_body(name).is_some() {
+        Some("makes vectors: use `embed`, `score` or `rerank`")
+    } else {
+        None
+    }
+}
+
 /// The spec of the first class that is known, without its head.
 fn body(config: &HfConfig, names: &[&str]) -> Option<Result<EncoderSpec, EngineError>> {
     let of_encoders = |name: &&str| bodies().find(|(known, _)| known == name);

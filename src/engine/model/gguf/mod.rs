@@ -50,6 +50,19 @@ pub struct Translation {
     pub names: Names,
 }
 
+/// Encoders, by llama.cpp's names.
+const ENCODERS: [&str; 9] = [
+    "bert",
+    "eurobert",
+    "gemma-embedding",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "modern-bert",
+    "neo-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+];
+
 /// Mixtures of experts that are not supported, which are known by their own names.
 const EXPERTS: [&str; 4] = ["dots1", "ernie4_5-moe", "hunyuan-moe", "phimoe"];
 
@@ -89,6 +102,10 @@ impl Described {
         let known = || ARCHS.iter().map(|arch| arch.name).collect::<Vec<_>>().join(", ");
         match ARCHS.iter().find(|arch| arch.name == name) {
             Some(arch) => Ok(arch),
+            None if ENCODERS.contains(&name) => Err(format!(
+                "architecture {name} is an encoder: not supported in GGUF files; give `embed` the \
+                 folder of the original model"
+            )),
             None if EXPERTS.contains(&name) => {
                 Err(format!("architecture {name} is a mixture of experts: not supported"))
             }
