@@ -128,7 +128,7 @@ const OF_OTHER_ROWS: &[(&str, Fate)] = &[
     ("system-prompt", Refused("a")),
     ("last-assistant", Refused("continue")),
     ("chat-template-kwargs", Refused("{}")),
-    ("chat-template", Refused("a")),
+    ("chat-template", Refused("{{ messages }}")),
     ("allow-special", Refused("")),
     ("reasoning-parser", Refused("qwen3")),
     ("tool-call-parser", Refused("hermes")),

@@ -43,9 +43,8 @@ pub struct InputArgs {
     /// Prompt made from a row's fields, e.g. 'Summarise: {{text}}'
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_column")]
     pub template: Option<String>,
-    /// Which fields or columns with the name of a parameter (temperature, stop, n, seed, ...) set it
-    /// for their rows: all, none, or names with commas between them; the others are data [default:
-    /// all]
+    /// Fields or columns with the name of a parameter (temperature, stop, n, ...) that set it for
+    /// their rows: all, none, or names with commas between them; the others are data [default: all]
     #[arg(long, value_name = "all|none|NAMES", value_parser = OwnParams::parse)]
     #[arg(hide_short_help = true)]
     pub row_params: Option<OwnParams>,

@@ -1,3 +1,5 @@
+//! Requests for responses as chats, and every way to be refused.
+
 use serde_json::{Value, json};
 
 use super::*;
