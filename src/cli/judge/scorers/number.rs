@@ -77,7 +77,7 @@ impl Decimal {
             return None;
         }
         for (divisor, other) in [(10, 1), (2, 5), (5, 2)] {
-            while below % divisor == 0 {
+            while below.is_multiple_of(divisor) {
                 (below, above, power) = (below / divisor, above.checked_mul(other)?, power - 1);
             }
         }
