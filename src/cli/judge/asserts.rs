@@ -90,7 +90,7 @@ fn test(
     let is_json = |is_whole| match value {
         None => Ok(Test::Json { is_whole, expected: None }),
         Some(schema) => {
-            let schema = Schema::new(schema.clone())?;
+            let schema = Schema::new(schema.clone(), &patterns.stack)?;
             Ok::<_, String>(Test::JsonSchema { is_whole, schema })
         }
     };

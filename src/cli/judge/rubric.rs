@@ -100,7 +100,10 @@ impl Makes<'_> {
             Scorer::JsonSchema => {
                 self.values()?;
                 let schema = self.json().unwrap_or_default();
-                Test::JsonSchema { is_whole: false, schema: Schema::new(schema)? }
+                Test::JsonSchema {
+                    is_whole: false,
+                    schema: Schema::new(schema, &self.patterns.stack)?,
+                }
             }
             Scorer::F1 => Test::F1(self.each(|text| Ok(self.patterns.squad(text)))?),
             Scorer::Levenshtein => Test::Likeness(self.normalized()?),
