@@ -31,7 +31,7 @@ def cases(tests):
 
 
 def checked(program, tokenizer, groups):
-    lines = [json.dumps({"id": index, "structured_outputs": {"json": schema},
+    lines = [json.dumps({"id": index, "structured_outputs": {"json": schema, "strict": True},
                          "texts": [compact(test["data"]) for test in tests]})
              for index, (_, schema, tests) in enumerate(groups)]
     done = subprocess.run([program, tokenizer], input="\n".join(lines), text=True,

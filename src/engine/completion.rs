@@ -215,6 +215,7 @@ impl OfPrompt {
     }
 }
 
-fn detokenize_error(error: TextError) -> RequestError {
+/// A text that the tokenizer does not give.
+pub(super) fn detokenize_error(error: TextError) -> RequestError {
     RequestError::new("detokenize", format!("the output could not be turned into text: {error}"))
 }

@@ -11,6 +11,7 @@
 
 mod ahead;
 mod beam;
+mod conclude;
 mod drafts;
 mod look_ahead;
 mod schedule;
@@ -467,6 +468,7 @@ impl Scheduler {
         let tokenizer = self.tokenizer.as_deref();
         let is_cut = matches!(finish, Finish::StopString { .. })
             && !seq.request.params.include_stop_str_in_output;
+        let num_hidden = usize::from(matches!(finish, Finish::Eos | Finish::StopToken(_)));
         let mut output = seq.completion.into_output(
             &seq.request,
             seq.index,
@@ -475,17 +477,8 @@ impl Scheduler {
             tokenizer,
         );
         if let Some(guide) = &mut seq.guide {
-            guide.catch_up(output_token_ids);
-            output.is_complete = match (is_cut, tokenizer) {
-                (true, Some(tokenizer)) => {
-                    let token_ids = tokenizer.encode_inside(&output.text);
-                    token_ids.is_ok_and(|token_ids| guide.matches(&token_ids))
-                }
-                _ => guide.is_complete(),
-            };
-            if output.finish_reason == FinishReason::Stop && !output.is_complete {
-                output.finish_reason = FinishReason::Incomplete;
-            }
+            let tokens = conclude::Tokens { all: output_token_ids, num_hidden };
+            conclude::conclude(guide, &mut output, tokens, is_cut, tokenizer);
         }
         state.outputs.push(output);
         state.num_unfinished -= 1;

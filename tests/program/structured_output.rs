@@ -69,7 +69,7 @@ fn poisons() -> Vec<Value> {
     let ambiguous = json!({"grammar": "start: s\ns: s s s s | s s s | s s | \"a\""});
     vec![
         json!({"structured_outputs": ambiguous, "min_tokens": 120, "max_tokens": 120}),
-        json!({"structured_outputs": {"json": {"not": {}}}}),
+        json!({"structured_outputs": {"json": {"not": {}}, "strict": true}}),
         json!({"structured_outputs": {"choice": ["no"]}, "min_tokens": 30}),
     ]
 }
@@ -199,4 +199,64 @@ fn logprobs_of_allowed_tokens_sum_to_one() {
     assert_eq!(logprobs.len(), 4, "{answer}");
     let sum: f64 = logprobs.iter().map(|logprob| logprob.exp()).sum();
     assert!((sum - 1.0).abs() < 1e-5, "{answer}");
+}
+
+/// What masks do not keep to is found at the end: the row is an error with the answer in it, alone
+/// and among others, and whatever the threads.
+#[test]
+fn answers_that_miss_their_schema_are_error_rows() {
+    let schema = json!({"enum": ["a", "b"], "not": {"const": "b"}});
+    let more = json!({"structured_outputs": {"json": schema}, "temperature": 2});
+    let rows: Vec<Value> = (0..24).map(|at| row(format!("r{at}"), at, &more)).collect();
+    let (answers, _) = run(&rows, "");
+    let is_miss = |answer: &Value| answer["error"]["code"] == "schema_mismatch";
+    let misses: Vec<&Value> = answers.values().filter(|answer| is_miss(answer)).collect();
+    assert!(!misses.is_empty() && misses.len() < rows.len(), "{} misses", misses.len());
+    for answer in answers.values() {
+        match is_miss(answer) {
+            true => {
+                let message = answer["error"]["message"].as_str().unwrap();
+                assert!(
+                    message.contains("the answer: ") && message.ends_with("\"b\""),
+                    "{message}"
+                );
+            }
+            false => assert_eq!(answer["response"], "\"a\"", "{answer}"),
+        }
+    }
+    for flags in VARIANTS {
+        assert_eq!(run(&rows, flags).0, answers, "{flags}");
+    }
+    let strict = json!({"response_format": {"type": "json_schema",
+        "json_schema": {"name": "n", "strict": true, "schema": schema}}});
+    let strict = answer(&row("r".to_owned(), 0, &strict));
+    assert_eq!(strict["error"]["code"], "structured_outputs");
+    assert!(strict["error"]["message"].as_str().unwrap().contains("not"), "{strict}");
+}
+
+/// One row with a chain of rules or an endless list costs that row only.
+#[test]
+fn hostile_constraints_cost_their_own_rows() {
+    let rules: String = (0..30_000).map(|at| format!("r{at}: r{}\n", at + 1)).collect();
+    let definitions: serde_json::Map<String, Value> = (0..30_000)
+        .map(|at| (format!("d{at}"), json!({"items": {"$ref": format!("#/$defs/d{}", at + 1)}})))
+        .collect();
+    let choices: Vec<String> = (0..300_000).map(|at| format!("c{at}")).collect();
+    let hostile = [
+        json!({"grammar": format!("start: r0\n{rules}r30000: \"a\"\n")}),
+        json!({"json": {"$ref": "#/$defs/d0", "$defs": definitions}}),
+        json!({"choice": choices}),
+    ];
+    let good = row("good".to_owned(), 0, &json!({"structured_outputs": {"choice": ["a"]}}));
+    let mut rows = vec![good.clone()];
+    for (at, outputs) in hostile.into_iter().enumerate() {
+        rows.push(row(format!("bad{at}"), at, &json!({ "structured_outputs": outputs })));
+    }
+    let (answers, _) = run(&rows, "");
+    for (name, found) in &answers {
+        match name.as_str() {
+            "good" => assert_eq!(found, &answer(&good)),
+            _ => assert_eq!(found["error"]["code"], "structured_outputs", "{name}"),
+        }
+    }
 }

@@ -15,6 +15,9 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "EngineInfo",
             "config",
             "data_parallel",
+            // Whether JSON is as a schema says: structured output and scorers ask the same.
+            "deep_stack",
+            "json_schema",
             // Every model file is opened in one way.
             "files::read",
             "input_processor",
@@ -91,8 +94,11 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     // Which tokens may come next; knows no logits.
     (
         "crate::engine::structured_output",
-        &["request", "sampler::TokenMask", "sampling_params", "text"],
+        &["deep_stack", "json_schema", "request", "sampler::TokenMask", "sampling_params", "text"],
     ),
+    // Values and schemas; rows, tokens and scorers ask it.
+    ("crate::engine::json_schema", &["deep_stack"]),
+    ("crate::engine::deep_stack", &["machine", "text"]),
     (
         "crate::engine::sequence",
         &[

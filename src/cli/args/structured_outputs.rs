@@ -38,6 +38,10 @@ pub struct StructuredOutputsArgs {
     /// JSON objects have only the keys that their schema names, where it does not say
     #[arg(long = "structured-outputs.disable-additional-properties", hide_short_help = true)]
     pub disable_additional_properties: bool,
+    /// Refuse a schema with keywords that no mask keeps to; without it, finished answers are
+    /// validated
+    #[arg(long = "structured-outputs.strict", hide_short_help = true)]
+    pub strict: bool,
 }
 
 /// The contents of a file, or a text that is no file's name.

@@ -29,6 +29,7 @@ pub(super) fn structured_outputs(
     put("whitespace_pattern", text(&args.whitespace_pattern));
     put("disable_any_whitespace", switch(args.disable_any_whitespace));
     put("disable_additional_properties", switch(args.disable_additional_properties));
+    put("strict", switch(args.strict));
     if fields.is_empty() {
         return Ok(None);
     }

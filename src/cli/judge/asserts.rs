@@ -312,7 +312,7 @@ impl Asked<'_> {
             Some(value @ Value::Object(_)) => Some(value.clone()),
             Some(_) => return Err("`value` is no schema".to_owned()),
         };
-        let schema = schema.map(Schema::new).transpose()?;
+        let schema = schema.map(|schema| Schema::new(schema, &self.patterns.stack)).transpose()?;
         Ok(match (is_whole, schema) {
             (true, None) => Test::Json { is_whole, expected: None },
             (true, Some(schema)) => Test::JsonSchema { is_whole, schema },

@@ -125,7 +125,7 @@ impl Makes<'_> {
                 let schema = self.exact()?.map(|schema| schema.plain().clone());
                 Test::JsonSchema {
                     is_whole: false,
-                    schema: Schema::new(schema.unwrap_or_default())?,
+                    schema: Schema::new(schema.unwrap_or_default(), &self.patterns.stack)?,
                 }
             }
             Scorer::F1 => Test::F1(self.each(|text| Ok(self.patterns.squad(text)))?),

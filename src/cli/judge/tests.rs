@@ -188,8 +188,8 @@ fn a_row_that_cannot_be_judged_says_what_it_lacks() {
         (json!({"type": "contains"}), "assert `contains`: there is no `value`"),
         (json!({"type": "equals", "value": 1, "transform": "x"}), "assert: `transform` is not"),
         (
-            json!({"type": "is-json", "value": {"$anchor": "a"}}),
-            "assert `is-json`: `$anchor` of a JSON schema is not supported",
+            json!({"type": "is-json", "value": {"$ref": "#a"}}),
+            "assert `is-json`: `$ref` leads nowhere: #a",
         ),
         (json!(5), "`assert` is no list of objects"),
     ] {

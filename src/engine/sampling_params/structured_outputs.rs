@@ -17,6 +17,8 @@ pub struct StructuredOutputs {
     pub disable_any_whitespace: bool,
     /// An object has no other keys than its schema's `properties`, where the schema does not say.
     pub disable_additional_properties: bool,
+    /// A schema whose keywords masks do not all keep to is refused, and not validated at the end.
+    pub strict: bool,
 }
 
 /// Exactly one of vLLM's constraints.
@@ -42,7 +44,7 @@ const CONSTRAINTS: [&str; 6] =
 
 impl StructuredOutputs {
     /// What decides the masks beside constraints and tokens: part of a run's fingerprint.
-    pub const BACKEND: &str = "llguidance 1.9.1, limits 2";
+    pub const BACKEND: &str = "llguidance 1.9.1, limits 3, jsonschema 0.61.2";
 
     /// Free choice of everything beside the constraint.
     pub fn new(constraint: Constraint) -> Self {
@@ -51,6 +53,7 @@ impl StructuredOutputs {
             whitespace_pattern: None,
             disable_any_whitespace: false,
             disable_additional_properties: false,
+            strict: false,
         }
     }
 
@@ -84,8 +87,9 @@ impl StructuredOutputs {
                 ("disable_additional_properties", Value::Bool(is_on)) => {
                     outputs.disable_additional_properties = *is_on;
                 }
+                ("strict", Value::Bool(is_on)) => outputs.strict = *is_on,
                 ("whitespace_pattern", _) => return Err(format!("{field}: expected a string")),
-                ("disable_any_whitespace" | "disable_additional_properties", _) => {
+                ("disable_any_whitespace" | "disable_additional_properties" | "strict", _) => {
                     return Err(format!("{field}: expected true or false"));
                 }
                 _ => return Err(format!("{field}: there is no such field")),
@@ -122,7 +126,8 @@ impl StructuredOutputs {
                 return Err(format!("type '{other}' is none of {known}"));
             }
         };
-        Ok(Some(Self::new(constraint)))
+        let strict = value["json_schema"]["strict"] == true;
+        Ok(Some(Self { strict, ..Self::new(constraint) }))
     }
 
     /// Its JSON: what a cache and a fingerprint know it by.
@@ -143,6 +148,7 @@ impl StructuredOutputs {
         for (name, is_on) in [
             ("disable_any_whitespace", self.disable_any_whitespace),
             ("disable_additional_properties", self.disable_additional_properties),
+            ("strict", self.strict),
         ] {
             if is_on {
                 fields.insert(name.to_owned(), json!(true));
@@ -207,6 +213,7 @@ mod tests {
     fn the_object_of_vllm_is_read_and_written() {
         let cases = [
             json!({"json": {"type": "object"}, "disable_any_whitespace": true}),
+            json!({"json": {"type": "object"}, "strict": true}),
             json!({"regex": ""}),
             json!({"choice": ["a", "b"]}),
             json!({"grammar": "start: \"a\""}),
@@ -258,7 +265,8 @@ mod tests {
         let schema = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true,
             "schema": {"type": "integer"}}});
         let integer = Constraint::Json(json!({"type": "integer"}));
-        assert_eq!(read(schema), Ok(Some(StructuredOutputs::new(integer))));
+        let strict = StructuredOutputs { strict: true, ..StructuredOutputs::new(integer) };
+        assert_eq!(read(schema), Ok(Some(strict)));
         let of_object = json!({"type": "json_object", "schema": {"type": "integer"}});
         let integer = Constraint::Json(json!({"type": "integer"}));
         assert_eq!(read(of_object), Ok(Some(StructuredOutputs::new(integer))));

@@ -7,9 +7,12 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-use super::{ebnf, structural_tag, vocabulary};
+use super::relaxed::Relaxed;
+use super::{ebnf, limits, structural_tag, vocabulary};
+use crate::engine::deep_stack::DeepStack;
+use crate::engine::json_schema::Validator;
 use crate::engine::request::{Constraint, RequestError, StructuredOutputs};
-use crate::engine::text::{TextError, Tokenizer, contain};
+use crate::engine::text::{TextError, Tokenizer};
 
 /// Grammars that are kept for other rows.
 const MAX_KEPT: usize = 256;
@@ -20,7 +23,7 @@ const MAX_ITEMS_IN_ROW: usize = 500;
 
 /// What a grammar may cost. Counts, not times: a row's answer does not depend on the machine. Of
 /// these, lexer fuel is spent or not by what a lexer knows already, so only the others decide.
-fn limits() -> ParserLimits {
+fn parser_limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: MAX_ITEMS_IN_ROW,
         step_lexer_fuel: 2_000_000,
@@ -34,6 +37,8 @@ fn limits() -> ParserLimits {
 /// change what another row may cost.
 pub struct Grammar {
     pristine: Matcher,
+    /// What the finished answer is asked, where the masks do not keep to all of the schema.
+    pub(super) validator: Option<Validator>,
 }
 
 impl std::fmt::Debug for Grammar {
@@ -56,8 +61,12 @@ pub struct GrammarCompiler {
     tokenizer: Arc<Tokenizer>,
     eos_token_ids: Vec<u32>,
     /// Made for the first row that has a constraint.
-    factory: OnceLock<Result<ParserFactory, RequestError>>,
+    factory: OnceLock<Result<Arc<ParserFactory>, RequestError>>,
     kept: Mutex<Kept>,
+    /// Where grammars are compiled.
+    compiling: DeepStack,
+    /// Where finished answers are validated: no answer waits for a grammar.
+    validating: Arc<DeepStack>,
 }
 
 /// Grammars by the JSON of their constraints; the oldest go first.
@@ -87,8 +96,8 @@ impl Kept {
 impl GrammarCompiler {
     /// For a model's tokens, any of which `eos_token_ids` end an answer.
     pub fn new(tokenizer: Arc<Tokenizer>, eos_token_ids: Vec<u32>) -> Self {
-        let (factory, kept) = (OnceLock::new(), Mutex::default());
-        Self { tokenizer, eos_token_ids, factory, kept }
+        let (factory, kept, compiling, validating) = Default::default();
+        Self { tokenizer, eos_token_ids, factory, kept, compiling, validating }
     }
 
     /// The grammar of a constraint.
@@ -111,30 +120,82 @@ impl GrammarCompiler {
     }
 
     fn compile_anew(&self, outputs: &StructuredOutputs) -> Compiled {
-        let factory = self.factory.get_or_init(|| self.new_factory()).as_ref();
-        let factory = factory.map_err(RequestError::clone)?;
-        let grammar = self.grammar(outputs).map_err(refused)?;
-        let compile = || Matcher::new(factory.create_parser(grammar));
-        let matcher = contain(compile).ok_or_else(|| refused("the compiler failed on it"))?;
-        if let Some(error) = matcher.get_error() {
-            return Err(refused(error));
+        limits::check(outputs).map_err(refused)?;
+        if outputs.strict
+            && let Constraint::Json(schema) = &outputs.constraint
+        {
+            Relaxed::none(schema).map_err(refused)?;
         }
-        // Some faults show with the first mask only; found here, they name the schema.
-        let mut trial = matcher.deep_clone();
-        if let Err(error) = trial.compute_mask_or_eos() {
-            return Err(refused(error));
-        }
-        Ok(Arc::new(Grammar { pristine: matcher }))
+        let grammar = match &outputs.constraint {
+            Constraint::Json(schema) if !outputs.strict => self.of_schema(outputs, schema)?,
+            _ => {
+                let grammar = self.grammar(outputs).map_err(refused)?;
+                let compiled = self.matcher(grammar)?;
+                let compiled = compiled.map_err(|error| match outputs.strict {
+                    true if Relaxed::default().widen(&error) => refused(format!(
+                        "{}; help: leave out `strict`, and finished answers are validated",
+                        shown(&error)
+                    )),
+                    _ => refused(error),
+                });
+                Grammar { pristine: compiled?, validator: None }
+            }
+        };
+        Ok(Arc::new(grammar))
     }
 
-    fn new_factory(&self) -> Result<ParserFactory, RequestError> {
+    /// Masks keep to the schema; if they cannot, to what is left of it, and the finished answer is
+    /// validated.
+    fn of_schema(
+        &self,
+        outputs: &StructuredOutputs,
+        schema: &Value,
+    ) -> Result<Grammar, RequestError> {
+        let mut relaxed = Relaxed::before(schema);
+        loop {
+            let mut masked = schema_of(outputs, schema);
+            relaxed.unwrap_or_default().apply(&mut masked);
+            let error = match self.matcher(TopLevelGrammar::from_json_schema(masked))? {
+                Ok(pristine) => {
+                    let needs = relaxed.is_some();
+                    let validator =
+                        needs.then(|| Validator::new(schema, &self.validating)).transpose();
+                    let validator = validator.map_err(refused)?;
+                    return Ok(Grammar { pristine, validator });
+                }
+                Err(error) => error,
+            };
+            if !relaxed.get_or_insert_default().widen(&error) {
+                return Err(refused(error));
+            }
+        }
+    }
+
+    /// A matcher with its first mask; the inner error is llguidance's.
+    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Result<Matcher, String>, RequestError> {
+        let factory = self.factory.get_or_init(|| self.new_factory()).as_ref();
+        let factory = Arc::clone(factory.map_err(RequestError::clone)?);
+        let compiled = self.compiling.run(move || {
+            let matcher = Matcher::new(factory.create_parser(grammar));
+            if let Some(error) = matcher.get_error() {
+                return Err(error);
+            }
+            // Some faults show with the first mask only; found here, they name the schema.
+            let mut trial = matcher.deep_clone();
+            trial.compute_mask_or_eos().map_err(|error| error.to_string())?;
+            Ok(matcher)
+        });
+        Ok(compiled.unwrap_or_else(|| Err("the compiler failed on it".to_owned())))
+    }
+
+    fn new_factory(&self) -> Result<Arc<ParserFactory>, RequestError> {
         let tokenizer = Arc::clone(&self.tokenizer);
         let environment = vocabulary::environment(tokenizer, &self.eos_token_ids);
         let environment = environment.map_err(|error: TextError| refused(error))?;
         let mut factory = ParserFactory::new_simple(&environment).map_err(refused)?;
         factory.quiet();
-        *factory.limits_mut() = limits();
-        Ok(factory)
+        *factory.limits_mut() = parser_limits();
+        Ok(Arc::new(factory))
     }
 
     /// What llguidance compiles.
@@ -153,7 +214,9 @@ impl GrammarCompiler {
                 TopLevelGrammar::from_lark(format!("start: {}", quoted.join(" | ")))
             }
             Constraint::Grammar(text) if ebnf::is_ebnf(text) => {
-                TopLevelGrammar::from_lark(ebnf::to_lark(text)?)
+                let lark = ebnf::to_lark(text)?;
+                limits::check_grammar(&lark)?;
+                TopLevelGrammar::from_lark(lark)
             }
             Constraint::Grammar(text) => TopLevelGrammar::from_lark(text.clone()),
             Constraint::StructuralTag(tag) => {
@@ -162,7 +225,9 @@ impl GrammarCompiler {
                     id.is_some_and(|id| self.tokenizer.is_special(id))
                 };
                 let schema = |schema: &Value| schema_of(outputs, schema);
-                TopLevelGrammar::from_lark(structural_tag::to_lark(tag, is_special, &schema)?)
+                let lark = structural_tag::to_lark(tag, is_special, &schema)?;
+                limits::check_grammar(&lark)?;
+                TopLevelGrammar::from_lark(lark)
             }
         })
     }

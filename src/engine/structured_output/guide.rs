@@ -7,6 +7,7 @@ use llguidance::toktrie::SimpleVob;
 
 use super::compiler::{Grammar, shown};
 use super::thinking::{Thinking, Thought};
+use crate::engine::json_schema::Verdict;
 use crate::engine::request::RequestError;
 use crate::engine::sampler::TokenMask;
 
@@ -36,6 +37,8 @@ pub struct Guide {
     mask: Option<Mask>,
     /// Output tokens that it has taken in.
     num_accepted: usize,
+    /// Output tokens before the answer: its thinking.
+    answer_start: usize,
     /// Why there is no mask, and after how many output tokens.
     error: Option<(usize, RequestError)>,
 }
@@ -103,6 +106,7 @@ impl Guide {
             form: guidance.grammar.as_ref().map(form),
             mask: None,
             num_accepted: 0,
+            answer_start: 0,
             error: None,
         }
     }
@@ -180,6 +184,7 @@ impl Guide {
             let answers = thought.opening().is_some_and(|opening| opening != token_id);
             if answers || thought.accept(token_id) {
                 self.thinking = None;
+                self.answer_start = self.num_accepted - usize::from(answers);
             }
             if !answers {
                 return;
@@ -206,6 +211,30 @@ impl Guide {
             (Some(_), Some(_)) => false,
             (None, Some(form)) => form.is_complete(),
         }
+    }
+
+    /// How many tokens of the output come before the answer.
+    pub fn answer_start(&self) -> usize {
+        self.answer_start
+    }
+
+    /// Why a finished answer is an error: it is not as the schema says, in what no mask keeps to.
+    pub fn mismatch(&self, answer: &str) -> Option<RequestError> {
+        let validator = self.form.as_ref()?.grammar.validator.as_ref()?;
+        let verdict = match serde_json::from_str(answer.trim()) {
+            Ok(value) => validator.judge(value),
+            Err(error) => Verdict::Invalid(error.to_string()),
+        };
+        let what = match verdict {
+            Verdict::Valid => return None,
+            Verdict::Invalid(what) => format!("the answer does not match the schema: {what}"),
+            Verdict::TooMuch(what) => format!("the answer cannot be validated: {what}"),
+        };
+        let message = format!(
+            "{what}; help: this schema has keywords that are validated at the end and not masked: \
+             write it without them, or use another seed; the answer: {answer}"
+        );
+        Some(RequestError::new("schema_mismatch", message))
     }
 
     /// Whether tokens, as a whole answer, match the grammar; true without one. For texts that were

@@ -6,11 +6,18 @@
 //! step             Guide of a sequence: deep copy, mask -> logits -> token -> accepted
 //! ```
 //!
+//! A schema that masks cannot keep to as a whole is relaxed for them (`relaxed`), and the finished
+//! answer is validated against the schema itself (`engine/json_schema`).
+//!
 //! A mask is a function of the grammar's text, the tokens' bytes and the row's own tokens.
 
 mod compiler;
 mod ebnf;
 mod guide;
+mod limits;
+mod relaxed;
+#[cfg(test)]
+mod schema_tests;
 mod structural_tag;
 #[cfg(test)]
 mod tests;

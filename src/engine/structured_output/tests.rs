@@ -9,7 +9,7 @@ use super::{GrammarCompiler, Guidance, Guide, Thinking};
 use crate::engine::request::{RequestError, StructuredOutputs};
 use crate::engine::text::Tokenizer;
 
-struct Model {
+pub(super) struct Model {
     tokenizer: Arc<Tokenizer>,
     compiler: GrammarCompiler,
     eos: u32,
@@ -24,17 +24,17 @@ impl Model {
         Self { tokenizer, compiler, eos }
     }
 
-    fn demo() -> Self {
+    pub(super) fn demo() -> Self {
         Self::of("demo")
     }
 
-    fn guide(&self, outputs: Value) -> Result<Guide, RequestError> {
+    pub(super) fn guide(&self, outputs: Value) -> Result<Guide, RequestError> {
         let outputs = StructuredOutputs::from_json(&outputs).expect("a constraint");
         let grammar = Some(self.compiler.compile(&outputs.into())?);
         Ok(Guide::new(&Guidance { grammar, thinking: None }, &[5]))
     }
 
-    fn ids(&self, text: &str) -> Vec<u32> {
+    pub(super) fn ids(&self, text: &str) -> Vec<u32> {
         self.tokenizer.encode_inside(text).expect("it can be encoded")
     }
 
@@ -352,9 +352,14 @@ fn what_does_not_compile_is_an_error_row_that_says_why() {
     let cases = [
         (json!({"regex": "(a"}), "regex"),
         (json!({"regex": "(?=a)b"}), "look"),
-        (json!({"json": {"not": {}}}), "not"),
+        (json!({"json": {"not": {}}, "strict": true}), "not"),
+        (json!({"json": {"not": {"pattern": "a(?=b)c"}}}), "pattern"),
+        (json!({"json": {"not": {"$ref": "#"}}}), "refers to itself"),
         (json!({"json": {"$ref": "http://example.com/x"}}), "example.com"),
-        (json!({"json": {"oneOf": [{"minimum": 1}, {"maximum": 3}]}}), "write anyOf"),
+        (
+            json!({"json": {"oneOf": [{"minimum": 1}, {"maximum": 3}]}, "strict": true}),
+            "write anyOf",
+        ),
         (json!({"json": {"$ref": "#"}}), ""),
         (json!({"json": {"type": "integer", "minimum": 3, "maximum": 1}}), ""),
         (json!({"grammar": "start: undefined_rule"}), "undefined_rule"),

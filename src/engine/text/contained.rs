@@ -9,7 +9,7 @@ pub fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Crates that run within `contain` only: what models and files bring is read and run by them.
-const CONTAINED: [&str; 15] = [
+const CONTAINED: [&str; 19] = [
     "minijinja-",
     "parquet-",
     // What the parquet crate cuts pages with.
@@ -26,6 +26,10 @@ const CONTAINED: [&str; 15] = [
     "derivre-",
     "toktrie-",
     "referencing-",
+    "jsonschema-",
+    "fraction-",
+    "num-bigint-",
+    "num-rational-",
 ];
 
 /// Whether a panic at this place is caught and becomes an error row: a panic hook should let it

@@ -1,324 +1,44 @@
-//! JSON Schema: the keywords of draft 2020-12 that say what a value is, and those of older drafts
-//! that mean the same. A schema with another keyword is refused by name, so that none is passed
-//! over. Patterns are matched in linear time.
+//! JSON Schema: whether a value is as the expected schema says. What the validator does not know,
+//! and what takes more work than it may, is refused by name.
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::sync::Arc;
 
-use regex::Regex;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::json::equal;
-use crate::cli::judge::settings::pattern;
+use crate::engine::deep_stack::DeepStack;
+use crate::engine::json_schema::{Validator, Verdict};
 
-/// How deep references may lead, and how often a schema is asked in all: one that refers to itself
-/// may have no end.
-const MAX_DEPTH: usize = 128;
-const MAX_STEPS: u32 = 1 << 20;
-
-/// Keywords that say nothing of a value. `format` is one by default since draft 2019-09.
-const ANNOTATIONS: [&str; 13] = [
-    "$schema",
-    "$id",
-    "$comment",
-    "$defs",
-    "definitions",
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "format",
-];
-
-/// Keywords with one schema, with a list of them, and with an object of them.
-const OF_ONE: [&str; 8] =
-    ["not", "if", "then", "else", "additionalProperties", "propertyNames", "contains", "items"];
-const OF_LIST: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-const OF_OBJECT: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-
-/// Keywords with a number of things.
-const COUNTS: [&str; 8] = [
-    "minLength",
-    "maxLength",
-    "minItems",
-    "maxItems",
-    "minProperties",
-    "maxProperties",
-    "minContains",
-    "maxContains",
-];
-
-/// Keywords with a number.
-const NUMBERS: [&str; 5] =
-    ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
-
-/// A schema whose every keyword is known.
+/// A schema that compiles.
 #[derive(Debug)]
-pub struct Schema {
-    root: Value,
-    patterns: HashMap<String, Regex>,
-}
+pub struct Schema(Validator);
 
 impl Schema {
-    /// Looks at every keyword.
+    /// Of a row.
     ///
     /// # Errors
-    /// One is not supported or has a value that it cannot have, or a reference leads nowhere.
-    pub fn new(root: Value) -> Result<Self, String> {
-        let mut schema = Self { root: Value::Null, patterns: HashMap::new() };
-        check(&root, &root, &mut schema.patterns)?;
-        schema.root = root;
-        Ok(schema)
+    /// It is no schema, a reference leads nowhere, or it may take too much work.
+    pub fn new(root: Value, stack: &Arc<DeepStack>) -> Result<Self, String> {
+        if !root.is_object() && !root.is_boolean() {
+            return Err(format!("{root} is no schema"));
+        }
+        Validator::new(&root, stack).map(Self)
     }
 
-    /// Whether a value is as the schema says.
+    /// Whether a value is as the schema says; not, where that takes more steps than it may.
     pub fn holds(&self, value: &Value) -> bool {
-        self.is_valid(&self.root, value, (0, &Cell::new(0)))
+        self.0.judge(value.clone()) == Verdict::Valid
     }
-
-    fn is_valid(&self, schema: &Value, value: &Value, (depth, steps): (usize, &Cell<u32>)) -> bool {
-        let keywords = match schema {
-            Value::Object(keywords) => keywords,
-            other => return *other != Value::Bool(false),
-        };
-        steps.set(steps.get() + 1);
-        if depth > MAX_DEPTH || steps.get() > MAX_STEPS {
-            return false;
-        }
-        let valid =
-            |schema: &Value, value: &Value| self.is_valid(schema, value, (depth + 1, steps));
-        let each = |(name, argument): (&String, &Value)| match (name.as_str(), argument) {
-            ("$ref", Value::String(to)) => {
-                found(&self.root, to).is_some_and(|schema| valid(schema, value))
-            }
-            ("type", Value::Array(names)) => names.iter().any(|name| is_of_type(value, name)),
-            ("type", name) => is_of_type(value, name),
-            ("enum", Value::Array(values)) => values.iter().any(|other| equal(value, other)),
-            ("const", other) => equal(value, other),
-            ("allOf", Value::Array(all)) => all.iter().all(|schema| valid(schema, value)),
-            ("anyOf", Value::Array(any)) => any.iter().any(|schema| valid(schema, value)),
-            ("oneOf", Value::Array(one)) => {
-                one.iter().filter(|schema| valid(schema, value)).count() == 1
-            }
-            ("not", schema) => !valid(schema, value),
-            ("if", schema) => {
-                let name = if valid(schema, value) { "then" } else { "else" };
-                keywords.get(name).is_none_or(|schema| valid(schema, value))
-            }
-            (name, argument) => match value {
-                Value::Number(_) => is_number(name, argument, value),
-                Value::String(text) => self.is_text(name, argument, text),
-                Value::Array(items) => is_list(keywords, name, items, &valid),
-                Value::Object(fields) => self.is_object(keywords, name, fields, &valid),
-                Value::Null | Value::Bool(_) => true,
-            },
-        };
-        keywords.iter().all(each)
-    }
-
-    fn is_text(&self, name: &str, argument: &Value, text: &str) -> bool {
-        match (name, argument) {
-            ("minLength" | "maxLength", _) => is_count(name, argument, text.chars().count()),
-            ("pattern", Value::String(pattern)) => self.matches(pattern, text),
-            _ => true,
-        }
-    }
-
-    fn is_object(
-        &self,
-        keywords: &Map<String, Value>,
-        name: &str,
-        fields: &Map<String, Value>,
-        valid: &dyn Fn(&Value, &Value) -> bool,
-    ) -> bool {
-        let argument = &keywords[name];
-        match (name, argument) {
-            ("required", Value::Array(names)) => {
-                names.iter().filter_map(Value::as_str).all(|name| fields.contains_key(name))
-            }
-            ("minProperties" | "maxProperties", _) => is_count(name, argument, fields.len()),
-            ("properties", Value::Object(schemas)) => schemas
-                .iter()
-                .all(|(name, schema)| fields.get(name).is_none_or(|value| valid(schema, value))),
-            ("patternProperties", Value::Object(schemas)) => {
-                schemas.iter().all(|(name, schema)| {
-                    let matching = fields.iter().filter(|(field, _)| self.matches(name, field));
-                    matching.into_iter().all(|(_, value)| valid(schema, value))
-                })
-            }
-            ("additionalProperties", schema) => {
-                let named = |name: &str, field: &String| match keywords.get(name) {
-                    Some(Value::Object(schemas)) if name == "properties" => {
-                        schemas.contains_key(field)
-                    }
-                    Some(Value::Object(schemas)) => {
-                        schemas.keys().any(|pattern| self.matches(pattern, field))
-                    }
-                    _ => false,
-                };
-                let is_other = |field: &String| {
-                    !named("properties", field) && !named("patternProperties", field)
-                };
-                let others = fields.iter().filter(|(field, _)| is_other(field));
-                others.into_iter().all(|(_, value)| valid(schema, value))
-            }
-            ("propertyNames", schema) => {
-                fields.keys().all(|name| valid(schema, &Value::from(name.as_str())))
-            }
-            _ => true,
-        }
-    }
-
-    fn matches(&self, pattern: &str, text: &str) -> bool {
-        self.patterns.get(pattern).is_some_and(|pattern| pattern.is_match(text))
-    }
-}
-
-fn is_list(
-    keywords: &Map<String, Value>,
-    name: &str,
-    items: &[Value],
-    valid: &dyn Fn(&Value, &Value) -> bool,
-) -> bool {
-    let argument = &keywords[name];
-    let of_places = match keywords.get("prefixItems") {
-        Some(Value::Array(schemas)) => schemas.len(),
-        _ => 0,
-    };
-    match (name, argument) {
-        ("minItems" | "maxItems", _) => is_count(name, argument, items.len()),
-        ("uniqueItems", Value::Bool(true)) => {
-            let mut seen = items.iter().enumerate();
-            seen.all(|(at, item)| !items[..at].iter().any(|other| equal(item, other)))
-        }
-        ("prefixItems", Value::Array(schemas)) => {
-            schemas.iter().zip(items).all(|(schema, item)| valid(schema, item))
-        }
-        ("items", schema) => items.iter().skip(of_places).all(|item| valid(schema, item)),
-        ("contains", schema) => {
-            let count = items.iter().filter(|item| valid(schema, item)).count();
-            let least = keywords.get("minContains").and_then(Value::as_u64).unwrap_or(1);
-            let most = keywords.get("maxContains").and_then(Value::as_u64).unwrap_or(u64::MAX);
-            (least..=most).contains(&(count as u64))
-        }
-        _ => true,
-    }
-}
-
-fn is_number(name: &str, argument: &Value, value: &Value) -> bool {
-    let (Some(limit), Some(number)) = (argument.as_f64(), value.as_f64()) else { return true };
-    match name {
-        "minimum" => number >= limit,
-        "maximum" => number <= limit,
-        "exclusiveMinimum" => number > limit,
-        "exclusiveMaximum" => number < limit,
-        "multipleOf" => is_multiple(number, limit),
-        _ => true,
-    }
-}
-
-/// A quotient that is whole, but for the rounding of decimal fractions: 0.3 is three times 0.1.
-fn is_multiple(number: f64, of: f64) -> bool {
-    let quotient = number / of;
-    (quotient - quotient.round()).abs() <= 1e-9 * quotient.abs().max(1.0)
-}
-
-fn is_count(name: &str, argument: &Value, count: usize) -> bool {
-    let limit = argument.as_u64().unwrap_or(0);
-    if name.starts_with("min") { count as u64 >= limit } else { count as u64 <= limit }
-}
-
-fn is_of_type(value: &Value, name: &Value) -> bool {
-    match name.as_str().unwrap_or_default() {
-        "null" => value.is_null(),
-        "boolean" => value.is_boolean(),
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "string" => value.is_string(),
-        "number" => value.is_number(),
-        // 1.0 is an integer.
-        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
-        _ => false,
-    }
-}
-
-/// What a reference within the schema leads to.
-fn found<'a>(root: &'a Value, to: &str) -> Option<&'a Value> {
-    root.pointer(to.strip_prefix('#')?)
-}
-
-/// Looks at a schema and those within it.
-fn check(
-    schema: &Value,
-    root: &Value,
-    patterns: &mut HashMap<String, Regex>,
-) -> Result<(), String> {
-    let keywords = match schema {
-        Value::Object(keywords) => keywords,
-        Value::Bool(_) => return Ok(()),
-        other => return Err(format!("{other} is no schema")),
-    };
-    for (name, argument) in keywords {
-        let wrong = || Err(format!("the schema's `{name}` cannot be {argument}"));
-        match (name.as_str(), argument) {
-            (name, argument) if OF_ONE.contains(&name) => check(argument, root, patterns)?,
-            (name, Value::Array(schemas)) if OF_LIST.contains(&name) && !schemas.is_empty() => {
-                schemas.iter().try_for_each(|schema| check(schema, root, patterns))?;
-            }
-            (name, Value::Object(schemas)) if OF_OBJECT.contains(&name) => {
-                for (key, schema) in schemas {
-                    if name == "patternProperties" {
-                        patterns.insert(key.clone(), pattern(key)?);
-                    }
-                    check(schema, root, patterns)?;
-                }
-            }
-            (name, _) if COUNTS.contains(&name) && argument.as_f64().is_some_and(is_whole) => {}
-            ("multipleOf", number) if number.as_f64().is_none_or(|number| number <= 0.0) => {
-                return wrong();
-            }
-            (name, Value::Number(_)) if NUMBERS.contains(&name) => {}
-            ("pattern", Value::String(text)) => {
-                patterns.insert(text.clone(), pattern(text)?);
-            }
-            ("uniqueItems", Value::Bool(_)) | ("enum", Value::Array(_)) | ("const", _) => {}
-            ("required", Value::Array(names)) if names.iter().all(Value::is_string) => {}
-            ("type", Value::Array(names)) if names.iter().all(is_type) => {}
-            ("type", name) if is_type(name) => {}
-            ("$ref", Value::String(to)) => {
-                if found(root, to).is_none() {
-                    return Err(format!("the schema's `$ref` leads nowhere: {to}"));
-                }
-            }
-            (name, _) if ANNOTATIONS.contains(&name) && !OF_OBJECT.contains(&name) => {}
-            (known, _) if is_keyword(known) => return wrong(),
-            _ => return Err(format!("`{name}` of a JSON schema is not supported")),
-        }
-    }
-    Ok(())
-}
-
-fn is_whole(number: f64) -> bool {
-    number >= 0.0 && number.fract() == 0.0
-}
-
-fn is_type(name: &Value) -> bool {
-    const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "string", "number", "integer"];
-    name.as_str().is_some_and(|name| TYPES.contains(&name))
-}
-
-fn is_keyword(name: &str) -> bool {
-    let others = ["pattern", "uniqueItems", "enum", "required", "type", "$ref"];
-    let lists: [&[&str]; 6] = [&OF_LIST, &OF_OBJECT, &COUNTS, &NUMBERS, &others, &ANNOTATIONS];
-    lists.iter().any(|list| list.contains(&name))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn schema(root: Value) -> Result<Schema, String> {
+        Schema::new(root, &Arc::default())
+    }
 
     /// Schemas and values of the tests' file, judged by Python's `jsonschema`.
     #[test]
@@ -326,36 +46,135 @@ mod tests {
         let text = include_str!("../../../../testdata/eval_vectors.json");
         let vectors: Value = serde_json::from_str(text).unwrap();
         for vector in vectors["schemas"].as_array().unwrap() {
-            let schema = Schema::new(vector["schema"].clone()).unwrap();
+            let asked = schema(vector["schema"].clone()).unwrap();
             for (value, valid) in
                 vector["values"].as_array().unwrap().iter().map(|pair| (&pair[0], &pair[1]))
             {
-                assert_eq!(schema.holds(value), *valid, "{} {value}", vector["schema"]);
+                assert_eq!(asked.holds(value), *valid, "{} {value}", vector["schema"]);
             }
+        }
+    }
+
+    /// Values by Python's jsonschema 4.26, each the first valid and the second not.
+    #[test]
+    fn what_the_other_judge_refused_is_looked_at() {
+        let cases = [
+            (
+                json!({"properties": {"a": {}}, "unevaluatedProperties": false}),
+                r#"{"a":1}"#,
+                r#"{"b":1}"#,
+            ),
+            (json!({"prefixItems": [{}], "unevaluatedItems": false}), "[1]", "[1,2]"),
+            (json!({"dependentRequired": {"a": ["b"]}}), r#"{"a":1,"b":2}"#, r#"{"a":1}"#),
+            (
+                json!({"$schema": "http://json-schema.org/draft-07/schema#",
+                    "dependencies": {"a": ["b"]}}),
+                r#"{"b":1}"#,
+                r#"{"a":1}"#,
+            ),
+            (json!({"$ref": "#x", "$defs": {"x": {"$anchor": "x", "type": "null"}}}), "null", "1"),
+            (
+                json!({"$id": "https://a.b/c", "$ref": "d", "$defs": {"x": {"$id": "d", "const": 1}}}),
+                "1.0",
+                "2",
+            ),
+            (
+                json!({"$dynamicAnchor": "n", "type": "object",
+                    "additionalProperties": {"$dynamicRef": "#n"}}),
+                r#"{"a":{"b":{}}}"#,
+                r#"{"a":{"b":1}}"#,
+            ),
+            (
+                json!({"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1,
+                    "exclusiveMinimum": true}),
+                "2",
+                "1",
+            ),
+            (json!({"pattern": "^(a($|/))*$"}), "\"a/a\"", "\"aa\""),
+            (json!({"uniqueItems": true}), "[1,2]", "[1,1.0]"),
+            (json!({"multipleOf": 0.01}), "4.35", "4.351"),
+            (json!({"format": "email", "type": "string"}), "\"no mail\"", "1"),
+        ];
+        for (root, valid, wrong) in cases {
+            let asked = schema(root.clone()).unwrap();
+            let holds = |text: &str| asked.holds(&serde_json::from_str(text).unwrap());
+            assert!(holds(valid) && !holds(wrong), "{root}");
         }
     }
 
     #[test]
     fn what_is_not_looked_at_is_refused() {
+        let two = json!({"$dynamicRef": "#a", "$defs": {"x": {"$dynamicAnchor": "a"},
+            "y": {"$id": "y", "$dynamicAnchor": "a"}}});
         let cases = [
-            (r#"{"unevaluatedProperties": false}"#, "`unevaluatedProperties` of a JSON schema is"),
-            (r#"{"properties": {"a": {"$dynamicRef": "a"}}}"#, "`$dynamicRef` of a JSON schema is"),
-            (r#"{"type": "text"}"#, "the schema's `type` cannot be \"text\""),
-            (r#"{"minimum": "1"}"#, "the schema's `minimum` cannot be \"1\""),
-            (r#"{"maxItems": -1}"#, "the schema's `maxItems` cannot be -1"),
-            (r##"{"$ref": "#/$defs/a"}"##, "the schema's `$ref` leads nowhere: #/$defs/a"),
-            (r#"{"$ref": "https://a.b/c"}"#, "the schema's `$ref` leads nowhere: https://a.b/c"),
-            (r#"{"pattern": "(?=a)"}"#, "`(?=a)` is no regular expression"),
-            (r#"{"items": [{}]}"#, "[{}] is no schema"),
-            ("5", "5 is no schema"),
+            (json!({"type": "text"}), "/type"),
+            (json!({"minimum": "1"}), "/minimum"),
+            (json!({"maxItems": -1}), "/maxItems"),
+            (json!({"$ref": "#/$defs/a"}), "`$ref` leads nowhere: #/$defs/a"),
+            (json!({"$ref": "https://a.b/c"}), "https://a.b/c"),
+            (json!({"pattern": "a(?=b)c"}), "/pattern"),
+            (json!({"pattern": r"(\w{1,900}x){1,900}"}), "states"),
+            (json!({"patternProperties": {"(a{0,1000}){0,1000}": {}}}), "states"),
+            (json!({"items": [{}]}), "/items"),
+            (json!(5), "5 is no schema"),
+            (two, "`$dynamicRef` to #a may lead to several places"),
         ];
-        for (schema, expected) in cases {
-            let error = Schema::new(serde_json::from_str(schema).unwrap()).unwrap_err();
-            assert!(error.starts_with(expected), "{schema}: {error}");
+        for (root, part) in cases {
+            let error = schema(root.clone()).expect_err(&root.to_string());
+            assert!(error.contains(part), "{root}: {error}");
         }
-        for endless in [r##"{"$ref": "#"}"##, r##"{"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}"##] {
-            let endless: Value = serde_json::from_str(endless).unwrap();
-            assert!(!Schema::new(endless).unwrap().holds(&Value::Null));
+    }
+
+    /// Each layer asks the one below twice: 2^40 steps, whatever asks, and however it refers.
+    #[test]
+    fn bombs_are_refused_by_counts() {
+        for keyword in ["allOf", "anyOf", "oneOf"] {
+            let layer = |at: usize| {
+                let below = json!({"$ref": format!("#/$defs/l{}", at + 1)});
+                (format!("l{at}"), json!({keyword: [below, below]}))
+            };
+            let mut layers: serde_json::Map<String, Value> = (0..40).map(layer).collect();
+            layers.insert("l40".to_owned(), json!({}));
+            let bomb = json!({"$ref": "#/$defs/l0", "$defs": layers});
+            assert!(schema(bomb).unwrap_err().contains("steps"), "{keyword}");
         }
+        for endless in [
+            json!({"$ref": "#"}),
+            json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}),
+            json!({"not": {"$ref": "#"}}),
+            json!({"$id": "http://a/", "if": {"$ref": "http://a/"}}),
+            json!({"$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}),
+        ] {
+            assert!(schema(endless).unwrap_err().contains("refers to itself"));
+        }
+    }
+
+    /// Schemas that are fine, and values that take too many steps by them.
+    #[test]
+    fn values_that_take_too_much_work_are_not_valid() {
+        let doubled = json!({"$defs": {"l": {"items": {"allOf": [{"$ref": "#/$defs/l"},
+            {"$ref": "#/$defs/l"}]}}}, "$ref": "#/$defs/l"});
+        let nested = |levels: usize| {
+            let text = "[".repeat(levels) + &"]".repeat(levels);
+            serde_json::from_str::<Value>(&text).unwrap()
+        };
+        let doubled = schema(doubled).unwrap();
+        assert!(doubled.holds(&nested(10)) && !doubled.holds(&nested(60)));
+        let looks_back = json!({"$defs": {"l": {"allOf": [{"properties": {"a": {"$ref": "#/$defs/l"}},
+            "unevaluatedProperties": false}], "unevaluatedProperties": false}}, "$ref": "#/$defs/l"});
+        let looks_back = schema(looks_back).unwrap();
+        let deep = |levels: usize| {
+            let text = "{\"a\":".repeat(levels) + "{}" + &"}".repeat(levels);
+            serde_json::from_str::<Value>(&text).unwrap()
+        };
+        assert!(looks_back.holds(&deep(3)));
+        looks_back.holds(&deep(120));
+        let pattern = schema(json!({"pattern": "a{0,1000}b"})).unwrap();
+        let long = json!("a".repeat(1_000_000));
+        for quick in ["[a-z]*b", "a+b", "(a*)*b", "a*a*a*a*b"] {
+            let asked = schema(json!({ "pattern": quick })).unwrap();
+            assert!(!asked.holds(&long), "{quick}");
+        }
+        assert!(pattern.holds(&json!("aab")) && !pattern.holds(&json!("a".repeat(5_000_000))));
     }
 }

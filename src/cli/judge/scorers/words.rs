@@ -1,8 +1,11 @@
 //! How texts are normalized, and how they become words.
 
+use std::sync::Arc;
+
 use regex::Regex;
 
 use crate::cli::judge::settings::Normalize;
+use crate::engine::deep_stack::DeepStack;
 
 /// Patterns that several scorers need, compiled once for a run.
 #[derive(Debug)]
@@ -12,6 +15,8 @@ pub struct Patterns {
     pub(super) bleu: [(Regex, &'static str); 4],
     /// How an answer gives a letter, the surest form first.
     pub(super) letters: [Regex; 4],
+    /// Where the schemas of rows are compiled and asked.
+    pub stack: Arc<DeepStack>,
 }
 
 impl Default for Patterns {
@@ -32,6 +37,7 @@ impl Default for Patterns {
                 r"^\W*([A-Ja-j])\W*$",
             ]
             .map(compiled),
+            stack: Arc::default(),
         }
     }
 }
