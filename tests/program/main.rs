@@ -11,6 +11,7 @@ mod diff;
 mod embed;
 mod ended;
 mod eval;
+mod file_names;
 mod flags;
 mod hostile_input;
 mod hostile_model;
