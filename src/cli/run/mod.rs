@@ -211,6 +211,7 @@ fn ledger_options(config: &RunConfig, flags: FlagFiles) -> LedgerOptions {
         read: inputs(&config.input.sources),
         overwrite: config.output.overwrite,
         retry_failed: config.output.retry_failed,
+        has_no_rows: false,
     }
 }
 
