@@ -21,12 +21,12 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
-use args::{Command, ParseError, Parsed, PoolingFlags, RunArgs, Settings};
+use args::{Command, FlagFiles, ParseError, Parsed, PoolingFlags, RunArgs, Settings};
 use commands::{bench, check, completions, diff, eval, man, merge, plan};
 use input::row::Task;
 use terminal::console::Console;
 use terminal::display::DisplayArgs;
-use terminal::error::{CliError, sanitized};
+use terminal::error::{CliError, is_lack, sanitized};
 use terminal::exit::Exit;
 use terminal::style::{Environment, Style};
 
@@ -45,8 +45,15 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         return exit;
     }
     let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let Parsed { command, settings } = match args::parse(&argv, &variables) {
+    if let Err(error) = run::signals::survive_limits() {
+        return said(&CliError::from_signals(&error));
+    }
+    let Parsed { command, settings, files } = match args::parse(&argv, &variables) {
         Ok(parsed) => parsed,
+        // A file that a flag names is read while flags are.
+        Err(ParseError::Usage(error)) if is_lack(&error.to_string()) => {
+            return said(&CliError::from_machine(error.to_string()));
+        }
         Err(ParseError::Usage(error)) => {
             // Nobody listening is no reason to fail: `--help | head`.
             let _ = error.print();
@@ -57,32 +64,29 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             return console.end(Err(error));
         }
     };
-    if let Err(error) = run::signals::fail_at_file_size_limit() {
-        return said(&CliError::from_signals(&error));
-    }
     match command {
         Command::Run(args) => {
-            shown(&args.display.clone(), &settings, |console| run::run(*args, console, load))
+            shown(&args.display.clone(), &settings, |console| run::run(*args, files, console, load))
         }
-        Command::Eval(args) => {
-            shown(&args.run.display.clone(), &settings, |console| eval::run(*args, console, load))
-        }
-        Command::Embed(args) => pooled(Task::Embed, args.into_run(), &settings),
-        Command::Classify(args) => pooled(Task::Classify, args.into_run(), &settings),
-        Command::Reward(args) => pooled(Task::Reward, args.into_run(), &settings),
-        Command::Score(args) => pooled(Task::Score, args.into_run(), &settings),
-        Command::Rerank(args) => pooled(Task::Rerank, args.into_run(), &settings),
+        Command::Eval(args) => shown(&args.run.display.clone(), &settings, |console| {
+            eval::run(*args, files, console, load)
+        }),
+        Command::Embed(args) => pooled(Task::Embed, args.into_run(), files, &settings),
+        Command::Classify(args) => pooled(Task::Classify, args.into_run(), files, &settings),
+        Command::Reward(args) => pooled(Task::Reward, args.into_run(), files, &settings),
+        Command::Score(args) => pooled(Task::Score, args.into_run(), files, &settings),
+        Command::Rerank(args) => pooled(Task::Rerank, args.into_run(), files, &settings),
         Command::Bench(args) => {
-            shown(&args.display.clone(), &settings, |console| bench::run(*args, console))
+            shown(&args.display.clone(), &settings, |console| bench::run(*args, files, console))
         }
         Command::Plan(args) => {
-            shown(&args.run.display.clone(), &settings, |console| plan::run(*args, console))
+            shown(&args.run.display.clone(), &settings, |console| plan::run(*args, files, console))
         }
         Command::Check(args) => {
             shown(&args.display.clone(), &settings, |console| check::run(*args, console))
         }
         Command::Merge(args) => {
-            shown(&args.display.resolved(), &settings, |console| merge::run(&args, console))
+            shown(&args.display.resolved(), &settings, |console| merge::run(&args, files, console))
         }
         Command::Diff(args) => {
             shown(&args.display.resolved(), &settings, |console| diff::run(&args, console))
@@ -93,9 +97,14 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
 }
 
 /// A command of pooling models.
-fn pooled(task: Task, flags: (RunArgs, PoolingFlags), settings: &Settings) -> Exit {
+fn pooled(
+    task: Task,
+    flags: (RunArgs, PoolingFlags),
+    files: FlagFiles,
+    settings: &Settings,
+) -> Exit {
     let display = flags.0.display.clone();
-    shown(&display, settings, |console| run::pool(task, flags, console))
+    shown(&display, settings, |console| run::pool(task, flags, files, console))
 }
 
 /// A command with a console: what ends it is shown there.
@@ -151,6 +160,7 @@ fn printed(result: io::Result<()>) -> Exit {
 
 /// Says what ended a command that has no console.
 fn said(error: &CliError) -> Exit {
+    let error = error.clone().or_of_machine();
     if error.exit != Exit::BrokenPipe {
         let _ = writeln!(io::stderr(), "{}", error.render(Style::plain()));
     }

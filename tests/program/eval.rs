@@ -451,7 +451,7 @@ fn what_cannot_be_reported_is_refused_before_the_run() {
         ("out.parquet", &[], "rows with verdicts are written as JSON lines"),
         ("out.jsonl", &["--errors", "e.jsonl"], "--errors: the report is made of one file"),
         ("out.jsonl", &["--report", "r.pdf"], "its name ends with none of "),
-        ("out.jsonl", &["--report", &nowhere], "there is no folder"),
+        ("out.jsonl", &["--report", &nowhere], "no such folder"),
         ("out.jsonl", &["--report", "r.md", "--report", "./r.md"], "--report"),
         ("out.json", &["--report", &evals.path("out.json")], "--out"),
         ("out.jsonl", &["--scorer", "exact,best"], "there is no scorer `best`"),

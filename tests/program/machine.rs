@@ -89,3 +89,86 @@ fn a_long_context_takes_no_memory_of_short_texts() {
     assert!(lines[1]["usage"]["prompt_tokens"].as_u64().unwrap() > 100, "{}", lines[1]["usage"]);
     assert!(lines.iter().all(|line| line["embedding"].is_array()));
 }
+
+/// Every command that reads or writes files, over one row.
+const COMMANDS: [&str; 13] = [
+    "run -m ROOT/golden/opt -i in.jsonl -o OUT --max-tokens 2",
+    "run -m ROOT/golden/opt -i in.jsonl --max-tokens 2 --structured-outputs.json schema.json",
+    "eval -m ROOT/golden/opt -i in.jsonl -o OUT --max-tokens 2 --report OUT.report.json",
+    "eval --rescore then.jsonl -o OUT --scorer exact",
+    "embed -m ROOT/golden_embeddings/bert -i in.jsonl -o OUT",
+    "reward -m ROOT/golden_classifiers/qwen2_steps -i in.jsonl -o OUT",
+    "score -m ROOT/golden_embeddings/bert -i pairs.jsonl -o OUT",
+    "rerank -m ROOT/golden_embeddings/bert -i queries.jsonl -o OUT",
+    "plan -m ROOT/golden/opt -i in.jsonl --sample-seconds 0",
+    "bench -m ROOT/golden/opt --num-prompts 1 --input-len 4 --output-len 2",
+    "check in.jsonl",
+    "merge s0.jsonl s1.jsonl -o OUT",
+    "diff s0.jsonl s1.jsonl",
+];
+
+/// Runs each command under a limit of the shell; hands over how it ended and what it said.
+fn under_limits(limits: &[String], check: &mut dyn FnMut(Option<i32>, &str, &str)) {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
+    let judged = "{\"prompt\":\"a\",\"response\":\"a\",\"expected\":\"a\",\
+                  \"finish_reason\":\"stop\"}\n";
+    for (name, text) in [
+        ("in.jsonl", "{\"prompt\":\"a\",\"text\":\"a\",\"expected\":\"a\"}\n"),
+        ("pairs.jsonl", "{\"text_1\":\"a\",\"text_2\":\"b\"}\n"),
+        ("queries.jsonl", "{\"query\":\"a\",\"documents\":[\"a\",\"b\"]}\n"),
+        ("two.jsonl", "{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n"),
+        ("then.jsonl", judged),
+        ("schema.json", "{\"type\":\"integer\"}"),
+    ] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    let run = |line: &str, limit: &str, out: &str| {
+        let line = line.replace("ROOT", root).replace("OUT", out);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]);
+        command.arg(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+        command.args(line.split_whitespace()).current_dir(folder).env_remove("GITHUB_STEP_SUMMARY");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for shard in ["0", "1"] {
+        let line = "run -m ROOT/golden/opt -i two.jsonl --max-tokens 2 -qq -o OUT --shard ";
+        let (code, said) = run(&format!("{line}{shard}/2"), ":", &format!("s{shard}.jsonl"));
+        assert_eq!(code, Some(0), "{said}");
+    }
+    for (at, line) in COMMANDS.iter().enumerate() {
+        for (step, limit) in limits.iter().enumerate() {
+            let (code, said) = run(line, limit, &format!("{at}-{step}.jsonl"));
+            check(code, &said, &format!("{line} under {limit}"));
+        }
+    }
+}
+
+#[test]
+fn without_descriptors_no_command_blames_a_file() {
+    let limits: Vec<String> = (4..10).map(|limit| format!("ulimit -n {limit}")).collect();
+    let mut num_stopped = 0;
+    under_limits(&limits, &mut |code, said, what| {
+        // 100: `diff` finds that the rows differ.
+        assert!(matches!(code, Some(0 | 3 | 5 | 100)), "{what}: {code:?} {said}");
+        num_stopped += usize::from(code == Some(5));
+    });
+    assert!(num_stopped > COMMANDS.len(), "{num_stopped}");
+}
+
+#[test]
+fn without_memory_no_command_ends_by_a_signal() {
+    // Below its own size the program is not even loaded.
+    let program = fs::metadata(assert_cmd::cargo::cargo_bin!("vllm-batch")).unwrap().len() >> 20;
+    let limits = [8, 20, 60, 110, 260, 560].map(|more| (program + more) << 10);
+    let limits: Vec<String> = limits.map(|kib| format!("ulimit -v {kib}")).into();
+    let mut num_stopped = 0;
+    under_limits(&limits, &mut |code, said, what| {
+        // 127: the program itself is not loaded.
+        assert!(matches!(code, Some(0 | 2 | 3 | 5 | 100 | 127)), "{what}: {code:?} {said}");
+        num_stopped += usize::from(code == Some(5));
+    });
+    assert!(num_stopped > 0, "{num_stopped}");
+}

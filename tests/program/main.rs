@@ -12,6 +12,7 @@ mod diff;
 mod embed;
 mod ended;
 mod eval;
+mod file_names;
 mod flags;
 mod hf_overrides;
 mod hostile_input;

@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::cli::terminal::error::{CliError, Location};
+use crate::engine::files;
 
 /// More than any list of flags takes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -71,14 +72,11 @@ pub fn read(path: &Path) -> Result<Vec<Entry>, CliError> {
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    if metadata.is_dir() {
+    if path.is_dir() {
         return Err("it is a folder".to_owned());
     }
-    if metadata.len() > MAX_BYTES {
-        return Err("it is larger than 1 MiB".to_owned());
-    }
-    std::fs::read_to_string(path).map_err(|error| error.to_string())
+    let bytes = files::read(path, MAX_BYTES).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|error| error.to_string())
 }
 
 /// As they stand in the file: the first mistake is the first that is said.

@@ -10,6 +10,7 @@ mod config_file;
 mod diff;
 mod engine;
 mod eval;
+mod files;
 mod input;
 mod lora;
 mod merge;
@@ -31,6 +32,7 @@ pub use engine::{
     LoadFormatArg, ModelArgs, PrefillKernelArg, QuantizationArg,
 };
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
+pub use files::{DocumentKind, FlagFiles, ReportForm, Role, role};
 pub use input::{
     BadRowArg, FormatArg, InputArgs, LastAssistantArg, LoglikelihoodArg, OverflowArg, SplitArgs,
 };
@@ -216,6 +218,8 @@ pub struct Parsed {
     pub command: Command,
     /// The flags that were not typed.
     pub settings: Settings,
+    /// The files that flags name.
+    pub files: FlagFiles,
 }
 
 /// Why there is nothing to be done.
@@ -256,7 +260,14 @@ pub fn parse(argv: &[OsString], variables: &Variables) -> Result<Parsed, ParseEr
     let matches = program.clone().try_get_matches_from(words);
     let matches = matches.map_err(|error| ParseError::Usage(placed(error, &settings)))?;
     let cli = Cli::from_arg_matches(&matches).map_err(ParseError::Usage)?;
-    Ok(Parsed { command: cli.command, settings })
+    let files = match matches.subcommand() {
+        Some((name, matches)) => {
+            let command = program.find_subcommand(name).expect("it was parsed");
+            FlagFiles::of(command, matches, settings.file())
+        }
+        None => FlagFiles::default(),
+    };
+    Ok(Parsed { command: cli.command, settings, files })
 }
 
 /// The command's name: the first word, since no flag can come before it.

@@ -47,6 +47,8 @@ struct Setting {
 pub struct Settings {
     used: Vec<Setting>,
     notes: Vec<String>,
+    /// The file that was read.
+    file: Option<PathBuf>,
 }
 
 impl Settings {
@@ -81,7 +83,13 @@ impl Settings {
             taken.extend(level.iter().map(|(arg, _)| *arg));
             settings.used.splice(0..0, level.into_iter().map(|(_, setting)| setting));
         }
+        settings.file = file;
         Ok(settings)
+    }
+
+    /// The file of flags, if there is one.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// The words to put before what was typed.

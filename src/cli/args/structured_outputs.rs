@@ -2,6 +2,8 @@
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
+use crate::engine::files;
+
 /// What answers must match.
 #[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Structured output")]
@@ -56,11 +58,9 @@ fn file_or_text(value: &str) -> Result<String, String> {
             false => Ok(value.to_owned()),
         };
     }
-    let size = path.metadata().map_err(|error| error.to_string())?;
-    if !size.is_file() || size.len() > MAX_BYTES {
-        return Err(format!("'{value}' is not a file of up to 16 MiB"));
-    }
-    std::fs::read_to_string(path).map_err(|error| format!("cannot read '{value}': {error}"))
+    let bytes = files::read(path, MAX_BYTES);
+    let bytes = bytes.map_err(|error| format!("cannot read '{value}': {error}"))?;
+    String::from_utf8(bytes).map_err(|error| format!("cannot read '{value}': {error}"))
 }
 
 #[cfg(test)]

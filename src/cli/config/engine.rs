@@ -1,5 +1,6 @@
 //! The engine's configuration, of the flags. The model's folders are filled in when it is found.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use super::device::{cpu_isa, device_config, engines};
@@ -13,9 +14,13 @@ use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat, LoraConfig,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
 };
+use crate::engine::files;
 use crate::engine::input_processor::AnswerParser;
 use crate::engine::model::hf_config::HfOverrides;
 use crate::engine::text::RunDate;
+
+/// More than any chat template has.
+const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 
 /// What the flags say of the engine, and the chat template's text.
 ///
@@ -137,10 +142,14 @@ fn chat_template(value: &Path) -> Result<String, CliError> {
     let text = value.to_str().filter(|text| text.contains("{{") || text.contains("{%"));
     match text {
         Some(text) if !value.is_file() => Ok(text.to_owned()),
-        _ => std::fs::read_to_string(value).map_err(|error| {
-            let message = format!("--chat-template {}: {error}", value.display());
-            CliError::refused("chat_template", message)
-                .help("give a file, or a template that has {{ or {%")
-        }),
+        _ => {
+            let refused = |error: &dyn Display| {
+                let message = format!("--chat-template {}: {error}", value.display());
+                CliError::refused("chat_template", message)
+                    .help("give a file, or a template that has {{ or {%")
+            };
+            let bytes = files::read(value, MAX_TEMPLATE_BYTES).map_err(|error| refused(&error))?;
+            String::from_utf8(bytes).map_err(|error| refused(&error))
+        }
     }
 }

@@ -22,8 +22,6 @@ pub struct OutputConfig {
     pub detail: Detail,
     /// Replace what exists.
     pub overwrite: bool,
-    /// JSON summary.
-    pub stats: Option<PathBuf>,
     /// When to give up.
     pub max_errors: Option<MaxErrors>,
     /// Where error rows go instead.
@@ -120,7 +118,6 @@ pub(super) fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
             Some(OutputFormatArg::Full) => Detail::Full,
         },
         overwrite: output.overwrite,
-        stats: output.stats.clone(),
         max_errors: output.max_errors,
         errors: output.errors.clone(),
         journal: output.journal.clone(),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::LedgerError;
+use super::error::{LedgerError, unreadable};
 use super::names::folder_of;
 use super::output::part_of;
 use super::storage::{Access, FileKind, Storage, StoredFile, write_all_at};
@@ -41,6 +41,11 @@ impl Claim {
         refuse_odd(&**storage, path)?;
         let part = part_of(path);
         refuse_odd(&**storage, &part)?;
+        let in_the_way = storage.in_the_way(path);
+        let in_the_way = in_the_way.map_err(|error| unreadable(path, error))?;
+        if let Some((path, what)) = in_the_way {
+            return Err(LedgerError::NoFile { path, what });
+        }
         let failed = |error| LedgerError::of(format!("create {}", part.display()), error);
         for _ in 0..MAX_OPENS {
             let Some(file) = open_locked(&**storage, &part)? else { continue };
@@ -147,18 +152,6 @@ impl Drop for Claim {
         // An empty file that stays is in nobody's way.
         let _ = self.remove_empty();
     }
-}
-
-/// Writes a small file, so that it is never there in part.
-///
-/// # Errors
-/// Another run has the name, or the system's.
-pub fn publish_text(
-    storage: &Arc<dyn Storage>,
-    text: &str,
-    path: &Path,
-) -> Result<(), LedgerError> {
-    Claim::take(storage, path)?.publish_text(text)
 }
 
 /// Opens or creates a file, and locks it. None: another run has it, or has just removed it, and it

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::claim::{Claim, publish_text};
-use super::document::{self, Document};
+use super::claim::Claim;
+use super::document::{Document, beginning, content, may_begin};
 use super::error::{LedgerError, unreadable};
 use super::files::{Claims, Destination, Files, side_file_of};
 use super::fingerprint::Fingerprint;
@@ -17,8 +17,9 @@ use super::output::{Facts, Output, part_of};
 use super::record::Header;
 use super::recovered::Recovered;
 use super::spill::Spill;
-use super::storage::{Access, Storage, StoredFile, hash_of, read_at_most};
+use super::storage::{Access, Storage, StoredFile, hash_of};
 use super::{Book, Ledger};
+use crate::cli::args::FlagFiles;
 
 /// Which files.
 #[derive(Clone, Debug, Default)]
@@ -29,14 +30,28 @@ pub struct LedgerOptions {
     pub errors: Option<PathBuf>,
     /// The journal; None: beside the output, and none for standard output.
     pub journal: Option<PathBuf>,
-    /// Where the document of the run goes.
-    pub stats: Option<PathBuf>,
-    /// What is being read.
+    /// The files that flags name: documents to be written, and what is read.
+    pub flags: FlagFiles,
+    /// What is read besides.
     pub read: Vec<Named>,
     /// Start over, and replace what exists.
     pub overwrite: bool,
     /// Ask error rows again, and replace what exists.
     pub retry_failed: bool,
+    /// There are no rows: standard output is for a text.
+    pub has_no_rows: bool,
+}
+
+/// Outputs without a journal of their rows.
+pub struct Outputs {
+    /// Rows.
+    pub out: Output,
+    /// Error rows.
+    pub errors: Option<Output>,
+    /// Of a file.
+    pub side_file: Option<Claim>,
+    /// What keeps other runs out.
+    pub journal: Option<LockedJournal>,
 }
 
 /// An output before the first row.
@@ -60,7 +75,7 @@ impl Draft {
     /// # Errors
     /// It exists, is the input or another run's, or cannot be created.
     pub fn open(storage: Arc<dyn Storage>, options: LedgerOptions) -> Result<Self, LedgerError> {
-        let files = Files::new(&options)?;
+        let mut files = Files::new(&options)?;
         let claims = files.claim(&storage)?;
         let LedgerOptions { overwrite, retry_failed, .. } = options;
         let mut draft = Self {
@@ -84,8 +99,10 @@ impl Draft {
                 false => self.found = journal.read()?,
             }
         }
-        if let Some(stats) = self.claims.stats.as_mut().filter(|_| !self.overwrite) {
-            document::refuse_other(&*self.storage, stats)?;
+        if !self.overwrite {
+            for document in &mut self.files.documents {
+                document.refuse_other(&*self.storage)?;
+            }
         }
         match self.files.out.path() {
             Some(_) => self.look_at_outputs(),
@@ -98,10 +115,10 @@ impl Draft {
         let Some(path) = self.path().map(Path::to_owned).filter(|_| !self.overwrite) else {
             return Ok(());
         };
-        if let Some(found) = &self.found
-            && let Some(text) = &found.end
-            && let Ok(meta) = serde_json::from_str::<Meta>(text)
-            && self.name_outputs(&meta, text)?
+        let end = self.found.as_ref().and_then(|found| found.end.clone());
+        if let Some(text) = end
+            && let Ok(meta) = Meta::parse(&text)
+            && self.name_outputs(&meta, &text)?
         {
             self.take_complete(meta);
             self.found = None;
@@ -133,7 +150,28 @@ impl Draft {
         if self.found.is_none() && self.length(&part)?.is_some_and(|length| length > 0) {
             return Err(LedgerError::Unfinished(part));
         }
+        if !exists {
+            self.refuse_other_side_file()?;
+        }
         self.refuse_existing_errors()
+    }
+
+    /// A file in the place of the side file that no run wrote stays.
+    fn refuse_other_side_file(&mut self) -> Result<(), LedgerError> {
+        let has_journal = self.found.is_some();
+        let Some(claim) = &mut self.claims.side_file else { return Ok(()) };
+        let path = claim.path().to_owned();
+        if self.storage.kind(&path).is_some() {
+            let bytes = content(&*self.storage, &path)?;
+            if !bytes.is_empty() && Meta::parse(&String::from_utf8_lossy(&bytes)).is_err() {
+                return Err(LedgerError::Exists(path));
+            }
+        }
+        // That of a run with a journal may be torn in any way.
+        match has_journal || may_begin(Meta::BEGIN, &beginning(claim)?) {
+            true => Ok(()),
+            false => Err(LedgerError::Exists(claim.part().to_owned())),
+        }
     }
 
     /// A file of errors that no run of this journal made stays.
@@ -186,7 +224,7 @@ impl Draft {
 
     /// Does what a run did not come to whose outputs were whole: names, side file, no journal.
     /// False: they are not whole.
-    fn name_outputs(&self, meta: &Meta, text: &str) -> Result<bool, LedgerError> {
+    fn name_outputs(&mut self, meta: &Meta, text: &str) -> Result<bool, LedgerError> {
         let path = self.path().expect("a file").to_owned();
         let mut files = vec![(path.clone(), meta.output.facts())];
         if let Some(errors) = &meta.errors {
@@ -203,7 +241,8 @@ impl Draft {
         for path in unnamed {
             self.publish(path)?;
         }
-        publish_text(&self.storage, text, &side_file_of(&path))?;
+        let side_file = self.claims.side_file.take().expect("a file has one");
+        side_file.publish_text(text)?;
         let journal = self.claims.journal.as_ref().expect("the end was read from it");
         self.storage.remove(journal.path()).map_err(|error| {
             LedgerError::of(format!("remove {}", journal.path().display()), error)
@@ -213,9 +252,10 @@ impl Draft {
 
     /// Gives a part its name. It may be that of another `--errors` than this run's.
     fn publish(&self, path: &Path) -> Result<(), LedgerError> {
-        let own = [&self.claims.out, &self.claims.errors, &self.claims.stats];
+        let own = [&self.claims.out, &self.claims.errors].into_iter().flatten();
+        let documents = self.files.documents.iter().filter_map(|document| document.claim.as_ref());
         let is_it = |claim: &&Claim| Place::of(claim.path()) == Place::of(path);
-        match own.into_iter().flatten().find(is_it) {
+        match own.chain(documents).find(is_it) {
             Some(claim) => claim.publish(),
             None => Claim::take(&self.storage, path)?.publish(),
         }
@@ -244,14 +284,16 @@ impl Draft {
     }
 
     fn read_side_file(&self, path: &Path) -> Result<Option<Meta>, LedgerError> {
-        let Some(file) = self.open_existing(path)? else { return Ok(None) };
-        let read = || -> io::Result<Vec<u8>> {
-            let mut bytes = vec![0; file.length()? as usize];
-            read_at_most(&*file, &mut bytes, 0)?;
-            Ok(bytes)
-        };
-        let bytes = read().map_err(|error| unreadable(path, error))?;
-        Ok(serde_json::from_slice(&bytes).ok())
+        if self.storage.kind(path).is_none() {
+            return Ok(None);
+        }
+        let bytes = content(&*self.storage, path)?;
+        let text = String::from_utf8_lossy(&bytes);
+        match Meta::parse(&text) {
+            Ok(meta) => Ok(Some(meta)),
+            Err(_) if !Meta::has_checksum(&text) => Ok(None),
+            Err(difference) => Err(LedgerError::Changed { path: path.to_owned(), difference }),
+        }
     }
 
     /// What an unfinished run left that may be continued.
@@ -291,10 +333,9 @@ impl Draft {
         self.files.refuse_read(read)
     }
 
-    /// The document of the run, if it is to be written.
-    pub fn take_stats(&mut self) -> Option<Document> {
-        let destination = self.files.stats.take()?;
-        Some(Document::new(destination, self.claims.stats.take()))
+    /// The documents that a flag asks for, in the order in which it does.
+    pub fn take_documents(&mut self, flag: &str) -> Vec<Document> {
+        self.files.documents.extract_if(.., |document| document.flag == flag).collect()
     }
 
     /// The outputs alone, for rows that come in order and can be had again; and the lock on them.
@@ -302,10 +343,7 @@ impl Draft {
     ///
     /// # Errors
     /// There is an output, or one of another unfinished run.
-    pub fn into_outputs(
-        self,
-        own: &Fingerprint,
-    ) -> Result<(Output, Option<Output>, Option<LockedJournal>), LedgerError> {
+    pub fn into_outputs(self, own: &Fingerprint) -> Result<Outputs, LedgerError> {
         let Self { files, claims, found, complete, .. } = self;
         let found = found.filter(|found| found.header.fingerprint != *own);
         match files.out.path() {
@@ -313,7 +351,8 @@ impl Draft {
             Some(path) if found.is_some() => Err(LedgerError::Unfinished(part_of(path))),
             _ => {
                 let errors = files.errors.map(|errors| errors.into_output(claims.errors));
-                Ok((files.out.into_output(claims.out), errors, claims.journal))
+                let Claims { out, side_file, journal, .. } = claims;
+                Ok(Outputs { out: files.out.into_output(out), errors, side_file, journal })
             }
         }
     }
@@ -323,7 +362,7 @@ impl Draft {
     /// # Errors
     /// The run to be continued would have written other bytes.
     pub fn begin(self, header: Header) -> Result<(Ledger, Option<Recovered>), LedgerError> {
-        let Self { storage, retry_failed, files, claims, found, .. } = self;
+        let Self { retry_failed, files, claims, found, .. } = self;
         let mut recovered = None;
         let mut num_resumes = 0;
         let book = match (claims.journal, found) {
@@ -342,11 +381,10 @@ impl Draft {
                 Book::Continued(journal, found)
             }
         };
-        let side_file = files.out.path().map(side_file_of);
+        let side_file = claims.side_file;
         let errors = files.errors.map(|errors| errors.into_output(claims.errors));
         let output = files.out.into_output(claims.out);
         let ledger = Ledger {
-            storage,
             book: Some(book),
             output,
             errors,

@@ -14,6 +14,15 @@ use crate::cli::terminal::exit::Exit;
 pub enum LedgerError {
     /// The file exists, and no run of this program made it (exit 6).
     Exists(PathBuf),
+    /// The file exists, and is no document of the kind that a flag writes (exit 6).
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// The flag.
+        flag: String,
+        /// What it writes.
+        what: &'static str,
+    },
     /// The file is complete, and made by another command or of another input (exit 6).
     Complete {
         /// The output.
@@ -92,6 +101,9 @@ impl fmt::Display for LedgerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LedgerError::Exists(path) => write!(f, "{} exists", path.display()),
+            LedgerError::NotOurs { path, flag, what } => {
+                write!(f, "{} exists, and is no {what}: {flag} would replace it", path.display())
+            }
             LedgerError::Complete { path, differences } => {
                 write!(f, "{} is complete, of another run:", path.display())?;
                 list(f, differences)
@@ -112,11 +124,11 @@ impl fmt::Display for LedgerError {
             }
             LedgerError::Foreign(path) => write!(f, "{} is no journal", path.display()),
             LedgerError::IsRead(pair) => {
-                let (Named { what: by, .. }, Named { what, path }) = &**pair;
+                let (Named { what: by, .. }, Named { what, path, .. }) = &**pair;
                 write!(f, "{} is {what}: {by} would replace it", path.display())
             }
             LedgerError::Twice(pair) => {
-                let (Named { what: one, .. }, Named { what: other, path }) = &**pair;
+                let (Named { what: one, .. }, Named { what: other, path, .. }) = &**pair;
                 write!(f, "{one} and {other} are one file: {}", path.display())
             }
             LedgerError::NoFolder(folder) => write!(f, "no such folder: {}", folder.display()),
@@ -153,6 +165,11 @@ impl CliError {
             LedgerError::Exists(_) => {
                 let help = "choose another --out, or replace it with --overwrite";
                 (Exit::OutputExists, "output_exists", Some(help))
+            }
+            LedgerError::NotOurs { flag, .. } => {
+                let help = format!("choose another name for {flag}, or move the file away");
+                let error = Self::new(Exit::OutputExists, "output_exists", error.to_string());
+                return error.help(help);
             }
             LedgerError::Complete { .. } => {
                 let help = "choose another --out, or start over with --overwrite";

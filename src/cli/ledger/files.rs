@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::claim::Claim;
+use super::document::{Document, PatientStream};
 use super::draft::LedgerOptions;
 use super::error::LedgerError;
 use super::journal::LockedJournal;
-use super::names::{Named, Place, refuse_read, refuse_twice};
+use super::names::{Named, Place, read_by, refuse_read, refuse_streams, refuse_twice};
 use super::output::{Output, part_of, with_suffix};
 use super::storage::Storage;
+use crate::cli::args::Role;
 
 /// Where something is written.
 pub enum Destination {
@@ -54,6 +56,20 @@ impl Destination {
         Ok(Destination::File(path))
     }
 
+    /// The same of a document: a pipe is not waited for.
+    ///
+    /// # Errors
+    /// As `of`; or nobody reads the pipe.
+    pub fn of_document(path: &Path) -> Result<Self, LedgerError> {
+        let is_stdout = path == Path::new("-") || path == Path::new("/dev/stdout");
+        match fs::metadata(path) {
+            Ok(found) if !is_stdout && !found.is_dir() && !found.is_file() => {
+                Ok(Destination::Stream(Box::new(PatientStream::open(path)?)))
+            }
+            _ => Self::of(path),
+        }
+    }
+
     /// The file, if it is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -78,8 +94,8 @@ pub struct Files {
     pub out: Destination,
     /// Error rows.
     pub errors: Option<Destination>,
-    /// The document of the run.
-    pub stats: Option<Destination>,
+    /// Documents, of the flags that ask for them. They take their claims with them.
+    pub documents: Vec<Document>,
     /// The journal. None: standard output has none.
     pub journal: Option<PathBuf>,
     written: Vec<Named>,
@@ -92,18 +108,19 @@ pub struct Claims {
     pub out: Option<Claim>,
     /// Of error rows.
     pub errors: Option<Claim>,
-    /// Of the document.
-    pub stats: Option<Claim>,
+    /// Of the side file.
+    pub side_file: Option<Claim>,
     /// The journal, open.
     pub journal: Option<LockedJournal>,
 }
 
 /// Which of them a name is claimed for.
 #[derive(Clone, Copy)]
-enum Role {
+enum Use {
     Out,
     Errors,
-    Stats,
+    SideFile,
+    Document(usize),
     Journal,
 }
 
@@ -115,32 +132,42 @@ impl Files {
     pub fn new(options: &LedgerOptions) -> Result<Self, LedgerError> {
         let of = |path: &Option<PathBuf>| path.as_deref().map(Destination::of).transpose();
         let out = of(&options.out)?.unwrap_or(Destination::Stdout);
-        let (errors, stats) = (of(&options.errors)?, of(&options.stats)?);
+        let errors = of(&options.errors)?;
+        refuse_link_beside(options)?;
+        let mut documents = Vec::new();
+        for file in options.flags.iter() {
+            if let Role::Document(kind) = file.role {
+                let destination = Destination::of_document(&file.path)?;
+                let flag = file.flag.clone();
+                documents.push(Document { flag, kind, destination, claim: None });
+            }
+        }
         let beside = out.path().map(|path| with_suffix(path, ".journal"));
         let journal = options.journal.clone().or(beside);
         if let Some(path) = journal.clone().filter(|path| path == Path::new("-")) {
             return Err(LedgerError::NoFile { path, what: "standard output, and no journal" });
         }
-        let mut files = Self { out, errors, stats, journal, written: Vec::new() };
-        files.written = files.names(options.journal.is_some());
+        let mut files = Self { out, errors, documents, journal, written: Vec::new() };
+        files.written = files.names(options);
         refuse_twice(&files.written)?;
+        refuse_streams(&files.written)?;
         files.refuse_read(&options.read)?;
+        files.refuse_read(&read_by(&options.flags)?)?;
         Ok(files)
     }
 
     /// Every name that the run gives to a file, for however long.
-    fn names(&self, is_journal_named: bool) -> Vec<Named> {
+    fn names(&self, options: &LedgerOptions) -> Vec<Named> {
         let mut names = Vec::new();
         let mut add = |flag: &str, path: &Path| {
             names.push(Named::new(flag.to_owned(), path));
             names.push(Named::new(format!("the part of {flag}"), part_of(path)));
         };
-        let flags = [
-            ("--out", Some(&self.out)),
-            ("--errors", self.errors.as_ref()),
-            ("--stats", self.stats.as_ref()),
-        ];
-        for (flag, destination) in flags {
+        let documents =
+            self.documents.iter().map(|document| (&*document.flag, Some(&document.destination)));
+        let out = Some(&self.out).filter(|_| !options.has_no_rows);
+        let rows = [("--out", out), ("--errors", self.errors.as_ref())];
+        for (flag, destination) in rows.into_iter().chain(documents) {
             match destination {
                 Some(Destination::File(path)) => add(flag, path),
                 Some(Destination::Stdout) => add(flag, Path::new("/dev/stdout")),
@@ -148,7 +175,8 @@ impl Files {
             }
         }
         if let Some(journal) = &self.journal {
-            let flag = if is_journal_named { "--journal" } else { "the journal of --out" };
+            let is_named = options.journal.is_some();
+            let flag = if is_named { "--journal" } else { "the journal of --out" };
             add(flag, journal);
         }
         if let Some(out) = self.out.path() {
@@ -165,45 +193,58 @@ impl Files {
         refuse_read(&self.written, read)
     }
 
-    /// Takes all names, and finds out now what would end the run after its last row.
+    /// Takes all names for as long as the run goes on, and finds out now what would end it after
+    /// its last row.
     ///
     /// # Errors
     /// Another run has one of them, or no file can get it.
-    pub fn claim(&self, storage: &Arc<dyn Storage>) -> Result<Claims, LedgerError> {
-        let file = |destination: &Option<Destination>| {
-            destination.as_ref().and_then(Destination::path).map(Path::to_owned)
-        };
-        let names = [
-            (Role::Out, self.out.path().map(Path::to_owned)),
-            (Role::Errors, file(&self.errors)),
-            (Role::Stats, file(&self.stats)),
-            (Role::Journal, self.journal.clone()),
+    pub fn claim(&mut self, storage: &Arc<dyn Storage>) -> Result<Claims, LedgerError> {
+        let mut names = vec![
+            (Use::Out, self.out.path().map(Path::to_owned)),
+            (Use::Errors, self.errors.as_ref().and_then(Destination::path).map(Path::to_owned)),
+            (Use::SideFile, self.out.path().map(side_file_of)),
+            (Use::Journal, self.journal.clone()),
         ];
-        let mut names: Vec<(Place, PathBuf, Role)> = names
+        for (index, document) in self.documents.iter_mut().enumerate() {
+            document.claim = None;
+            names.push((Use::Document(index), document.destination.path().map(Path::to_owned)));
+        }
+        let mut names: Vec<(Place, PathBuf, Use)> = names
             .into_iter()
-            .filter_map(|(role, path)| path.map(|path| (Place::of(&path), path, role)))
+            .filter_map(|(of, path)| path.map(|path| (Place::of(&path), path, of)))
             .collect();
         // All runs take names in one order: of those that share some, one gets all of its own.
         names.sort_by(|one, other| one.0.cmp(&other.0));
         let mut claims = Claims::default();
-        for (_, path, role) in names {
-            match role {
-                Role::Out => claims.out = Some(Claim::take(storage, &path)?),
-                Role::Errors => claims.errors = Some(Claim::take(storage, &path)?),
-                Role::Stats => claims.stats = Some(Claim::take(storage, &path)?),
-                Role::Journal => {
+        for (_, path, of) in names {
+            match of {
+                Use::Out => claims.out = Some(Claim::take(storage, &path)?),
+                Use::Errors => claims.errors = Some(Claim::take(storage, &path)?),
+                Use::SideFile => claims.side_file = Some(Claim::take(storage, &path)?),
+                Use::Document(index) => {
+                    self.documents[index].claim = Some(Claim::take(storage, &path)?);
+                }
+                Use::Journal => {
                     claims.journal = Some(LockedJournal::open(Arc::clone(storage), &path)?);
                 }
             }
         }
-        if let Some(out) = self.out.path() {
-            // It gets its name at the end, and is claimed again then.
-            Claim::take(storage, &side_file_of(out))?.release()?;
-            if let Some(journal) = &claims.journal {
-                journal.take_permissions_of(out)?;
-            }
+        if let (Some(out), Some(journal)) = (self.out.path(), &claims.journal) {
+            journal.take_permissions_of(out)?;
         }
         Ok(claims)
+    }
+}
+
+/// Refuses a link in the place of the file of errors that stands beside a matrix: it belongs to the
+/// output, as its part does.
+fn refuse_link_beside(options: &LedgerOptions) -> Result<(), LedgerError> {
+    let beside = options.out.as_deref().map(|out| with_suffix(out, ".errors.jsonl"));
+    match &options.errors {
+        Some(path) if Some(path) == beside.as_ref() && path.is_symlink() => {
+            Err(LedgerError::NoFile { path: path.clone(), what: "a symbolic link" })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -33,12 +33,11 @@ mod tests;
 pub mod watched_file;
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use self::claim::publish_text;
+use self::claim::Claim;
 pub use self::document::Document;
-pub use self::draft::{Draft, LedgerOptions};
+pub use self::draft::{Draft, LedgerOptions, Outputs};
 pub use self::error::LedgerError;
 use self::journal::{Found, Journal, Location, LockedJournal};
 pub use self::names::Named;
@@ -46,7 +45,6 @@ use self::output::{Facts, Output};
 use self::record::{Header, Kind, Record};
 pub use self::recovered::{Recovered, Reused};
 use self::spill::Spill;
-use self::storage::Storage;
 use crate::cli::input::compress::Compression;
 use crate::cli::output::parquet::Table;
 
@@ -97,7 +95,6 @@ struct Waiting {
 
 /// The files of a run, while it goes on.
 pub struct Ledger {
-    storage: Arc<dyn Storage>,
     /// None while it changes.
     book: Option<Book>,
     output: Output,
@@ -110,8 +107,8 @@ pub struct Ledger {
     held_bytes: usize,
     /// Rows go out as they come.
     in_any_order: bool,
-    /// Of the side file.
-    side_file: Option<PathBuf>,
+    /// Its name is this run's from before the first row on.
+    side_file: Option<Claim>,
     num_resumes: u64,
 }
 
@@ -341,8 +338,8 @@ impl Ledger {
             errors.publish()?;
         }
         self.output.publish()?;
-        if let Some(path) = &self.side_file {
-            publish_text(&self.storage, &text, path)?;
+        if let Some(side_file) = self.side_file.take() {
+            side_file.publish_text(&text)?;
         }
         journal.map_or(Ok(()), Journal::remove)
     }

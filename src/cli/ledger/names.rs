@@ -3,10 +3,18 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::error::LedgerError;
+use serde_json::Value;
+
+use super::document::is_ours;
+use super::error::{LedgerError, unreadable};
+use super::files::side_file_of;
+use super::output::with_suffix;
 use super::storage::identity;
+use crate::cli::args::{FlagFiles, LoraModuleArg, Role};
+use crate::engine::machine::is_refusal;
 use crate::engine::pooling::ListedModule;
 use crate::engine::weight_files::{gguf_parts, is_gguf_model};
 
@@ -17,12 +25,14 @@ pub struct Named {
     pub what: Cow<'static, str>,
     /// Its name.
     pub path: PathBuf,
+    /// It was found in a folder, where files that this program wrote may be too.
+    is_listed: bool,
 }
 
 impl Named {
     /// A file under a name.
     pub fn new(what: impl Into<Cow<'static, str>>, path: impl Into<PathBuf>) -> Self {
-        Self { what: what.into(), path: path.into() }
+        Self { what: what.into(), path: path.into(), is_listed: false }
     }
 }
 
@@ -63,6 +73,24 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().filter(|found| found.is_file()).map(|found| identity(&found))
 }
 
+/// Refuses files to be written to which standard output or standard error goes.
+///
+/// # Errors
+/// One of them is.
+pub fn refuse_streams(written: &[Named]) -> Result<(), LedgerError> {
+    let streams = [("standard output", "/dev/stdout"), ("standard error", "/dev/stderr")];
+    for (what, stream) in streams {
+        let Some(file) = file_at(Path::new(stream)) else { continue };
+        let is_it =
+            |named: &&Named| named.path != Path::new(stream) && file_at(&named.path) == Some(file);
+        if let Some(named) = written.iter().find(is_it) {
+            let pair = (Named::new(what, stream), named.clone());
+            return Err(LedgerError::Twice(Box::new(pair)));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses files to be written that are one, under any spelling or as hard links.
 ///
 /// # Errors
@@ -87,60 +115,122 @@ pub fn refuse_twice(written: &[Named]) -> Result<(), LedgerError> {
 /// # Errors
 /// A file to be written is one that is read.
 pub fn refuse_read(written: &[Named], read: &[Named]) -> Result<(), LedgerError> {
-    let written: Vec<_> = written.iter().map(|named| (named, file_at(&named.path))).collect();
+    let files = written.iter().filter_map(|named| Some((named, file_at(&named.path)?)));
+    let files: Vec<_> = files.collect();
+    // A model's folder may have many files.
+    let read: &[Named] = if files.is_empty() { &[] } else { read };
     for of_read in read {
         let Some(file) = file_at(&of_read.path) else { continue };
-        if let Some((named, _)) = written.iter().find(|(_, found)| *found == Some(file)) {
+        let found = files.iter().find(|(_, found)| *found == file);
+        if let Some((named, _)) = found
+            && !(of_read.is_listed && is_ours(&of_read.path))
+        {
             return Err(LedgerError::IsRead(Box::new(((*named).clone(), of_read.clone()))));
         }
     }
     Ok(())
 }
 
-/// How the names of a model's files end. Outputs may be in its folder too.
-const MODEL_FILES: [&str; 16] = [
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".gguf",
-    ".model",
-    ".jinja",
-    "config.json",
-    "modules.json",
-    ".index.json",
-    "tokenizer.json",
-    "tekken.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "_tokens_map.json",
-    "added_tokens.json",
-];
+/// The files that the flags of a command name and that it reads, with those beside them and in
+/// their folders.
+///
+/// # Errors
+/// A folder cannot be listed for want of descriptors.
+pub fn read_by(flags: &FlagFiles) -> Result<Vec<Named>, LedgerError> {
+    let mut read = Vec::new();
+    for file in flags.iter() {
+        let what = || words_of(&file.flag);
+        match file.role {
+            Role::Read => read.push(Named::new(what(), &file.path)),
+            Role::ReadOutput => {
+                read.push(Named::new(what(), &file.path));
+                // What is beside a link, and beside the file that it names.
+                for path in [file.path.clone()].into_iter().chain(fs::canonicalize(&file.path)) {
+                    read.push(Named::new("a side file that is read", side_file_of(&path)));
+                    let errors = with_suffix(&path, ".errors.jsonl");
+                    read.push(Named::new("a file of errors that is read", errors));
+                }
+            }
+            Role::Model => read.extend(files_of_model(&file.path)?),
+            Role::Adapter => {
+                let module: Result<LoraModuleArg, _> = file.path.to_string_lossy().parse();
+                if let Ok(module) = module {
+                    read.extend(files_of_model(Path::new(&module.path))?);
+                }
+            }
+            Role::DraftModel => {
+                let config: Option<Value> = serde_json::from_str(&file.path.to_string_lossy()).ok();
+                if let Some(model) = config.as_ref().and_then(|config| config["model"].as_str()) {
+                    read.extend(files_of_model(Path::new(model))?);
+                }
+            }
+            Role::Program => {
+                let command = file.path.to_string_lossy().into_owned();
+                read.extend(command.split_whitespace().map(|word| Named::new(what(), word)));
+            }
+            Role::Rows | Role::Document(_) | Role::Folder => {}
+        }
+    }
+    Ok(read)
+}
+
+/// What a flag's file is called.
+fn words_of(flag: &str) -> Cow<'static, str> {
+    match flag {
+        "--input" => "the input".into(),
+        "--dataset" => "the dataset".into(),
+        "--chat-template" => "the chat template".into(),
+        "--baseline" => "the baseline".into(),
+        "--rescore" => "the output that is judged".into(),
+        "shards" => "a shard".into(),
+        flag => format!("the file of {flag}").into(),
+    }
+}
+
+/// Names that outputs have. They may be in a model's folder.
+const OF_OUTPUTS: [&str; 8] =
+    [".jsonl", ".csv", ".tsv", ".npy", ".parquet", ".journal", ".part", ".meta.json"];
+
+/// Folders of a model with files that are read, beside those of its modules.
+const FOLDERS: [&str; 2] = ["additional_chat_templates", "chat_templates"];
 
 /// The files of a model in a folder, with those of its modules in folders of their own; or a GGUF
 /// file, with all of its parts.
-pub fn files_of_model(model: &Path) -> Vec<Named> {
+///
+/// # Errors
+/// The folder cannot be listed for want of descriptors.
+pub fn files_of_model(model: &Path) -> Result<Vec<Named>, LedgerError> {
     let paths = match is_gguf_model(model) {
         true => gguf_parts(model),
         false => {
             // A list that cannot be read refuses the model, whatever the files of the run are.
             let modules = ListedModule::list(model).ok().flatten().unwrap_or_default();
-            let inside = modules.iter().filter(|module| !module.folder.is_empty());
-            let inside = inside.flat_map(|module| files_in(&model.join(&module.folder)));
-            files_in(model).into_iter().chain(inside).collect()
+            let folders = modules.iter().map(|module| module.folder.as_str()).chain(FOLDERS);
+            let inside = folders.filter(|folder| !folder.is_empty()).map(|name| model.join(name));
+            let mut paths = Vec::new();
+            for folder in inside.chain([model.to_owned()]) {
+                paths.extend(files_in(&folder).map_err(|error| unreadable(&folder, error))?);
+            }
+            paths
         }
     };
-    paths.into_iter().map(|path| Named::new("a file of the model", path)).collect()
+    let named = |path| Named { is_listed: true, ..Named::new("a file of the model", path) };
+    Ok(paths.into_iter().map(named).collect())
 }
 
-/// The files of a folder that have names of a model's.
-fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+/// The files of a folder that have no names of outputs.
+fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if is_refusal(&error) => return Err(error),
+        Err(_) => return Ok(Vec::new()),
+        Ok(entries) => entries,
+    };
     let is_one = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        MODEL_FILES.iter().any(|end| name.ends_with(end)) || name == "chat_template.json"
+        let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        name.contains('.') && !OF_OUTPUTS.iter().any(|end| name.ends_with(end))
     };
-    entries.flatten().map(|entry| entry.path()).filter(is_one).collect()
+    Ok(entries.flatten().map(|entry| entry.path()).filter(is_one).collect())
 }
 
 #[cfg(test)]
@@ -161,15 +251,24 @@ mod tests {
         for name in ["config.json", "sparse_linear.pt", "2_Dense/model.safetensors"] {
             write(name, "");
         }
-        write("rows.jsonl", "");
+        write("README.md", "");
+        write("LICENSE", "");
+        for name in ["rows.jsonl", "rows.jsonl.gz", "rows.jsonl.meta.json", "v.npy.part"] {
+            write(name, "");
+        }
         write("2_Dense/rows.jsonl", "");
         write("other/model.safetensors", "");
-        let files = files_of_model(folder.path());
+        let files = files_of_model(folder.path()).expect("a folder");
         let name = |named: &Named| named.path.strip_prefix(folder.path()).unwrap().to_owned();
         let mut names: Vec<_> = files.iter().map(name).collect();
         names.sort();
-        let expected =
-            ["2_Dense/model.safetensors", "config.json", "modules.json", "sparse_linear.pt"];
+        let expected = [
+            "2_Dense/model.safetensors",
+            "README.md",
+            "config.json",
+            "modules.json",
+            "sparse_linear.pt",
+        ];
         assert_eq!(names, expected.map(PathBuf::from));
     }
 }

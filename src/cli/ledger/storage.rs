@@ -4,7 +4,12 @@
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
+
+use super::names::folder_of;
 
 /// A file system, as far as a run needs one.
 pub trait Storage: Send + Sync {
@@ -34,6 +39,14 @@ pub trait Storage: Send + Sync {
 
     /// What has this name; None: nothing.
     fn kind(&self, path: &Path) -> Option<FileKind>;
+
+    /// What keeps a file from getting this name when it is complete, and how.
+    ///
+    /// # Errors
+    /// The system's.
+    fn in_the_way(&self, _path: &Path) -> io::Result<Option<(PathBuf, &'static str)>> {
+        Ok(None)
+    }
 }
 
 /// What a name is that of.
@@ -217,6 +230,40 @@ impl Storage for Disk {
             FileKind::Other
         })
     }
+
+    fn in_the_way(&self, path: &Path) -> io::Result<Option<(PathBuf, &'static str)>> {
+        let folder = folder_of(path);
+        for name in [folder, path] {
+            if is_fixed(name)? {
+                let what = "immutable, append-only (see lsattr) or a mount point";
+                return Ok(Some((name.to_owned(), what)));
+            }
+        }
+        // In a folder like /tmp the files of others stay.
+        let (Ok(folder), Ok(found)) = (fs::metadata(folder), fs::symlink_metadata(path)) else {
+            return Ok(None);
+        };
+        let is_sticky = folder.mode() & libc::S_ISVTX != 0;
+        let own = fs::metadata("/proc/self").map_or(0, |process| process.uid());
+        let stays = is_sticky && own != 0 && own != found.uid() && own != folder.uid();
+        Ok(stays.then(|| (path.to_owned(), "another user's, in a folder where those stay")))
+    }
+}
+
+/// A file that cannot be changed or be given another name, nor anything take its place.
+fn is_fixed(path: &Path) -> io::Result<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let found = match statx(CWD, path, flags, StatxFlags::empty()) {
+        Err(Errno::NOENT) => return Ok(false),
+        // A kernel or a sandbox that does not tell.
+        Err(Errno::NOSYS | Errno::PERM) => return Ok(false),
+        found => found?,
+    };
+    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    let is_mount = StatxAttributes::MOUNT_ROOT;
+    let is_folder = path.is_dir();
+    Ok(found.stx_attributes.intersects(fixed)
+        || !is_folder && found.stx_attributes.contains(is_mount))
 }
 
 impl StoredFile for File {

@@ -140,7 +140,6 @@ impl Probe {
     /// A ledger without a journal that writes here.
     fn ledger(&self) -> Ledger {
         Ledger {
-            storage: Arc::new(Disk),
             book: Some(Book::Spill(Spill::default())),
             output: Output::to_stream(Box::new(self.clone())),
             errors: None,

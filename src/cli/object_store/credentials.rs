@@ -12,6 +12,7 @@ use super::error::{ErrorKind, StoreError};
 use super::xml;
 use crate::cli::network::{Cause, agent, percent_encoded};
 use crate::cli::terminal::clock::now;
+use crate::engine::files;
 use crate::engine::text::RunDate;
 
 /// How long before their end keys are replaced.
@@ -22,6 +23,9 @@ const NEAR: Duration = Duration::from_secs(2);
 
 /// How long a service elsewhere may take.
 const FAR: Duration = Duration::from_secs(30);
+
+/// More than any token has.
+const MAX_TOKEN_BYTES: u64 = 1 << 20;
 
 /// How often it is asked.
 const ATTEMPTS: u32 = 3;
@@ -253,10 +257,12 @@ fn nobody(message: &str) -> StoreError {
 }
 
 fn read(path: &PathBuf) -> Result<String, StoreError> {
-    std::fs::read_to_string(path).map_err(|error| {
+    let unreadable = |error: &dyn std::fmt::Display| {
         let message = format!("cannot read the token in {}: {error}", path.display());
         StoreError::new(ErrorKind::Access, message)
-    })
+    };
+    let bytes = files::read(path, MAX_TOKEN_BYTES).map_err(|error| unreadable(&error))?;
+    String::from_utf8(bytes).map_err(|error| unreadable(&error))
 }
 
 #[cfg(test)]

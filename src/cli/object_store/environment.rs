@@ -8,9 +8,13 @@ use super::credentials::{Credentials, Source};
 use super::error::{ErrorKind, StoreError};
 use super::profile::Sections;
 use crate::cli::network::NetworkLimits;
+use crate::engine::files;
 
 /// Where buckets are whose region nobody says; one that is elsewhere says so.
 const DEFAULT_REGION: &str = "us-east-1";
+
+/// More than any file of profiles has.
+const MAX_PROFILE_BYTES: u64 = 16 << 20;
 
 /// Parts of large objects.
 const PART: u64 = 64 << 20;
@@ -192,7 +196,8 @@ impl Profile {
         let file = |variable: &str, name: &str| {
             let path = get(variable).map_or_else(|| home.join(".aws").join(name), PathBuf::from);
             // Whoever has no such file has the keys elsewhere.
-            Sections::parse(&std::fs::read_to_string(path).unwrap_or_default())
+            let bytes = files::read(&path, MAX_PROFILE_BYTES).unwrap_or_default();
+            Sections::parse(&String::from_utf8_lossy(&bytes))
         };
         let settings = file("AWS_CONFIG_FILE", "config");
         let keys = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");

@@ -14,18 +14,29 @@ const MAX_PARTS: u64 = 10_000;
 
 /// Whether an object may take the place of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Place<'a> {
     /// It must be free.
     Free,
+    /// The object of this ETag is there, and is replaced.
+    Of(&'a str),
     /// What is there is replaced.
     Any,
 }
 
-impl Place {
-    fn headers(self) -> &'static [(&'static str, &'static str)] {
+impl<'a> Place<'a> {
+    fn headers(self) -> Vec<(&'static str, &'a str)> {
         match self {
-            Place::Free => &[("if-none-match", "*")],
-            Place::Any => &[],
+            Place::Free => vec![("if-none-match", "*")],
+            Place::Of(etag) => vec![("if-match", etag)],
+            Place::Any => Vec::new(),
+        }
+    }
+
+    /// Statuses that say that the place is another one. An object that is gone has no ETag.
+    fn taken(self) -> &'static [u16] {
+        match self {
+            Place::Of(_) => &[404, 412],
+            Place::Free | Place::Any => &[412],
         }
     }
 }
@@ -35,10 +46,16 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn put(&self, name: &ObjectName, bytes: &[u8], place: Place) -> Result<bool, StoreError> {
-        let call = Call { headers: place.headers(), body: bytes, ..Call::new("PUT", name) };
-        let answer = self.ask(&call, &[412])?;
-        match answer.status == 412 {
+    pub fn put(
+        &self,
+        name: &ObjectName,
+        bytes: &[u8],
+        place: Place<'_>,
+    ) -> Result<bool, StoreError> {
+        let headers = place.headers();
+        let call = Call { headers: &headers, body: bytes, ..Call::new("PUT", name) };
+        let answer = self.ask(&call, place.taken())?;
+        match place.taken().contains(&answer.status) {
             false => Ok(true),
             // The first request may have been heard, and its answer lost.
             true if answer.is_repeated => Ok(self.get(name)?.as_deref() == Some(bytes)),
@@ -64,7 +81,7 @@ impl Store {
         file: &File,
         name: &ObjectName,
         blake3: &str,
-        place: Place,
+        place: Place<'_>,
     ) -> Result<(), StoreError> {
         let size = file.metadata().map_err(|error| unreadable(name, &error))?.len();
         let upload = Upload { store: self, file, name, blake3, place };
@@ -92,7 +109,7 @@ struct Upload<'a> {
     file: &'a File,
     name: &'a ObjectName,
     blake3: &'a str,
-    place: Place,
+    place: Place<'a>,
 }
 
 impl Upload<'_> {
@@ -105,9 +122,11 @@ impl Upload<'_> {
     /// False: there is another object.
     fn whole(&self, size: u64) -> Result<bool, StoreError> {
         let body = self.read(0, size)?;
-        let headers = [self.place.headers(), &[(BLAKE3, self.blake3)]].concat();
+        let mut headers = self.place.headers();
+        headers.push((BLAKE3, self.blake3));
         let call = Call { headers: &headers, body: &body, ..Call::new("PUT", self.name) };
-        Ok(self.store.ask(&call, &[412])?.status != 412)
+        let taken = self.place.taken();
+        Ok(!taken.contains(&self.store.ask(&call, taken)?.status))
     }
 
     fn in_parts(&self, size: u64) -> Result<bool, StoreError> {
@@ -148,9 +167,10 @@ impl Upload<'_> {
 
     fn complete(&self, id: &str, parts: &str) -> Result<bool, StoreError> {
         let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+        let headers = self.place.headers();
         let call = Call {
             query: &[("uploadId", id)],
-            headers: self.place.headers(),
+            headers: &headers,
             body: body.as_bytes(),
             ..Call::new("POST", self.name)
         };

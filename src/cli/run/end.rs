@@ -197,7 +197,7 @@ impl Ending<'_> {
     fn write_stats(&mut self, report: &Report, exit: Exit) -> Result<(), CliError> {
         let Some(document) = self.document.take() else { return Ok(()) };
         let written = document.write(&report.stats(exit.code()));
-        written.map_err(|error| CliError::from_output_midway(error).help("the rows are written"))
+        written.map_err(|error| error.help("the rows are written"))
     }
 
     /// Says what of an unfinished run is kept, and how to go on.

@@ -15,11 +15,11 @@ use crate::cli::input::files::Shape;
 use crate::cli::input::row::Task;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::names::files_of_model;
-use crate::cli::ledger::{Draft, Named};
+use crate::cli::ledger::{Draft, LedgerError, Named};
 use crate::cli::model::{self, Folders, Summary, resolved};
 use crate::cli::output::RowFormat;
 use crate::cli::terminal::error::CliError;
-use crate::engine::config::GenerationConfigSource;
+use crate::engine::config::{GenerationConfigSource, SpeculationMethod};
 use crate::engine::input_processor::InputProcessor;
 use crate::engine::machine;
 use crate::engine::pooling::{PoolingParams, PoolingSummary, Scoring};
@@ -98,7 +98,8 @@ impl Job<'_> {
 
     /// Loads the model, while its files are hashed.
     fn open(&self, folders: &Folders, draft: &Draft, load: Load<'_>) -> Result<Opened, CliError> {
-        draft.refuse_read(&self.files_of(folders)).map_err(CliError::from_output)?;
+        let read = self.files_of(folders).and_then(|files| draft.refuse_read(&files));
+        read.map_err(CliError::from_output)?;
         let summary = Arc::new(model::summary_for(&self.config, folders)?);
         let base = RowParams::start(&self.config, &summary)?;
         let (config, of_model) = (self.config.clone(), folders.clone());
@@ -224,14 +225,34 @@ impl Job<'_> {
     }
 
     /// What is read of a model.
-    fn files_of(&self, folders: &Folders) -> Vec<Named> {
+    fn files_of(&self, folders: &Folders) -> Result<Vec<Named>, LedgerError> {
         let defaults = match &self.config.engine.model.generation_config {
             GenerationConfigSource::Dir(folder) => Some(folder),
             _ => None,
         };
-        let beside = folders.tokenizer.iter().chain(defaults).chain(&folders.loras);
-        std::iter::once(&folders.model).chain(beside).flat_map(|f| files_of_model(f)).collect()
+        let draft = match self.config.engine.speculation.as_ref().map(|config| &config.method) {
+            Some(SpeculationMethod::DraftModel { model_dir }) => Some(model_dir),
+            _ => None,
+        };
+        let mut files = files_of(folders)?;
+        for folder in defaults.into_iter().chain(draft) {
+            files.extend(files_of_model(folder)?);
+        }
+        Ok(files)
     }
+}
+
+/// The files of a model that was found, of its tokenizer and its adapters.
+///
+/// # Errors
+/// A folder cannot be listed for want of descriptors.
+pub fn files_of(folders: &Folders) -> Result<Vec<Named>, LedgerError> {
+    let beside = folders.tokenizer.iter().chain(&folders.loras);
+    let mut files = Vec::new();
+    for folder in std::iter::once(&folders.model).chain(beside) {
+        files.extend(files_of_model(folder)?);
+    }
+    Ok(files)
 }
 
 /// Names of the classes of a classifier.

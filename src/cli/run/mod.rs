@@ -23,11 +23,12 @@ use std::time::{Duration, Instant};
 
 pub use self::end::utc;
 pub use self::fingerprinted::JUDGE;
+pub use self::load::files_of;
 use self::previous::Previous;
 use self::progress::{Counters, Progress};
 use self::signals::Signals;
 use self::window::Window;
-use crate::cli::args::{PoolingFlags, RunArgs};
+use crate::cli::args::{FlagFiles, PoolingFlags, RunArgs};
 use crate::cli::config::RunConfig;
 use crate::cli::input::files::{self, Shape};
 use crate::cli::input::row::Task;
@@ -37,7 +38,7 @@ use crate::cli::ledger::meta::Meta;
 use crate::cli::ledger::record::Header;
 use crate::cli::ledger::remote::{Remote, Staged};
 use crate::cli::ledger::storage::{Disk, Storage};
-use crate::cli::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
+use crate::cli::ledger::{Document, Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
 use crate::cli::model::resolved::Resolved;
 use crate::cli::model::{self, Folders};
 use crate::cli::terminal::console::Console;
@@ -74,25 +75,31 @@ pub type Load<'a> =
 ///
 /// # Errors
 /// Whatever ends the run before its last row.
-pub fn run(mut args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
+pub fn run(
+    mut args: RunArgs,
+    files: FlagFiles,
+    console: &Console,
+    load: Load<'_>,
+) -> Result<Exit, CliError> {
     model::fetch_inputs(&mut args.input.input, &args.input.dataset, console)?;
     let staged = Staged::of(&mut args.output)?;
-    let template = args.input.chat_template.clone();
     let config = RunConfig::new(args.clone())?.by_lines();
-    run_config(config, Typed { template, flags: Some(args), staged }, console, load)
+    let typed = Typed { files, flags: Some(args), staged };
+    run_config(config, typed, console, load).map(|(exit, _)| exit)
 }
 
-/// Completes the rows of a dataset, and gives each a verdict.
+/// Completes the rows of a dataset, and gives each a verdict. Says how it ended, and which
+/// documents are to be written of it.
 ///
 /// # Errors
 /// As `run`.
 pub fn judged(
     config: RunConfig,
-    template: Option<PathBuf>,
+    files: FlagFiles,
     console: &Console,
     load: Load<'_>,
-) -> Result<Exit, CliError> {
-    run_config(config, Typed { template, flags: None, staged: None }, console, load)
+) -> Result<(Exit, Vec<Document>), CliError> {
+    run_config(config, Typed { files, flags: None, staged: None }, console, load)
 }
 
 /// Makes vectors or classes of the rows of a dataset, as the task says.
@@ -102,33 +109,35 @@ pub fn judged(
 pub fn pool(
     task: Task,
     mut flags: (RunArgs, PoolingFlags),
+    files: FlagFiles,
     console: &Console,
 ) -> Result<Exit, CliError> {
     let input = &mut flags.0.input;
     model::fetch_inputs(&mut input.input, &input.dataset, console)?;
     let staged = Staged::of(&mut flags.0.output)?;
-    let template = flags.0.input.chat_template.clone();
-    let typed = Typed { template, flags: None, staged };
-    run_config(RunConfig::pooling(task, flags)?, typed, console, &model::load_from)
+    let typed = Typed { files, flags: None, staged };
+    let config = RunConfig::pooling(task, flags)?;
+    run_config(config, typed, console, &model::load_from).map(|(exit, _)| exit)
 }
 
 /// What was typed and is no part of the configuration.
 struct Typed {
-    /// The file of a chat template, where a flag names one.
-    template: Option<PathBuf>,
+    /// The files that flags name.
+    files: FlagFiles,
     /// All of it, where the first row decides what it is typed for.
     flags: Option<RunArgs>,
     /// An output that is an object.
     staged: Option<Staged>,
 }
 
-/// Runs a dataset through a model. An output that is an object becomes one at the end.
+/// Runs a dataset through a model. An output that is an object becomes one at the end. Reports are
+/// for whoever asked for them: their names are this run's.
 fn run_config(
     mut config: RunConfig,
     typed: Typed,
     console: &Console,
     load: Load<'_>,
-) -> Result<Exit, CliError> {
+) -> Result<(Exit, Vec<Document>), CliError> {
     if config.output.path.is_none() && stdout::was_closed() {
         console.warn(
             "standard output is closed, or /dev/null: rows go nowhere. Give -o FILE to keep them",
@@ -148,14 +157,15 @@ fn run_config(
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
-    let Typed { template, flags, staged } = typed;
-    let options = ledger_options(&config, read_files(&config.input.sources, template));
+    let Typed { files: named, flags, staged } = typed;
+    let options = ledger_options(&config, named);
     if let Some(staged) = &staged {
         staged.refuse_read(&config.input.sources)?;
     }
     let remote = staged.map(|staged| staged.begin(config.output.overwrite, console)).transpose()?;
     let files = remote.as_ref().map_or_else(|| Arc::new(Disk) as Arc<dyn Storage>, Remote::files);
-    let ended = Draft::open(files, options).map_err(CliError::from_output).and_then(|draft| {
+    let ended = Draft::open(files, options).map_err(CliError::from_output).and_then(|mut draft| {
+        let reports = draft.take_documents("--report");
         if let Some(found) = draft.found() {
             // Chat templates see the day on which the run began.
             config.begin_at(found.header.started);
@@ -167,10 +177,11 @@ fn run_config(
             job.turn_to(shape.task)?;
             job.check_flags(shape)?;
         }
-        match draft.complete().cloned() {
+        let exit = match draft.complete().cloned() {
             Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
             None => job.run(reading, shape, draft, load),
-        }
+        }?;
+        Ok((exit, reports))
     });
     match (&remote, &ended) {
         (Some(remote), Ok(_)) => remote.publish(console)?,
@@ -184,25 +195,24 @@ fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
     reading.shape.recv().expect("the reading thread says what it found")
 }
 
-/// Files that flags name and a run reads. Those of the model are known when it is found.
-pub fn read_files(sources: &Sources, template: Option<PathBuf>) -> Vec<Named> {
+/// The inputs as they were found. Files of the model are known when it is.
+pub fn inputs(sources: &Sources) -> Vec<Named> {
     let of_input = |path: &Option<PathBuf>| {
         Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
     };
-    let inputs = sources.list().iter().map(|source| of_input(&source.path));
-    let template = template.map(|path| Named::new("the chat template", path));
-    inputs.chain(template).collect()
+    sources.list().iter().map(|source| of_input(&source.path)).collect()
 }
 
-fn ledger_options(config: &RunConfig, read: Vec<Named>) -> LedgerOptions {
+fn ledger_options(config: &RunConfig, flags: FlagFiles) -> LedgerOptions {
     LedgerOptions {
         out: config.output.path.clone(),
         errors: config.output.errors.clone(),
         journal: config.output.journal.clone(),
-        stats: config.output.stats.clone(),
-        read,
+        flags,
+        read: inputs(&config.input.sources),
         overwrite: config.output.overwrite,
         retry_failed: config.output.retry_failed,
+        has_no_rows: false,
     }
 }
 
@@ -246,7 +256,7 @@ impl Job<'_> {
             self.load(&reading, known, &draft, load)?;
         let left = self.what_would_be_left(&draft);
         let previous = self.previous(&draft, &fingerprint)?;
-        let document = draft.take_stats();
+        let document = draft.take_documents("--stats").pop();
         let (ledger, recovered) = self.begin(draft, &fingerprint)?;
         self.signals.begin();
 

@@ -1,11 +1,11 @@
 //! SIGINT and SIGTERM: the first asks the run to end in order, the second ends it at once. SIGXFSZ
-//! does nothing.
+//! does nothing, SIGABRT says that memory lacks.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGABRT, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::cli::terminal::exit::Exit;
@@ -50,11 +50,15 @@ impl Signals {
     }
 }
 
-/// Lets a write that crosses the limit on the size of files fail, as on a full disk. The signal
-/// would end the process.
+/// Lets what the limits of the process forbid end as it should. A write that crosses the limit on
+/// the size of files fails, as on a full disk. An allocation that fails ends the process by
+/// `abort`, after the standard library has said so: with the exit code of what can be continued,
+/// and not by a signal.
 ///
 /// # Errors
 /// The system refuses.
-pub fn fail_at_file_size_limit() -> io::Result<()> {
-    flag::register(SIGXFSZ, Arc::default()).map(drop)
+pub fn survive_limits() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default())?;
+    let always = Arc::new(AtomicBool::new(true));
+    flag::register_conditional_shutdown(SIGABRT, Exit::Stopped.code().into(), always).map(drop)
 }

@@ -125,6 +125,7 @@ impl Console {
             // The reader of our output has seen enough: nothing to say.
             Err(error) if error.exit == Exit::BrokenPipe => Exit::BrokenPipe,
             Err(error) => {
+                let error = error.or_of_machine();
                 self.error(&error);
                 error.exit
             }

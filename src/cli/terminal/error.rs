@@ -9,7 +9,7 @@ use super::style::Style;
 use crate::engine::EngineError;
 
 /// Why the run ends early. Bad rows are not errors of this kind: they are rows of the output.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CliError {
     /// How the process ends.
     pub exit: Exit,
@@ -151,6 +151,17 @@ impl CliError {
         )
     }
 
+    /// The same; or a lack of the machine, where that is what the system said: whichever file it
+    /// was met at is not to blame, and the same command may succeed later. Errors of files come as
+    /// texts from many places, and the system's own words end with their number. A flag that asks
+    /// for more than there is stays what is to blame.
+    pub fn or_of_machine(self) -> Self {
+        match self.code != "config" && is_lack(&self.message) {
+            true => Self { location: self.location, ..Self::from_machine(self.message) },
+            false => self,
+        }
+    }
+
     /// Standard output does not take what it is given.
     pub fn from_stdout(error: &io::Error) -> Self {
         let exit = match error.kind() {
@@ -159,6 +170,12 @@ impl CliError {
         };
         Self::new(exit, "output", format!("cannot write to standard output: {error}"))
     }
+}
+
+/// Whether a text ends with what the system says of a lack of descriptors or memory.
+pub fn is_lack(text: &str) -> bool {
+    let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    lacks.iter().any(|number| text.contains(&format!("(os error {number})")))
 }
 
 /// The piece of the line with a caret under the offending character.
@@ -200,5 +217,17 @@ mod tests {
         assert_eq!(code(EngineError::Device(String::new())), 5);
         assert_eq!(code(EngineError::Machine(String::new())), 5);
         assert_eq!(code(EngineError::Model(String::new())), 7);
+    }
+
+    #[test]
+    fn a_lack_of_the_machine_is_no_fault_of_a_file() {
+        for (number, expected) in [(libc::EMFILE, 5), (libc::ENFILE, 5), (libc::ENOENT, 2)] {
+            let error = io::Error::from_raw_os_error(number);
+            let error = CliError::refused("input", format!("cannot read a.jsonl: {error}"));
+            let error = error.help("check its name").or_of_machine();
+            assert_eq!(error.exit.code(), expected, "{}", error.message);
+            let help = error.help.expect("a remedy");
+            assert_eq!(help.contains("the same command continues"), expected == 5, "{help}");
+        }
     }
 }

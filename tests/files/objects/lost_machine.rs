@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tempfile::tempdir;
 use vllm_batch::cli::args::OutputArgs;
+use vllm_batch::cli::ledger::meta::Meta;
 use vllm_batch::cli::ledger::remote::lease::{Claimant, Lease};
 use vllm_batch::cli::ledger::remote::mirror::Keeper;
 use vllm_batch::cli::ledger::remote::{Remote, Staged};
@@ -115,6 +116,96 @@ fn whichever_request_is_the_last_another_machine_completes_the_output() {
         }
     }
     assert_eq!(most_reused, JOB.num_rows, "a run that was complete has nothing to do");
+}
+
+/// A run that replaces what is there, up to its upload.
+fn overwriting(server: &Server, folder: &Path, owner: &str, job: Job) -> Remote {
+    let mut args = OutputArgs {
+        out: Some(OUT.into()),
+        work_dir: Some(folder.to_owned()),
+        overwrite: true,
+        ..OutputArgs::default()
+    };
+    let staged = Staged::of(&mut args).unwrap().unwrap();
+    let (remote, _) = Remote::begin(staged, store(server), &claimant(owner), true).unwrap();
+    job.run_in(remote.files(), args.out.unwrap(), true).unwrap();
+    remote
+}
+
+/// What is in the store: the bytes of a job, and a side file that tells of them.
+fn assert_is_of(server: &Server, job: Job, what: &str) {
+    let out = server.get("bucket/out/rows.jsonl").unwrap();
+    assert!(out == job.expected()[0].1, "{what}: other bytes");
+    let meta = server.get("bucket/out/rows.jsonl.meta.json").unwrap();
+    let meta: Meta = serde_json::from_slice(&meta).unwrap();
+    assert_eq!(meta.output.bytes, out.len() as u64, "{what}");
+}
+
+#[test]
+fn a_request_that_arrives_when_the_lease_is_lost_changes_nothing() {
+    let other = Job { num_rows: 25, ..JOB };
+    for (held, was_there) in [
+        ("bucket/out/rows.jsonl.meta.json", false),
+        ("bucket/out/rows.jsonl.meta.json", true),
+        ("bucket/out/rows.jsonl", false),
+        ("bucket/out/rows.jsonl", true),
+    ] {
+        let what = format!("{held}, there before: {was_there}");
+        let server = Server::start();
+        if was_there {
+            let folder = tempdir().unwrap();
+            live(&server, folder.path(), "an earlier one").unwrap();
+        }
+        let folders = [tempdir().unwrap(), tempdir().unwrap()];
+        let first =
+            overwriting(&server, folders[0].path(), "the first", Job { num_rows: 23, ..JOB });
+        server.hold(held);
+        std::thread::scope(|scope| {
+            let uploading = scope.spawn(|| first.upload());
+            while !server.is_holding() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let second = overwriting(&server, folders[1].path(), "the second", other);
+            second.upload().unwrap();
+            second.clean().unwrap();
+            assert_is_of(&server, other, &what);
+            server.release();
+            let error = uploading.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Exists, "{what}: {error}");
+        });
+        assert_is_of(&server, other, &what);
+    }
+}
+
+#[test]
+fn the_run_with_the_lease_replaces_what_arrives_late() {
+    let server = Server::start();
+    let folder = tempdir().unwrap();
+    let run = overwriting(&server, folder.path(), "the second", JOB);
+    // Of a run that had the lease before.
+    for name in ["bucket/out/rows.jsonl", "bucket/out/rows.jsonl.meta.json"] {
+        server.put(name, b"late");
+    }
+    run.upload().unwrap();
+    assert_is_of(&server, JOB, "late objects");
+    run.clean().unwrap();
+    assert_complete(&server, "late objects");
+}
+
+#[test]
+fn objects_of_others_beside_the_journal_stay() {
+    let server = Server::start();
+    let foreign = ["notes.txt", "lock-notes", "segment-1", "alive-00000001.bak"];
+    for name in foreign {
+        server.put(&format!("bucket/out/rows.jsonl.journal/{name}"), b"precious");
+    }
+    let folder = tempdir().unwrap();
+    live(&server, folder.path(), "the first").unwrap();
+    let names = server.names();
+    let left = names.iter().filter_map(|name| name.strip_prefix("bucket/out/rows.jsonl.journal/"));
+    let mut expected = foreign.to_vec();
+    expected.sort_unstable();
+    assert_eq!(left.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -62,6 +62,18 @@ struct State {
     fault: Fault,
     log: Vec<Request>,
     count: usize,
+    held: Held,
+}
+
+/// A request that is under way while others are answered.
+#[derive(Default)]
+enum Held {
+    #[default]
+    Nothing,
+    /// The next PUT of this name is held.
+    Next(String),
+    /// It is.
+    Now,
 }
 
 pub struct Server {
@@ -92,6 +104,21 @@ impl Server {
     /// Puts an object there, as another client would.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         self.state.lock().unwrap().put(name, bytes.to_vec(), None);
+    }
+
+    /// Holds the next PUT of an object until `release`.
+    pub fn hold(&self, name: &str) {
+        self.state.lock().unwrap().held = Held::Next(name.to_owned());
+    }
+
+    /// Whether it is held.
+    pub fn is_holding(&self) -> bool {
+        matches!(self.state.lock().unwrap().held, Held::Now)
+    }
+
+    /// Lets it go on.
+    pub fn release(&self) {
+        self.state.lock().unwrap().held = Held::Nothing;
     }
 
     pub fn remove(&self, name: &str) {
@@ -164,8 +191,25 @@ fn error(status: u16, word: &str) -> Answer {
     plain(status, format!("<Error><Code>{word}</Code><Message>key s3cret</Message></Error>"))
 }
 
+/// Waits while a request is held.
+fn hold_back(request: &Request, state: &Mutex<State>) {
+    {
+        let mut state = state.lock().unwrap();
+        match &state.held {
+            Held::Next(name) if request.method == "PUT" && *name == request.name => {
+                state.held = Held::Now;
+            }
+            _ => return,
+        }
+    }
+    while matches!(state.lock().unwrap().held, Held::Now) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 fn answer(mut stream: TcpStream, state: &Mutex<State>) -> Option<()> {
     let request = read_request(&stream)?;
+    hold_back(&request, state);
     let mut state = state.lock().unwrap();
     let fault = state.next_fault();
     if fault == Fault::DeadAfter(0) {
@@ -258,6 +302,15 @@ impl State {
         let must_be_new = request.headers.get("if-none-match").is_some_and(|value| value == "*");
         if must_be_new && fault != Fault::NoConditions && self.objects.contains_key(&request.name) {
             return error(412, "PreconditionFailed");
+        }
+        if let Some(wanted) = request.headers.get("if-match")
+            && fault != Fault::NoConditions
+        {
+            match self.objects.get(&request.name) {
+                None => return error(404, "NoSuchKey"),
+                Some(stored) if stored.etag != *wanted => return error(412, "PreconditionFailed"),
+                Some(_) => {}
+            }
         }
         let etag = self.put(&request.name, bytes, blake3);
         Answer { headers: vec![("ETag", etag)], ..plain(200, "<R></R>") }

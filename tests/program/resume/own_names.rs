@@ -79,7 +79,7 @@ fn the_document_replaces_no_other_file() {
     fs::write(folder.join("notes"), "{\"elapsed_time\":1}\n").unwrap();
     let ended = run_with(folder, &["-o", "out", "--stats", "notes"]);
     ended.assert_exit(6);
-    ended.assert_says("error[output_exists]: notes exists\nhelp: ");
+    ended.assert_says("error[output_exists]: notes exists, and is no summary of a run: --stats ");
     assert_eq!(names(folder), ["in.jsonl", "notes"]);
     run_with(folder, &["-o", "out", "--stats", "notes", "--overwrite"]).assert_exit(3);
     assert_eq!(json(&folder.join("notes"))["exit_code"], 3);

@@ -13,12 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::args::{
-    BenchArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs, SplitArgs,
-    StructuredOutputsArgs, WorkloadArgs,
+    BenchArgs, FlagFiles, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs,
+    SplitArgs, StructuredOutputsArgs, WorkloadArgs,
 };
 use crate::cli::config::RunConfig;
-use crate::cli::ledger::{Document, Named};
+use crate::cli::ledger::storage::Disk;
+use crate::cli::ledger::{Draft, LedgerOptions, Named};
 use crate::cli::model::{self, Loaded};
+use crate::cli::run;
 use crate::cli::run::progress::{Counters, Progress};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::display::DisplayArgs;
@@ -44,14 +46,14 @@ const NUM_DECODE_PROMPTS: usize = 64;
 ///
 /// # Errors
 /// Whatever ends the benchmark before its last row.
-pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
+pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit, CliError> {
     let mut dataset = args.workload.dataset.iter().cloned().collect();
     model::fetch_inputs(&mut dataset, &SplitArgs::default(), console)?;
     let mut bench = Bench::new(args, dataset)?;
-    let document = bench.document()?;
+    let mut draft = bench.draft(files)?;
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
-    let (loaded, spec) = bench.load(console)?;
+    let (loaded, spec) = bench.load(&draft, console)?;
     loaded.announce(loaded.engine.info(), &bench.config, console);
     if cfg!(debug_assertions) {
         console.warn("this is a debug build: its figures say little");
@@ -76,8 +78,8 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let measured = measured(&mut engine, rows, console)?;
     let op_times = engine.finish_op_times(given)?;
     let report = bench.report(&engine, &spec, load_time, (measured, op_times))?;
-    if let Some(document) = document {
-        document.write(&report.json()).map_err(CliError::from_output_midway)?;
+    for document in draft.take_documents("--output-json") {
+        document.write(&report.json())?;
     }
     let written = writeln!(io::stdout(), "{}", report.text());
     written.map_err(|error| CliError::from_stdout(&error))?;
@@ -115,8 +117,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn load(&self, console: &Console) -> Result<(Loaded, DecoderSpec), CliError> {
+    fn load(&self, draft: &Draft, console: &Console) -> Result<(Loaded, DecoderSpec), CliError> {
         let folders = model::find(&self.config, console)?;
+        let read = run::files_of(&folders).and_then(|files| draft.refuse_read(&files));
+        read.map_err(CliError::from_output)?;
         let summary = model::summary(&self.config, &folders)?;
         let loaded = model::load_from(&self.config, &folders, &summary)?;
         Ok((loaded, summary.spec))
@@ -165,10 +169,15 @@ impl Bench {
     }
 
     /// What `--output-json` names, before anything is measured.
-    fn document(&self) -> Result<Option<Document>, CliError> {
+    fn draft(&self, flags: FlagFiles) -> Result<Draft, CliError> {
         let dataset = self.dataset.iter().map(|path| Named::new("the dataset", path));
-        let read: Vec<_> = dataset.collect();
-        Document::output_json(self.result.output_json.as_deref(), &read)
+        let options = LedgerOptions {
+            flags,
+            read: dataset.collect(),
+            has_no_rows: true,
+            ..LedgerOptions::default()
+        };
+        Draft::open(Arc::new(Disk), options).map_err(CliError::from_output)
     }
 
     /// The dataset's rows, where there is one.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,6 +55,11 @@ impl Job {
         inside.unwrap_or_else(|| name.to_owned())
     }
 
+    /// The file of the summary, which other steps write too.
+    pub fn summary(&self) -> Option<&Path> {
+        self.summary.as_deref()
+    }
+
     /// Appends a report to the summary of the step.
     pub fn summarize(&self, markdown: &str, console: &Console) {
         let Some(path) = &self.summary else { return };
@@ -65,6 +71,8 @@ impl Job {
         let appended = OpenOptions::new()
             .create(true)
             .append(true)
+            // A pipe that nobody reads is not waited for.
+            .custom_flags(libc::O_NONBLOCK)
             .open(path)
             .and_then(|mut file| file.write_all(markdown.as_bytes()));
         if let Err(error) = appended {

@@ -15,14 +15,15 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::args::{ErrorsAreArg, EvalArgs, EvalFlags, InputArgs, LoglikelihoodArg, RunArgs};
+use crate::cli::args::{
+    ErrorsAreArg, EvalArgs, EvalFlags, FlagFiles, InputArgs, LoglikelihoodArg, RunArgs,
+};
 use crate::cli::config::{InputConfig, RunConfig};
 use crate::cli::input::row::Task;
 use crate::cli::judge::Judge;
 use crate::cli::judge::settings::{Scorer, Settings};
-use crate::cli::ledger::Named;
+use crate::cli::ledger::Document;
 use crate::cli::ledger::meta::Meta;
-use crate::cli::ledger::names::refuse_read;
 use crate::cli::ledger::remote::Staged;
 use crate::cli::model;
 use crate::cli::object_store::is_object;
@@ -32,7 +33,7 @@ use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use baseline::Baseline;
 use gates::{Gates, Outcome};
-use report::{Report, ReportFiles};
+use report::Report;
 use rescore::Rescore;
 use rows::JudgedFile;
 use totals::Totals;
@@ -42,7 +43,12 @@ use totals::Totals;
 /// # Errors
 /// Whatever ends the run before its last row; a flag that cannot be honoured; a report that cannot
 /// be written.
-pub fn run(args: EvalArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
+pub fn run(
+    args: EvalArgs,
+    mut files: FlagFiles,
+    console: &Console,
+    load: Load<'_>,
+) -> Result<Exit, CliError> {
     let EvalArgs { eval: flags, run: args } = args;
     let gates = Gates::new(&flags)?;
     if flags.scorer.contains(&Scorer::Command) != flags.scorer_command.is_some() {
@@ -52,15 +58,17 @@ pub fn run(args: EvalArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cl
     let out = out_file(&args.output.out)?;
     let field = args.output.out_field.as_deref().unwrap_or(Task::Complete.answer_field());
     let evaluation = Evaluation { field: field.to_owned(), out, flags, gates, console };
+    report::check_names(&evaluation.flags.report)?;
     if let Some(old) = &evaluation.flags.baseline {
         // Before anything is computed.
         evaluation.check_baseline(old)?;
-        let out = [Named::new("--out", &evaluation.out)];
-        refuse_read(&out, &[Named::new("the baseline", old)]).map_err(CliError::from_output)?;
+    }
+    if let Some(path) = github::Job::found().as_ref().and_then(github::Job::summary) {
+        files.add_read("GITHUB_STEP_SUMMARY", path.to_owned());
     }
     match evaluation.flags.rescore.clone() {
-        Some(old) => evaluation.rescore(&old, args.output.overwrite),
-        None => evaluation.run(args, load),
+        Some(old) => evaluation.rescore(&old, files, args.output.overwrite),
+        None => evaluation.run(args, files, load),
     }
 }
 
@@ -82,7 +90,7 @@ struct Origin {
 }
 
 impl Evaluation<'_> {
-    fn run(&self, mut args: RunArgs, load: Load<'_>) -> Result<Exit, CliError> {
+    fn run(&self, mut args: RunArgs, files: FlagFiles, load: Load<'_>) -> Result<Exit, CliError> {
         if args.output.errors.is_some() {
             let message = "--errors: the report is made of one file, error rows included";
             return Err(CliError::refused("eval", message));
@@ -91,22 +99,21 @@ impl Evaluation<'_> {
         Staged::of(&mut args.output)?;
         args.loglikelihood = self.loglikelihood(args.loglikelihood)?;
         model::fetch_inputs(&mut args.input.input, &args.input.dataset, self.console)?;
-        let (template, input) = (args.input.chat_template.clone(), args.input.clone());
+        let input = args.input.clone();
         let mut config = RunConfig::new(args)?;
         config.judge = Some(Arc::new(self.judge()));
-        let reports = self.reports(run::read_files(&config.input.sources, None))?;
         let origin = Origin { args: input, config: config.input.clone() };
         self.gates.check(&self.flags, &|name| github::has_assert_named(&origin, name))?;
-        let exit = run::judged(config, template, self.console, load)?;
-        self.conclude(exit, &reports, Some(&origin))
+        let (exit, reports) = run::judged(config, files, self.console, load)?;
+        self.conclude(exit, reports, Some(&origin))
     }
 
-    fn rescore(&self, old: &Path, overwrite: bool) -> Result<Exit, CliError> {
-        let reports = self.reports(vec![Named::new("the output that is judged", old)])?;
+    fn rescore(&self, old: &Path, files: FlagFiles, overwrite: bool) -> Result<Exit, CliError> {
         let judge = self.judge();
         self.gates.check(&self.flags, &|name| has_assert_named(old, &self.field, name))?;
-        let exit = Rescore { old, new: &self.out, overwrite, judge: &judge }.run(self.console)?;
-        self.conclude(exit, &reports, None)
+        let rescore = Rescore { old, new: &self.out, overwrite, judge: &judge };
+        let (exit, reports) = rescore.run(files, self.console)?;
+        self.conclude(exit, reports, None)
     }
 
     /// Looks whether a baseline was judged as this output will be, as far as can be said before.
@@ -170,12 +177,6 @@ impl Evaluation<'_> {
         })
     }
 
-    fn reports(&self, mut read: Vec<Named>) -> Result<ReportFiles, CliError> {
-        let baseline = self.flags.baseline.as_ref();
-        read.extend(baseline.map(|path| Named::new("the baseline", path)));
-        ReportFiles::new(&self.flags.report, &self.out, &read)
-    }
-
     fn open(&self, path: &Path) -> Result<JudgedFile, CliError> {
         JudgedFile::open(path, &self.field, self.flags.expected_column.as_deref())
     }
@@ -184,7 +185,7 @@ impl Evaluation<'_> {
     fn conclude(
         &self,
         exit: Exit,
-        reports: &ReportFiles,
+        reports: Vec<Document>,
         origin: Option<&Origin>,
     ) -> Result<Exit, CliError> {
         let report = self.report()?;
@@ -196,7 +197,9 @@ impl Evaluation<'_> {
                  partner, and are not compared"
             ));
         }
-        reports.write(&report, &mut || self.open(&self.out))?;
+        for document in reports {
+            report.write(document, &mut || self.open(&self.out))?;
+        }
         let mut text = report.text();
         if let Some(job) = github::Job::found() {
             let places = origin.map(|origin| github::places(&report, origin, &job));
@@ -258,6 +261,12 @@ fn out_file(out: &Option<PathBuf>) -> Result<PathBuf, CliError> {
             let message =
                 format!("--out {}: eval reads its rows again, from a file", path.display());
             Err(CliError::refused("eval", message))
+        }
+        // A pipe has no rows that could be read again, and would be waited for.
+        Some(path) if path.exists() && !path.is_file() && !path.is_dir() => {
+            let message =
+                format!("--out {}: eval reads its rows again, from a file", path.display());
+            Err(CliError::refused("eval", message).help("give --out FILE.jsonl"))
         }
         Some(path) if path != Path::new("-") => Ok(path.clone()),
         _ => {

@@ -2,17 +2,20 @@
 //! is computed: answers stay as they are, to the byte.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::rows::JudgedFile;
+use crate::cli::args::FlagFiles;
 use crate::cli::input::fields::{JsonFields, json_string};
 use crate::cli::judge::{FIELDS, Judge};
+use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::{self, FileFacts, InputFacts, Meta, RowCounts, TokenCounts};
 use crate::cli::ledger::record::Header;
 use crate::cli::ledger::storage::Disk;
-use crate::cli::ledger::{Draft, Finished, LedgerError, LedgerOptions, Named, RowHash, Totals};
+use crate::cli::ledger::{Document, Draft, Finished, LedgerError, LedgerOptions, RowHash, Totals};
 use crate::cli::output::{FileFormat, kept_name};
 use crate::cli::run::{self, JUDGE, utc};
 use crate::cli::terminal::clock::now;
@@ -33,20 +36,28 @@ pub struct Rescore<'a> {
 }
 
 impl Rescore<'_> {
-    /// Judges every row again. Says whether there are error rows.
+    /// Judges every row again. Says whether there are error rows, and which reports are to be
+    /// written.
     ///
     /// # Errors
     /// A row cannot be judged, and then nothing is written; or a file cannot be read or written.
-    pub fn run(&self, console: &Console) -> Result<Exit, CliError> {
+    pub fn run(
+        &self,
+        flags: FlagFiles,
+        console: &Console,
+    ) -> Result<(Exit, Vec<Document>), CliError> {
+        // It is a file, and no device without end.
+        drop(self.file()?);
         let meta = self.meta()?;
         let counts = self.check()?;
         let options = LedgerOptions {
             out: Some(self.new.to_owned()),
-            read: vec![Named::new("the output that is judged", self.old)],
+            flags,
             overwrite: self.overwrite,
             ..LedgerOptions::default()
         };
-        let draft = Draft::open(Arc::new(Disk), options).map_err(CliError::from_output)?;
+        let mut draft = Draft::open(Arc::new(Disk), options).map_err(CliError::from_output)?;
+        let reports = draft.take_documents("--report");
         let exit = if counts.failed > 0 { Exit::ErrorRows } else { Exit::Success };
         if let Some(found) = draft.complete() {
             let mut differences = found.fingerprint.differences(&meta.fingerprint);
@@ -58,7 +69,7 @@ impl Rescore<'_> {
                 return Err(CliError::from_output(LedgerError::Complete { path, differences }));
             }
             console.note(&format!("Nothing to do: {} is complete", self.new.display()));
-            return Ok(exit);
+            return Ok((exit, reports));
         }
         let fingerprint = meta.fingerprint.clone();
         let header = Header { started: now(), replaces: self.overwrite, fingerprint };
@@ -88,7 +99,7 @@ impl Rescore<'_> {
         }
         let text = |totals: &Totals| Meta { rows: counts, ..of(meta, totals) }.text();
         ledger.finish(text).map_err(CliError::from_output_midway)?;
-        Ok(exit)
+        Ok((exit, reports))
     }
 
     fn file(&self) -> Result<JudgedFile, CliError> {
@@ -142,7 +153,16 @@ impl Rescore<'_> {
     /// What is said beside the new output: what the old one's side file says, with another judge.
     /// An output without one is known by its bytes.
     fn meta(&self) -> Result<Meta, CliError> {
-        let found = Meta::beside(self.old).ok();
+        let found = match Meta::beside(self.old) {
+            Ok(meta) => Some(meta),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => {
+                let name = side_file_of(self.old);
+                let message = format!("cannot read {}: {error}", name.display());
+                return Err(CliError::new(Exit::OutputExists, "changed", message)
+                    .help("put back what the run wrote, or remove it to judge rows of any run"));
+            }
+        };
         let failed = |error: std::io::Error| {
             let message = format!("cannot read {}: {error}", self.old.display());
             CliError::refused("eval", message)

@@ -1,6 +1,8 @@
 //! `JudgedFile`: the rows of an output with their verdicts, one after the other.
 
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde_json::Value;
@@ -71,7 +73,13 @@ impl JudgedFile {
     pub fn open(path: &Path, out_field: &str, expected: Option<&str>) -> Result<Self, CliError> {
         let name = path.display().to_string();
         let refused = |error| CliError::from_input(error, &name);
-        let file = File::open(path).and_then(Opened::of_file);
+        // It is read more than once, and to its end.
+        let regular = |file: File| match file.metadata()?.is_file() {
+            true => Opened::of_file(file),
+            false => Err(io::Error::other("it is not a regular file")),
+        };
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).and_then(regular);
         let input = file.map_err(|error| refused(InputError::Io(error)))?;
         let records = Records::of(input, InputFormat::Jsonl, MAX_ROW).map_err(refused)?;
         let (out_field, expected_column) = (out_field.to_owned(), expected.map(str::to_owned));

@@ -8,27 +8,27 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::shard_set::ShardFile;
+use crate::cli::args::FlagFiles;
 use crate::cli::input::compress::Compression;
-use crate::cli::ledger::claim::publish_text;
-use crate::cli::ledger::files::side_file_of;
+use crate::cli::ledger::claim::Claim;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::journal::{Journal, LockedJournal};
 use crate::cli::ledger::meta::{FileFacts, Meta, NamedFile};
 use crate::cli::ledger::output::Output;
 use crate::cli::ledger::record::{Header, Kind, Record};
 use crate::cli::ledger::storage::{Disk, Storage};
-use crate::cli::ledger::{Draft, LedgerError, LedgerOptions, Named};
+use crate::cli::ledger::{Draft, LedgerError, LedgerOptions, Outputs};
 use crate::cli::output::parquet::Table;
 use crate::cli::terminal::clock::now;
 use crate::cli::terminal::error::CliError;
 
 /// The joined rows on their way to the disk.
 pub struct MergedFile {
-    path: PathBuf,
     output: Output,
     /// Error rows, with their file's name, where the output is a matrix.
     errors: Option<(PathBuf, Output)>,
+    /// A device has none.
+    side_file: Option<Claim>,
     lock: Lock,
 }
 
@@ -50,29 +50,27 @@ impl MergedFile {
     pub fn create(
         path: &Path,
         errors: Option<PathBuf>,
-        shards: &[ShardFile],
+        flags: FlagFiles,
         overwrite: bool,
     ) -> Result<Self, CliError> {
-        let read = shards.iter().map(|shard| Named::new("a shard", &shard.path)).collect();
         let out = Some(path.to_owned());
-        let options = LedgerOptions { out, errors, overwrite, read, ..LedgerOptions::default() };
-        Self::open(path, options).map_err(CliError::from_output)
+        let options = LedgerOptions { out, errors, overwrite, flags, ..LedgerOptions::default() };
+        Self::open(options).map_err(CliError::from_output)
     }
 
-    fn open(path: &Path, options: LedgerOptions) -> Result<Self, LedgerError> {
+    fn open(options: LedgerOptions) -> Result<Self, LedgerError> {
         let (overwrite, errors_path) = (options.overwrite, options.errors.clone());
         let header = Header { started: now(), replaces: false, fingerprint: of_merges() };
         let draft = Draft::open(disk(), options)?;
-        // A link stays a link.
-        let path = draft.path().unwrap_or(path).to_owned();
-        let (output, errors, lock) = draft.into_outputs(&header.fingerprint)?;
-        let lock = match lock {
+        let Outputs { out: output, errors, side_file, journal } =
+            draft.into_outputs(&header.fingerprint)?;
+        let lock = match journal {
             None => Lock::None,
             Some(lock) if overwrite => Lock::Bare(lock),
             // There is no output, no other run's journal, and no part but that of a merge.
             Some(lock) => Lock::Marked(lock.create(&header)?),
         };
-        Ok(Self { path, output, errors: errors_path.zip(errors), lock })
+        Ok(Self { output, errors: errors_path.zip(errors), side_file, lock })
     }
 
     /// How the rows are compressed.
@@ -159,15 +157,14 @@ impl MergedFile {
             journal.append(&Record::mark(Kind::End, text.as_bytes()))?;
             journal.sync()?;
         }
-        if self.output.part().is_some() {
-            let side_file = side_file_of(&self.path);
+        if let Some(side_file) = self.side_file.take() {
             // A side file beside bytes of which it does not tell is worse than none.
-            remove_if_there(&side_file)?;
+            remove_if_there(side_file.path())?;
             if let Some((_, errors)) = &self.errors {
                 errors.publish()?;
             }
             self.output.publish()?;
-            publish_text(&disk(), text, &side_file)?;
+            side_file.publish_text(text)?;
         }
         match self.lock {
             Lock::None => Ok(()),

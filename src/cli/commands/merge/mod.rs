@@ -11,7 +11,7 @@ mod table;
 
 use std::path::Path;
 
-use crate::cli::args::MergeArgs;
+use crate::cli::args::{FlagFiles, MergeArgs};
 use crate::cli::input::compress::Compression;
 use crate::cli::input::shard::Shard;
 use crate::cli::ledger::meta::{FileFacts, Meta, NamedFile, RowCounts, SCHEMA, TokenCounts};
@@ -27,13 +27,13 @@ use shard_set::{ShardFile, ShardSet};
 ///
 /// # Errors
 /// They are not the whole of one run, or the output cannot be written.
-pub fn run(args: &MergeArgs, console: &Console) -> Result<Exit, CliError> {
+pub fn run(args: &MergeArgs, files: FlagFiles, console: &Console) -> Result<Exit, CliError> {
     if args.out == Path::new("-") {
         let help = "give --out FILE: the rows are proved to be right at their end only";
         return Err(CliError::refused("output", "merge writes a file").help(help));
     }
-    let files: Result<Vec<_>, _> = args.shards.iter().map(|path| ShardFile::read(path)).collect();
-    let set = ShardSet::new(files?)?;
+    let shards: Result<Vec<_>, _> = args.shards.iter().map(|path| ShardFile::read(path)).collect();
+    let set = ShardSet::new(shards?)?;
     let format = set.meta().format;
     for (kind, extension, what) in
         [(FileFormat::Npy, "npy", "a matrix"), (FileFormat::Parquet, "parquet", "Parquet")]
@@ -45,7 +45,7 @@ pub fn run(args: &MergeArgs, console: &Console) -> Result<Exit, CliError> {
         }
     }
     let errors = matrix::errors_path(&set, &args.out);
-    let mut output = MergedFile::create(&args.out, errors, &set.files, args.overwrite)?;
+    let mut output = MergedFile::create(&args.out, errors, files, args.overwrite)?;
     let joined = match format {
         FileFormat::Npy => matrix::join(&set, args.verify, &mut output),
         FileFormat::Parquet => table::join(&set, args.verify, &mut output),

@@ -1,7 +1,6 @@
 //! The side file of a finished output, `out.jsonl.meta.json`, as `merge` reads it.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -10,6 +9,7 @@ use crate::cli::input::shard::Shard;
 use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::meta::{Meta, RowCounts, SCHEMA};
 use crate::cli::terminal::error::CliError;
+use crate::engine::files;
 
 /// No side file is longer: what is belongs to something else.
 const MAX_BYTES: u64 = 16 << 20;
@@ -35,10 +35,8 @@ pub fn read_meta(output: &Path) -> Result<Meta, CliError> {
         }
         _ => CliError::refused("no_meta", format!("cannot read {}: {error}", path.display())),
     };
-    let mut text = String::new();
-    let file = File::open(&path).map_err(unreadable)?;
-    file.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
-    parse(&text, &path)
+    let bytes = files::read(&path, MAX_BYTES).map_err(unreadable)?;
+    parse(&String::from_utf8_lossy(&bytes), &path)
 }
 
 fn parse(text: &str, path: &Path) -> Result<Meta, CliError> {
@@ -50,6 +48,7 @@ fn parse(text: &str, path: &Path) -> Result<Meta, CliError> {
         CliError::refused("bad_meta", format!("{}: {what}", path.display()))
             .help("it was damaged, or is not of vllm-batch; run the shard again")
     };
+    Meta::check(text).map_err(bad)?;
     let layout: Layout = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
     if layout.schema != SCHEMA {
         let message =
@@ -57,7 +56,7 @@ fn parse(text: &str, path: &Path) -> Result<Meta, CliError> {
         return Err(CliError::refused("bad_meta", message)
             .help("use the version of vllm-batch that wrote it"));
     }
-    let meta: Meta = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+    let meta = Meta::parse(text).map_err(bad)?;
     Shard::new(meta.shard.index, meta.shard.count).map_err(bad)?;
     let RowCounts { total, ok, failed, .. } = meta.rows;
     match ok.checked_add(failed) == Some(total) {

@@ -9,17 +9,19 @@ mod survey;
 
 use std::io::{self, Write};
 use std::mem;
+use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cli::args::{PlanArgs, PoolingFlags, RunArgs, TaskArg};
+use crate::cli::args::{FlagFiles, PlanArgs, PoolingFlags, RunArgs, TaskArg};
 use crate::cli::config::{RunConfig, first_typed};
 use crate::cli::input::files;
-use crate::cli::ledger::Document;
+use crate::cli::ledger::storage::Disk;
+use crate::cli::ledger::{Draft, LedgerOptions};
 use crate::cli::model::{self, Loaded, Summary};
 use crate::cli::output::RowFormat;
 use crate::cli::run::read::Input;
-use crate::cli::run::read_files;
 use crate::cli::run::row_params::RowParams;
+use crate::cli::run::{files_of, inputs};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -36,11 +38,10 @@ const TEXT_STEPS: usize = 16;
 ///
 /// # Errors
 /// What `run` would refuse before its first row.
-pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
+pub fn run(args: PlanArgs, named: FlagFiles, console: &Console) -> Result<Exit, CliError> {
     let started = Instant::now();
     let (flags, mut run, of_texts) = args.into_parts();
     model::fetch_inputs(&mut run.input.input, &run.input.dataset, console)?;
-    let template = run.input.chat_template.clone();
     let config = planned(flags.task, run.clone(), of_texts)?;
     let mut rows = Input::open(&config.input, files::open(&config.input.sources)?)?;
     let shape = rows.shape();
@@ -49,9 +50,15 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         false => RunConfig::of_lines(shape.task, run, PoolingFlags::default())?,
     };
     let format = RowFormat::new(&config, &shape)?;
-    let read = read_files(&config.input.sources, template);
-    let document = Document::output_json(flags.output_json.as_deref(), &read)?;
+    // A summary is that of the run that is planned.
+    let named = named.without("--stats");
+    let read = inputs(&config.input.sources);
+    let options =
+        LedgerOptions { flags: named, read, has_no_rows: true, ..LedgerOptions::default() };
+    let mut draft = Draft::open(Arc::new(Disk), options).map_err(CliError::from_output)?;
     let folders = model::find(&config, console)?;
+    let read = files_of(&folders).and_then(|files| draft.refuse_read(&files));
+    read.map_err(CliError::from_output)?;
     let summary = model::summary_for(&config, &folders)?;
     let base = RowParams::start(&config, &summary)?;
     let loaded = match &summary {
@@ -98,8 +105,8 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         sample: sample.as_ref(),
         estimate,
     };
-    if let Some(document) = document {
-        document.write(&report.json()).map_err(CliError::from_output_midway)?;
+    for document in draft.take_documents("--output-json") {
+        document.write(&report.json())?;
     }
     let written = writeln!(io::stdout(), "{}", report.text());
     written.map_err(|error| CliError::from_stdout(&error))?;

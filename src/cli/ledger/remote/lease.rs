@@ -134,6 +134,12 @@ fn alive(prefix: &ObjectName, epoch: u32) -> ObjectName {
     prefix.with_suffix(&format!("alive-{epoch:08}"))
 }
 
+/// Whether an object is a lock or a sign of life, by what follows the prefix.
+pub fn is_own(rest: &str) -> bool {
+    let number = rest.strip_prefix("lock-").or_else(|| rest.strip_prefix("alive-"));
+    number.is_some_and(|number| number.len() == 8 && number.bytes().all(|c| c.is_ascii_digit()))
+}
+
 /// The number of the newest lock.
 fn newest(store: &Store, prefix: &ObjectName) -> Result<Option<u32>, StoreError> {
     let begun = prefix.with_suffix("lock-");

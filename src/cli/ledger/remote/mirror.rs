@@ -128,6 +128,10 @@ impl Storage for Mirror {
     fn kind(&self, path: &Path) -> Option<FileKind> {
         Disk.kind(path)
     }
+
+    fn in_the_way(&self, path: &Path) -> io::Result<Option<(PathBuf, &'static str)>> {
+        Disk.in_the_way(path)
+    }
 }
 
 impl Watcher for Arc<Shared> {

@@ -9,6 +9,7 @@ pub mod lease;
 pub mod mirror;
 pub mod segments;
 
+use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -36,6 +37,9 @@ use crate::cli::terminal::error::CliError;
 
 /// How often the journal's new bytes become a piece, unless a flag says it.
 const EVERY: u64 = 10;
+
+/// How often an object is replaced that comes from a run whose lease is lost.
+const MAX_REPLACED: usize = 8;
 
 /// Files of the folder that are no output's.
 const LOCK: &str = ".vllm-batch-lock";
@@ -216,6 +220,8 @@ pub struct Remote {
     thread: Mutex<Option<KeeperThread>>,
     /// The output may replace one that is there.
     replaces: AtomicBool,
+    /// ETags of the objects that were there when the lease was taken, by key.
+    seen: HashMap<String, String>,
     /// Held, that is all.
     lock: Option<File>,
 }
@@ -233,8 +239,9 @@ impl Remote {
     ) -> Result<(Self, Keeper), StoreError> {
         let prefix = staged.name.with_suffix(".journal/");
         let lease = Arc::new(Lease::take(&store, &prefix, claimant)?);
-        let kept = match staged.fetch(&store, &prefix, &lease, overwrite) {
-            Ok(kept) => kept,
+        let fetched = staged.fetch(&store, &prefix, &lease, overwrite);
+        let (kept, seen) = match fetched.and_then(|kept| Ok((kept, staged.seen(&store)?))) {
+            Ok(fetched) => fetched,
             Err(error) => {
                 let _ = lease.leave();
                 return Err(error);
@@ -248,7 +255,9 @@ impl Remote {
             kept,
         );
         let (files, thread, replaces) = (Arc::new(files), Mutex::default(), staged.replaces.into());
-        Ok((Self { staged, store, lease, prefix, files, thread, replaces, lock: None }, keeper))
+        let lock = None;
+        let remote = Self { staged, store, lease, prefix, files, thread, replaces, seen, lock };
+        Ok((remote, keeper))
     }
 
     fn keep(&self, keeper: Keeper, console: &Console) {
@@ -310,7 +319,30 @@ impl Remote {
             self.upload_one(path, name, facts)?;
         }
         let text = fs::read(side_file_of(&out)).map_err(unread)?;
-        self.store.put(&self.staged.name.with_suffix(".meta.json"), &text, Place::Any).map(drop)
+        let name = self.staged.name.with_suffix(".meta.json");
+        self.replace(&name, &|place| self.store.put(&name, &text, place))
+    }
+
+    /// Puts an object in the place of the one that was there when the lease was taken. A request of
+    /// an earlier run may arrive since: its object is replaced too, as long as the lease is this
+    /// run's. So of two runs the one with the lease has all objects, and the other is told.
+    fn replace(
+        &self,
+        name: &ObjectName,
+        put: &dyn Fn(Place<'_>) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut etag = self.seen.get(&name.key).cloned();
+        for _ in 0..MAX_REPLACED {
+            let place = etag.as_deref().map_or(Place::Free, Place::Of);
+            let is_put = put(place)?;
+            self.lease.check()?;
+            if is_put {
+                return Ok(());
+            }
+            etag = self.store.facts(name)?.map(|facts| facts.etag);
+        }
+        Err(StoreError::new(Kind::Exists, format!("{name} is changed again and again"))
+            .help("end the other runs that write it"))
     }
 
     fn upload_one(
@@ -329,8 +361,14 @@ impl Remote {
         // Errors belong to the output, whose place says whether it is another run's.
         let is_out = *name == self.staged.name;
         let must_be_free = is_out && !self.replaces.load(Ordering::Relaxed);
-        let place = if must_be_free { Place::Free } else { Place::Any };
-        self.store.upload(&file, name, &facts.blake3, place)
+        if must_be_free {
+            self.store.upload(&file, name, &facts.blake3, Place::Free)?;
+            return self.lease.check();
+        }
+        self.replace(name, &|place| match self.store.upload(&file, name, &facts.blake3, place) {
+            Err(error) if error.kind() == Kind::Exists => Ok(false),
+            uploaded => uploaded.map(|()| true),
+        })
     }
 
     /// Removes the pieces, the locks and the files of this machine; what says that it is this run's
@@ -340,9 +378,12 @@ impl Remote {
     /// They cannot be removed.
     pub fn clean(&self) -> Result<(), StoreError> {
         let listed = self.store.list(&self.prefix)?;
-        let is_lock = |key: &str| key[self.prefix.key.len()..].starts_with("lock-");
-        let (locks, others): (Vec<_>, Vec<_>) =
-            listed.iter().partition(|listed| is_lock(&listed.key));
+        let rest = |key: &str| key[self.prefix.key.len()..].to_owned();
+        // Someone may have put objects of his own there.
+        let is_own = |key: &str| lease::is_own(&rest(key)) || segments::is_own(&rest(key));
+        let own = listed.iter().filter(|listed| is_own(&listed.key));
+        let is_lock = |key: &str| rest(key).starts_with("lock-");
+        let (locks, others): (Vec<_>, Vec<_>) = own.partition(|listed| is_lock(&listed.key));
         for listed in others.into_iter().chain(locks) {
             let bucket = self.prefix.bucket.clone();
             self.store.remove(&ObjectName { bucket, key: listed.key.clone() })?;
@@ -412,6 +453,17 @@ impl Staged {
             Object::new(Arc::clone(store), name).write_to(&mut file)?;
         }
         Ok(())
+    }
+
+    /// ETags of the objects that the run's take the place of, by key.
+    fn seen(&self, store: &Store) -> Result<HashMap<String, String>, StoreError> {
+        let mut seen = HashMap::new();
+        for (_, name) in self.pairs() {
+            if let Some(facts) = store.facts(&name)? {
+                seen.insert(name.key, facts.etag);
+            }
+        }
+        Ok(seen)
     }
 
     /// Removes what runs left in the folder.

@@ -27,6 +27,13 @@ pub fn name(prefix: &ObjectName, epoch: u32, number: u32, start: u64) -> ObjectN
     prefix.with_suffix(&format!("{NAME}{epoch:08}-{number:08}-{start:018}"))
 }
 
+/// Whether an object is a piece, by what follows the prefix.
+pub fn is_own(rest: &str) -> bool {
+    let Some(rest) = rest.strip_prefix(NAME) else { return false };
+    let lengths: Vec<usize> = rest.split('-').map(str::len).collect();
+    lengths == [8, 8, 18] && rest.bytes().all(|c| c == b'-' || c.is_ascii_digit())
+}
+
 /// What of a journal is there, from its first byte on.
 pub fn pieces(listed: &[Listed], prefix: &ObjectName) -> Vec<Piece> {
     let place = |listed: &Listed| -> Option<(u32, u32, u64)> {

@@ -21,7 +21,8 @@ fn the_file_exists_only_when_it_is_complete() {
     let mut ledger = folder.ledger();
     ledger.push(answer(0, "row\n")).expect("a folder");
     ledger.flush().expect("a folder");
-    assert_eq!(folder.names(), ["out.journal", "out.part"]);
+    // The side file's name is this run's too.
+    assert_eq!(folder.names(), ["out.journal", "out.meta.json.part", "out.part"]);
     assert_eq!(
         (folder.text("out.part"), ledger.part()),
         ("row\n".into(), Some(&*folder.path("out.part")))

@@ -190,7 +190,7 @@ fn error_rows_go_to_their_own_file_in_order() {
         ledger.push(row).expect("a folder");
     }
     ledger.flush().expect("a folder");
-    assert_eq!(folder.names(), ["errors.part", "out.journal", "out.part"]);
+    assert_eq!(folder.names(), ["errors.part", "out.journal", "out.meta.json.part", "out.part"]);
     let mut totals = None;
     ledger
         .finish(|all| {

@@ -4,6 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use crate::cli::network::NetworkLimits;
+use crate::engine::files;
+
+/// More than any token has.
+const MAX_TOKEN_BYTES: u64 = 1 << 20;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
@@ -100,7 +104,10 @@ fn find_token(get: &impl Fn(&str) -> Option<String>, file: &Path) -> Option<Toke
     ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]
         .iter()
         .find_map(|name| Token::new(&get(name)?, *name))
-        .or_else(|| Token::new(&std::fs::read_to_string(file).ok()?, file.display().to_string()))
+        .or_else(|| {
+            let text = String::from_utf8(files::read(file, MAX_TOKEN_BYTES).ok()?).ok()?;
+            Token::new(&text, file.display().to_string())
+        })
 }
 
 fn is_true(value: &str) -> bool {

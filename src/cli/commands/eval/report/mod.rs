@@ -6,8 +6,7 @@ mod junit;
 mod markdown;
 mod text;
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -16,10 +15,11 @@ use super::baseline::{Baseline, Flipped};
 use super::gates::Outcome;
 use super::rows::JudgedFile;
 use super::totals::{Failure, Totals};
-use crate::cli::ledger::Named;
+use crate::cli::args::{DocumentKind, ReportForm};
+use crate::cli::ledger::Document;
+use crate::cli::ledger::document::MARKDOWN_MARK;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
-use crate::cli::ledger::names::{refuse_read, refuse_twice};
 use crate::cli::run::JUDGE;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -39,23 +39,6 @@ pub struct Report {
     /// What the output was made of; null where nobody says it.
     pub origin: Value,
 }
-
-/// The form of a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Json,
-    Markdown,
-    JUnit,
-    Html,
-}
-
-/// The end of a name, and what it asks for.
-const FORMS: [(&str, Form); 4] = [
-    (".json", Form::Json),
-    (".md", Form::Markdown),
-    (".junit.xml", Form::JUnit),
-    (".html", Form::Html),
-];
 
 /// Fields of a fingerprint that people read in a report: what answers were asked for.
 const SETTINGS: [&str; 15] = [
@@ -79,83 +62,18 @@ const SETTINGS: [&str; 15] = [
 /// Opens the judged rows once more.
 type Rows<'a> = &'a mut dyn FnMut() -> Result<JudgedFile, CliError>;
 
-/// The files of `--report`.
-#[derive(Debug)]
-pub struct ReportFiles(Vec<(PathBuf, Form)>);
-
-impl ReportFiles {
-    /// Looks at the names before anything is computed.
-    ///
-    /// # Errors
-    /// A name does not say its form, is that of a file that is read or written, or is in a folder
-    /// that is not there.
-    pub fn new(paths: &[PathBuf], out: &Path, read: &[Named]) -> Result<Self, CliError> {
-        let reports = paths.iter().map(|path| Named::new("--report", path.clone()));
-        let written: Vec<Named> = reports.chain([Named::new("--out", out)]).collect();
-        refuse_twice(&written).map_err(CliError::from_output)?;
-        refuse_read(&written[..paths.len()], read).map_err(CliError::from_output)?;
-        paths.iter().map(|path| Self::one(path)).collect::<Result<_, _>>().map(Self)
-    }
-
-    fn one(path: &Path) -> Result<(PathBuf, Form), CliError> {
-        let name = path.display();
-        let refused = |message: String| Err(CliError::refused("report", message));
-        let text = path.to_string_lossy();
-        let Some((_, form)) = FORMS.iter().find(|(end, _)| text.ends_with(end)) else {
-            let ends: Vec<&str> = FORMS.iter().map(|(end, _)| *end).collect();
-            return refused(format!(
-                "--report {name}: its name ends with none of {}",
-                ends.join(", ")
-            ));
-        };
-        match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-                refused(format!("--report {name}: there is no folder {}", folder.display()))
-            }
-            _ if path.is_dir() => refused(format!("--report {name}: it is a folder")),
-            _ => Ok((path.to_owned(), *form)),
-        }
-    }
-
-    /// Writes all of them.
-    ///
-    /// # Errors
-    /// The disk is full or fails.
-    pub fn write(&self, report: &Report, rows: Rows<'_>) -> Result<(), CliError> {
-        for (path, form) in &self.0 {
-            let failed = |error: io::Error| {
-                let message = format!("cannot write {}: {error}", path.display());
-                CliError::new(Exit::Stopped, "report", message).help(
-                    "the rows are written: the same command writes the report and computes nothing",
-                )
-            };
-            let mut out = BufWriter::new(File::create(path).map_err(failed)?);
-            match form {
-                Form::Json => writeln!(out, "{:#}", report.json()).map_err(failed)?,
-                Form::Markdown => write!(out, "{}", report.markdown()).map_err(failed)?,
-                Form::JUnit => {
-                    junit::begin(&report.totals.all, &report.outcomes, &mut out).map_err(failed)?;
-                    let mut file = rows()?;
-                    while let Some(row) = file.next_row()? {
-                        junit::case(row, &mut out).map_err(failed)?;
-                    }
-                    junit::end(&mut out).map_err(failed)?;
-                }
-                Form::Html => {
-                    html::begin(&report.json(), &mut out).map_err(failed)?;
-                    let mut file = rows()?;
-                    while let Some(row) = file.next_row()? {
-                        let flip = report.baseline.as_ref().map(|then| then.flip(&row));
-                        let flip = flip.unwrap_or_default();
-                        html::row(&row, flip, &mut out).map_err(failed)?;
-                    }
-                    html::end(&mut out).map_err(failed)?;
-                }
-            }
-            out.flush().map_err(failed)?;
-        }
-        Ok(())
-    }
+/// Refuses a name that does not say the form of its report. Before anything is computed.
+///
+/// # Errors
+/// There is one.
+pub fn check_names(paths: &[PathBuf]) -> Result<(), CliError> {
+    let Some(path) = paths.iter().find(|path| ReportForm::of(path).is_none()) else {
+        return Ok(());
+    };
+    let ends: Vec<&str> = ReportForm::ENDS.iter().map(|(end, _)| *end).collect();
+    let ends = ends.join(", ");
+    let message = format!("--report {}: its name ends with none of {ends}", path.display());
+    Err(CliError::refused("report", message))
 }
 
 /// What an output's side file says of its making: the model and what it was asked, without who
@@ -183,6 +101,45 @@ impl Report {
     /// Rows that became wrong, of those that reports show.
     pub fn newly_wrong(&self) -> impl Iterator<Item = &Flipped> {
         self.baseline.iter().flat_map(|baseline| baseline.newly_wrong())
+    }
+
+    /// Writes a document of it.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn write(&self, document: Document, rows: Rows<'_>) -> Result<(), CliError> {
+        let DocumentKind::Report(form) = document.kind else { unreachable!("of --report") };
+        let failed = |error: io::Error| CliError::new(Exit::Stopped, "report", error.to_string());
+        let written = document.write_with(&mut |out| match form {
+            ReportForm::Json => writeln!(out, "{:#}", self.json()).map_err(failed),
+            ReportForm::Markdown => {
+                write!(out, "{MARKDOWN_MARK}{}", self.markdown()).map_err(failed)
+            }
+            ReportForm::JUnit => {
+                junit::begin(&self.totals.all, &self.outcomes, out).map_err(failed)?;
+                let mut file = rows()?;
+                while let Some(row) = file.next_row()? {
+                    junit::case(row, out).map_err(failed)?;
+                }
+                junit::end(out).map_err(failed)
+            }
+            ReportForm::Html => {
+                html::begin(&self.json(), out).map_err(failed)?;
+                let mut file = rows()?;
+                while let Some(row) = file.next_row()? {
+                    let flip = self.baseline.as_ref().map(|then| then.flip(&row));
+                    let flip = flip.unwrap_or_default();
+                    html::row(&row, flip, out).map_err(failed)?;
+                }
+                html::end(out).map_err(failed)
+            }
+        });
+        written.map_err(|error| match error.exit {
+            Exit::Stopped => error.help(
+                "the rows are written: the same command writes the report and computes nothing",
+            ),
+            _ => error,
+        })
     }
 
     fn json(&self) -> Value {
