@@ -222,6 +222,7 @@ mod tests {
             errors: None,
             format: FileFormat::Jsonl,
             compression: "none".to_owned(),
+            model: None,
             fingerprint: Fingerprint::new([("dtype".to_owned(), "float32".to_owned())].into()),
             shard: Shard::default(),
             limit: None,

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::claim::Claim;
 use super::fingerprint::Fingerprint;
-use super::storage::{Disk, StoredFile};
+use super::storage::{Disk, Storage, StoredFile};
 use super::*;
 use crate::cli::input::compress::Compression;
 
