@@ -193,6 +193,7 @@ impl Job {
             errors: errors.map(|facts| NamedFile { path: ERRORS.into(), facts: facts.into() }),
             format: FileFormat::Jsonl,
             compression: "none".into(),
+            model: None,
             fingerprint: Fingerprint::default(),
             shard: Shard::default(),
             limit: None,
