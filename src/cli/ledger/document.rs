@@ -219,6 +219,9 @@ fn begin_of(kind: DocumentKind) -> &'static str {
     }
 }
 
+/// A key of a document, and what its value is.
+type Key = (&'static str, fn(&Value) -> bool);
+
 /// Whether bytes are a document of a kind; or none: that is nobody's loss, and what `mktemp`
 /// leaves. Someone may have formatted the JSON anew.
 fn is_document(kind: DocumentKind, bytes: &[u8]) -> bool {
@@ -226,14 +229,13 @@ fn is_document(kind: DocumentKind, bytes: &[u8]) -> bool {
         return true;
     }
     let begin = &bytes[..bytes.len().min(PREFIX)];
-    let has = |keys: &[(&str, fn(&Value) -> bool)]| {
+    let has = |keys: &[Key]| {
         let document: Option<Value> = serde_json::from_slice(bytes).ok();
         document.is_some_and(|document| {
             keys.iter().all(|(key, is_it)| document.get(key).is_some_and(is_it))
         })
     };
-    let figures: [(&str, fn(&Value) -> bool); 2] =
-        [("elapsed_time", Value::is_number), ("schema", Value::is_number)];
+    let figures: [Key; 2] = [("elapsed_time", Value::is_number), ("schema", Value::is_number)];
     let is_own: fn(&Value) -> bool = |tool| tool == env!("CARGO_PKG_NAME");
     match kind {
         DocumentKind::Stats => {

@@ -1,6 +1,6 @@
 //! Whose keys sign: known ones, or those of a role, which expire and are asked for again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ impl Source {
             }
             Source::Container { url, token, token_file } => {
                 let of_file =
-                    token_file.as_ref().map(read).transpose()?.map(|text| text.trim().to_owned());
+                    token_file.as_deref().map(read).transpose()?.map(|text| text.trim().to_owned());
                 let token = of_file.or_else(|| token.clone());
                 let mut request = Request::get(url);
                 if let Some(token) = &token {
@@ -256,7 +256,7 @@ fn nobody(message: &str) -> StoreError {
     )
 }
 
-fn read(path: &PathBuf) -> Result<String, StoreError> {
+fn read(path: &Path) -> Result<String, StoreError> {
     let unreadable = |error: &dyn std::fmt::Display| {
         let message = format!("cannot read the token in {}: {error}", path.display());
         StoreError::new(ErrorKind::Access, message)

@@ -162,9 +162,8 @@ fn check_modality(keys: &Keys<'_>) -> Result<(), EngineError> {
     };
     let is_text = |name: &&str| modalities[*name]["method"] == "forward";
     let has = |name: &&str| modalities.contains_key(*name);
-    match ["text", "message"].iter().filter(|name| has(name)).all(|name| is_text(name))
-        && ["text", "message"].iter().any(|name| has(name))
-    {
+    let texts: Vec<&str> = ["text", "message"].into_iter().filter(has).collect();
+    match !texts.is_empty() && texts.iter().all(is_text) {
         true => Ok(()),
         false => Err(keys.bad("`modality_config`: no text goes through the model's `forward`")),
     }

@@ -129,18 +129,10 @@ impl PoolingSummary {
         let Modules { dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
         pooling.dimensions = dimensions;
-        pooling.pooling_type = match (&classifier, task, config.pooling_type) {
-            (Some(_), _, Some(_)) => {
-                let text = "--pooling-type: a classifier reads the states that it was trained on";
-                return Err(EngineError::Config(text.to_owned()));
-            }
-            (Some(classifier), _, None) => classifier.states.into(),
-            (None, _, Some(_)) if sparse.is_some() => {
-                let text = "--pooling-type: sparse vectors are made of all tokens";
-                return Err(EngineError::Config(text.to_owned()));
-            }
-            (None, PoolingTask::TokenEmbed, _) => PoolingType::All,
-            (None, _, asked) => asked.unwrap_or(pooling.pooling_type),
+        let of_files = pooling.pooling_type;
+        pooling.pooling_type = match &classifier {
+            Some(classifier) => type_of_classifier(classifier.states.into(), config)?,
+            None => chosen_type(of_files, task, sparse.is_some(), config)?,
         };
         let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
         if !gives_tokens && dense.iter().any(|module| module.of_tokens) {
@@ -502,5 +494,34 @@ fn default_pooling(
             .ok_or_else(|| config.error(format!("`pooling_type` {number} is not supported"))),
         (None, Some(_)) => Ok(PoolingType::Last),
         (None, None) => Ok(PoolingType::Cls),
+    }
+}
+
+/// The states that a classifier reads.
+fn type_of_classifier(
+    trained: PoolingType,
+    config: &ModelConfig,
+) -> Result<PoolingType, EngineError> {
+    let text = "--pooling-type: a classifier reads the states that it was trained on";
+    match config.pooling_type {
+        Some(_) => Err(EngineError::Config(text.to_owned())),
+        None => Ok(trained),
+    }
+}
+
+/// The states of a model without a classifier: as asked, else as its files say.
+fn chosen_type(
+    of_files: PoolingType,
+    task: PoolingTask,
+    is_sparse: bool,
+    config: &ModelConfig,
+) -> Result<PoolingType, EngineError> {
+    match config.pooling_type {
+        Some(_) if is_sparse => {
+            let text = "--pooling-type: sparse vectors are made of all tokens";
+            Err(EngineError::Config(text.to_owned()))
+        }
+        _ if task == PoolingTask::TokenEmbed => Ok(PoolingType::All),
+        asked => Ok(asked.unwrap_or(of_files)),
     }
 }
