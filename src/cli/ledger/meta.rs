@@ -46,6 +46,7 @@ pub struct Meta {
     /// `none`, `gzip` or `zstd`.
     pub compression: String,
     /// What its bytes depend on besides the input.
+    #[serde(with = "super::plain_values")]
     pub fingerprint: Fingerprint,
     /// Which rows of the input are in it.
     pub shard: Shard,
@@ -115,6 +116,11 @@ impl Meta {
     pub fn beside(out: &Path) -> io::Result<Self> {
         let bytes = fs::read(side_file_of(out))?;
         serde_json::from_slice(&bytes).map_err(io::Error::other)
+    }
+
+    /// When the run began, where its rows show that.
+    pub fn date(&self) -> Option<i64> {
+        self.fingerprint.fields.get("date")?.parse().ok()
     }
 
     /// The side file's text.

@@ -61,7 +61,8 @@ impl MergedFile {
 
     fn open(path: &Path, options: LedgerOptions) -> Result<Self, LedgerError> {
         let (overwrite, errors_path) = (options.overwrite, options.errors.clone());
-        let header = Header { started: now(), replaces: false, fingerprint: of_merges() };
+        let header =
+            Header { started: now(), replaces: false, keeps: false, fingerprint: of_merges() };
         let draft = Draft::open(disk(), options)?;
         // A link stays a link.
         let path = draft.path().unwrap_or(path).to_owned();
