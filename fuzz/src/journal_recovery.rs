@@ -49,7 +49,7 @@ pub fn check(data: &[u8]) {
 
 fn header() -> Header {
     let fields = [("model".to_owned(), "m".to_owned())].into();
-    Header { started: 5, replaces: false, fingerprint: Fingerprint::new(fields) }
+    Header { started: 5, replaces: false, keeps: false, fingerprint: Fingerprint::new(fields) }
 }
 
 /// A journal's bytes, and where each was before anything was done to it.

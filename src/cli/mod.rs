@@ -22,7 +22,7 @@ use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
 use args::{Command, FlagFiles, ParseError, Parsed, PoolingFlags, RunArgs, Settings};
-use commands::{bench, check, completions, diff, eval, man, merge, plan};
+use commands::{bench, check, completions, diff, eval, man, merge, plan, show};
 use input::row::Task;
 use terminal::console::Console;
 use terminal::display::DisplayArgs;
@@ -90,6 +90,9 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         }
         Command::Diff(args) => {
             shown(&args.display.resolved(), &settings, |console| diff::run(&args, console))
+        }
+        Command::Show(args) => {
+            shown(&args.display.resolved(), &settings, |console| show::run(&args, console))
         }
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(man::man()),

@@ -2,8 +2,9 @@
 //! whatever they are.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -426,4 +427,27 @@ fn help_teaches() {
         assert!(short.contains(wanted), "{wanted}");
     }
     assert!(!short.contains("--block-size") && long.contains("--block-size"));
+}
+
+#[test]
+fn a_signal_gives_what_was_measured_until_then() {
+    let folder = temporary();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+    command.current_dir(folder.path()).args(["bench", "--model", DEMO, "--progress", "json"]);
+    command.args(["--num-prompts", "20000", "--input-len", "4", "--output-len", "64"]);
+    command.args(["-q", "--kv-cache-memory-bytes", "16MiB"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let is_begun = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        event["event"] == "progress" && event["rows_done"].as_u64() > Some(0)
+    };
+    assert!(errors.any(|line| is_begun(&line.unwrap())), "no row is done");
+    assert!(crate::signal::send("INT", child.id()));
+    let rest: Vec<String> = errors.map(Result::unwrap).collect();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{rest:?}");
+    let said = text(&output.stdout);
+    assert!(said.starts_with("Partial result: ") && said.contains(" of 20000 rows in "), "{said}");
+    assert!(said.contains("Throughput so far: "), "{said}");
 }

@@ -20,6 +20,7 @@ mod pooling;
 mod sampling;
 mod scores;
 mod settings;
+mod show;
 mod structured_outputs;
 mod tips;
 pub mod values;
@@ -47,6 +48,7 @@ pub use pooling::{
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use scores::{RerankArgs, ScoreArgs};
 pub use settings::{Settings, Variables};
+pub use show::ShowArgs;
 pub use structured_outputs::StructuredOutputsArgs;
 
 use std::ffi::OsString;
@@ -73,6 +75,7 @@ Examples:
   vllm-batch check prompts.jsonl
   vllm-batch plan --model ./model -i prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
+  vllm-batch show out.jsonl --follow
   vllm-batch merge --verify s0.jsonl s1.jsonl s2.jsonl -o out.jsonl
   vllm-batch diff before.jsonl after.jsonl
 
@@ -168,6 +171,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Show the first differing token of each row of two outputs
     Diff(DiffArgs),
+    /// Print the finished rows of a run that works, was stopped or is complete
+    Show(ShowArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -360,7 +365,12 @@ fn config_flag() -> Arg {
 
 fn wants_long_help(argv: &[OsString]) -> bool {
     let flags = argv.iter().take_while(|arg| *arg != "--");
-    flags.into_iter().any(|arg| arg == "-v" || arg == "--verbose")
+    // Flags without values may share a dash: -hv.
+    let is_short = |arg: &str| {
+        let flags = arg.strip_prefix('-').filter(|flags| flags.contains('v'));
+        flags.is_some_and(|flags| flags.chars().all(|flag| "hqv".contains(flag)))
+    };
+    flags.into_iter().any(|arg| arg == "--verbose" || arg.to_str().is_some_and(is_short))
 }
 
 #[cfg(test)]
@@ -453,6 +463,9 @@ mod tests {
             assert!(short.contains(wanted), "{wanted}");
         }
         assert!(!short.contains("--logit-bias") && long.contains("--logit-bias"));
+        for same in ["run -v --help", "run -hv", "run -vh", "run -hqv", "run --verbose -h"] {
+            assert_eq!(help(&format!("vllm-batch {same}")), long, "{same}");
+        }
         assert!(short.lines().count() < 100, "{} lines", short.lines().count());
         for arg in command(true).find_subcommand("run").unwrap().get_arguments() {
             let flag = format!("--{}", arg.get_long().unwrap());

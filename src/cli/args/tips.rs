@@ -16,6 +16,11 @@ const SPECULATION: &str =
     r#"--speculative-config '{"method": "ngram", "num_speculative_tokens": 5}' has all of it"#;
 const STRUCTURE: &str =
     "--structured-outputs.json FILE (or .regex, .choice, .grammar) constrains all rows";
+const CHOICES: &str =
+    "it is --structured-outputs.choice TEXT here, once for each text that an answer may be";
+const SCHEMA: &str = "it is --structured-outputs.json FILE here: answers are JSON of that schema";
+const OVERWRITE: &str =
+    "the same command continues a run; --overwrite starts over and replaces what exists";
 const CALLS: &str =
     "calls are looked for wherever a row has tools; --tool-call-parser none turns that off";
 const BEAMS: &str = "--beam-width N searches with N beams";
@@ -43,7 +48,20 @@ const FLAGS: &[(&str, &str)] = &[
     ("num-speculative-tokens", SPECULATION),
     ("structured-outputs-config", STRUCTURE),
     ("guided-decoding-backend", STRUCTURE),
-    ("guided-json", STRUCTURE),
+    ("guided-json", SCHEMA),
+    ("json-schema", SCHEMA),
+    ("json", SCHEMA),
+    ("schema", SCHEMA),
+    ("guided-choice", CHOICES),
+    ("choices", CHOICES),
+    ("choice", CHOICES),
+    ("guided-regex", "it is --structured-outputs.regex REGEX here"),
+    ("regex", "it is --structured-outputs.regex REGEX here"),
+    ("guided-grammar", "it is --structured-outputs.grammar FILE here"),
+    ("grammar", "it is --structured-outputs.grammar FILE here"),
+    ("grammar-file", "it is --structured-outputs.grammar FILE here"),
+    ("force", OVERWRITE),
+    ("replace", OVERWRITE),
     ("response-format", STRUCTURE),
     ("enable-auto-tool-choice", CALLS),
     ("use-beam-search", BEAMS),

@@ -36,8 +36,64 @@ fn page() -> String {
         page.section(&format!("{name} {}", command.get_name()));
         page.command(command);
     }
+    for (title, entries) in LAST_SECTIONS {
+        page.section(title);
+        for (name, text) in entries.iter() {
+            page.control(&format!(".TP\n\\fB{}\\fR", escaped(name)));
+            page.control(&escaped(text));
+        }
+    }
+    page.section("SEE ALSO");
+    page.text("docs/CLI.md of the sources, with all fields of rows and all codes of error rows");
     page.0
 }
+
+/// What is said of all commands at the end of the page, as man pages have it.
+const LAST_SECTIONS: [(&str, &[(&str, &str)]); 3] = [
+    (
+        "EXIT STATUS",
+        &[
+            ("0", "Every row was answered; nothing differs; every gate holds."),
+            ("1", "A bug in vllm-batch."),
+            ("2", "Refused, and nothing written: a flag, the input, a model that is not found."),
+            ("3", "Complete, with at least one error row."),
+            ("4", "No rows in the input; `show`: no row to be shown."),
+            ("5", "Stopped; the same command continues."),
+            ("6", "Refused: the output or its journal belongs to another run."),
+            ("7", "The model's files are incomplete, corrupt, unsafe or not supported."),
+            ("100", "`diff`: answers differ; `eval`: a gate fails."),
+            ("130, 143", "SIGINT, SIGTERM. Finished rows are kept; the same command continues."),
+            ("141", "The reader of standard output went away."),
+        ],
+    ),
+    (
+        "ENVIRONMENT",
+        &[
+            ("VLLM_BATCH_...", "Flags: VLLM_BATCH_MAX_TOKENS is --max-tokens."),
+            ("HF_HOME, HF_HUB_CACHE, XDG_CACHE_HOME", "Where the Hugging Face cache is."),
+            ("HF_TOKEN, HF_TOKEN_PATH", "The token for the hub."),
+            ("HF_ENDPOINT", "Another hub."),
+            ("HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "Forbid requests to the hub."),
+            ("CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH", "Where CUDA's libraries are."),
+            ("SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX", "The number of --shard auto."),
+            ("SOURCE_DATE_EPOCH", "The time of the run, in seconds since 1970."),
+            ("NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM", "Colours and the progress bar."),
+        ],
+    ),
+    (
+        "FILES",
+        &[
+            ("OUT.part", "The first rows of an unfinished run, in order."),
+            (
+                "OUT.journal",
+                "Every finished row, until the output is complete; `show` prints them.",
+            ),
+            ("OUT.meta.json", "What made a complete output, and its checksum."),
+            ("~/.cache/huggingface/hub", "Models and datasets that were downloaded."),
+            ("~/.cache/vllm-batch", "Files of runs whose output is an object in a store."),
+        ],
+    ),
+];
 
 fn commands(program: &Command) -> impl Iterator<Item = &Command> {
     program.get_subcommands().filter(|command| command.get_name() != "help")
@@ -182,6 +238,22 @@ mod tests {
         };
         assert!(!filled(exit_codes), "roff fills no lines between .nf and .fi");
         assert!(!page.contains("(1)"), "there is one page");
+    }
+
+    #[test]
+    fn the_sections_that_readers_look_for_are_there_in_their_order() {
+        let page = read();
+        let titles = ["NAME", "SYNOPSIS", "COMMANDS", "EXIT STATUS", "ENVIRONMENT", "FILES"];
+        let places: Vec<_> = titles
+            .into_iter()
+            .chain(["SEE ALSO"])
+            .map(|title| page.find(&format!(".SH \"{title}\"\n")).expect(title))
+            .collect();
+        assert!(places.is_sorted(), "{places:?}");
+        let (_, exits) = page.split_once("EXIT STATUS").unwrap();
+        for code in ["0", "1", "2", "3", "4", "5", "6", "7", "100", "130, 143", "141"] {
+            assert!(exits.contains(&format!("\n.TP\n{code}\n")), "{code}");
+        }
     }
 
     #[test]

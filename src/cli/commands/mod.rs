@@ -8,3 +8,4 @@ pub mod eval;
 pub mod man;
 pub mod merge;
 pub mod plan;
+pub mod show;

@@ -64,7 +64,7 @@ pub struct Draft {
     found: Option<Found>,
     /// The side file of an output that is complete.
     complete: Option<Meta>,
-    /// The same, where its error rows are to be asked again.
+    /// The same, where the run goes on from it.
     previous: Option<Meta>,
 }
 
@@ -139,8 +139,9 @@ impl Draft {
             self.found = None;
             return self.refuse_changed_errors();
         }
-        if self.retry_failed && exists {
-            // A run that asks again was interrupted: the old output is still there.
+        let keeps = self.found.as_ref().is_some_and(|found| found.header.keeps);
+        if (self.retry_failed || keeps) && exists {
+            // A run that goes on from it was interrupted: the old output is still there.
             self.previous = self.read_side_file(&side_file_of(&path))?;
             if let Some(meta) = &self.previous {
                 self.refuse_changed(&path, &meta.output.facts())?;
@@ -306,9 +307,14 @@ impl Draft {
         self.complete.as_ref()
     }
 
-    /// The same of one whose error rows are to be asked again.
+    /// The same of one that the run goes on from.
     pub fn previous(&self) -> Option<&Meta> {
         self.previous.as_ref()
+    }
+
+    /// Goes on from a complete output: its answers are those of rows to come.
+    pub fn go_on(&mut self) {
+        self.previous = self.complete.take().or(self.previous.take());
     }
 
     /// The output, where it is a file.
@@ -387,6 +393,7 @@ impl Draft {
         let ledger = Ledger {
             book: Some(book),
             output,
+            columns: Vec::new(),
             errors,
             next: 0,
             waiting: Default::default(),

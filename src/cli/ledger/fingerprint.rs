@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::plain_values;
 
 /// The fields that say which model answers and how it computes, without the run's parameters.
 const SYSTEM: [&str; 9] = [
@@ -46,8 +49,11 @@ impl Fingerprint {
     /// one line each.
     pub fn differences(&self, now: &Fingerprint) -> Vec<String> {
         let differs = |(name, then): (&String, &String)| {
-            let value = now.fields.get(name)?;
-            (value != then).then(|| format!("{name}: {then} then, {value} now"))
+            let text = now.fields.get(name)?;
+            let [then_value, value] = [then, text].map(|text| plain_values::value(name, text));
+            // As texts: the order of names counts.
+            let is_other = then != text && then_value.to_string() != value.to_string();
+            is_other.then(|| format!("{name}: {} then, {} now", shown(&then_value), shown(&value)))
         };
         let of_adapters = |run: &Fingerprint| match run.fields.get(LORA_MODULES) {
             None => "none".to_owned(),
@@ -68,6 +74,10 @@ impl Fingerprint {
         let system = Self::new(fields.map(|(k, v)| (k.clone(), v.clone())).collect());
         format!("fp_{}", &system.id[..16])
     }
+}
+
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ impl LockedJournal {
             match scanned.head.kind {
                 Kind::Answer | Kind::Error => num_rows += 1,
                 Kind::Resumed => num_resumes += 1,
-                Kind::End => {}
+                Kind::End | Kind::Columns => {}
             }
             synced = synced.max(scanned.head.synced);
             last = Some(scanned);

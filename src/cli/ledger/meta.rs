@@ -62,6 +62,7 @@ pub struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// What its bytes depend on besides the input.
+    #[serde(with = "super::plain_values")]
     pub fingerprint: Fingerprint,
     /// Which rows of the input are in it.
     pub shard: Shard,
@@ -169,6 +170,11 @@ impl Meta {
             |value: &str| value.len() == DIGITS && value.bytes().all(|c| c.is_ascii_hexdigit());
         let last = text.strip_suffix(END).and_then(|rest| rest.rsplit('"').next());
         text.contains("\"checksum\"") || last.is_some_and(is_digits)
+    }
+
+    /// When the run began, where its rows show that.
+    pub fn date(&self) -> Option<i64> {
+        self.fingerprint.fields.get("date")?.parse().ok()
     }
 
     /// The side file's text.

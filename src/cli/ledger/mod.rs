@@ -16,9 +16,11 @@ pub mod error;
 pub mod files;
 pub mod fingerprint;
 pub mod journal;
+pub mod journal_view;
 pub mod meta;
 pub mod names;
 pub mod output;
+pub mod plain_values;
 pub mod record;
 pub mod recovered;
 pub mod remote;
@@ -98,6 +100,8 @@ pub struct Ledger {
     /// None while it changes.
     book: Option<Book>,
     output: Output,
+    /// The header line of a CSV, for the journal.
+    columns: Vec<u8>,
     /// `--errors`: where error rows go instead.
     errors: Option<Output>,
     /// Position of the row to emit next: as many rows are out.
@@ -129,6 +133,7 @@ impl Ledger {
     /// Takes a CSV header, before the first row.
     pub fn write_header(&mut self, bytes: &[u8]) {
         self.output.write_header(bytes);
+        self.columns = bytes.to_vec();
         if let Some(errors) = &mut self.errors {
             errors.write_header(bytes);
         }
@@ -360,11 +365,14 @@ impl Ledger {
 
     /// Where rows are written down, ready for them.
     fn book(&mut self) -> Result<&mut Book, LedgerError> {
-        let book = match self.book.take().expect("it is there between calls") {
-            Book::New(locked, header) => Book::Open(locked.create(&header)?),
-            Book::Continued(locked, found) => Book::Open(locked.resume(&found)?),
-            open => open,
+        let mut journal = match self.book.take().expect("it is there between calls") {
+            Book::New(locked, header) => locked.create(&header)?,
+            Book::Continued(locked, found) => locked.resume(&found)?,
+            open => return Ok(self.book.insert(open)),
         };
-        Ok(self.book.insert(book))
+        if !self.columns.is_empty() {
+            journal.append(&Record::mark(Kind::Columns, &self.columns))?;
+        }
+        Ok(self.book.insert(Book::Open(journal)))
     }
 }

@@ -41,8 +41,11 @@ pub struct Header {
     /// When it began, in seconds since 1970. Chat templates and `created` of a continued run see
     /// this time again.
     pub started: i64,
-    /// It may replace an output that exists (`--overwrite`, `--retry-failed`).
+    /// It may replace an output that exists (`--overwrite`, or it goes on from it).
     pub replaces: bool,
+    /// It takes the answers of the output that it replaces.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps: bool,
     /// What its bytes depend on.
     pub fingerprint: Fingerprint,
 }
@@ -102,11 +105,13 @@ pub enum Kind {
     Resumed = 3,
     /// All rows are in the output; the payload is the side file's text.
     End = 4,
+    /// The header line of a CSV: rows behind it have these columns.
+    Columns = 5,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Kind::Answer, Kind::Error, Kind::Resumed, Kind::End]
+        [Kind::Answer, Kind::Error, Kind::Resumed, Kind::End, Kind::Columns]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

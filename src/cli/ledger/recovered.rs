@@ -106,7 +106,7 @@ impl Recovered {
             Kind::Answer => None,
             Kind::Error if self.without_errors => return Ok(()),
             Kind::Error => Some(self.code(scanned)?.into()),
-            Kind::Resumed | Kind::End => return Ok(()),
+            Kind::Resumed | Kind::End | Kind::Columns => return Ok(()),
         };
         let reused = Reused {
             location: Location { offset: scanned.row_offset(), length: scanned.row_len() },

@@ -104,7 +104,12 @@ fn failure(position: u64, text: &str) -> Finished {
 /// Of a run that began at this time with these fields.
 fn header_of(started: i64, fields: &[(&str, &str)]) -> Header {
     let fields = fields.iter().map(|(name, value)| ((*name).into(), (*value).into()));
-    Header { started, replaces: false, fingerprint: Fingerprint::new(fields.collect()) }
+    Header {
+        started,
+        replaces: false,
+        keeps: false,
+        fingerprint: Fingerprint::new(fields.collect()),
+    }
 }
 
 fn header() -> Header {

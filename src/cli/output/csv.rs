@@ -123,6 +123,17 @@ impl CsvFormat {
         self.write(cells.iter().cloned().chain(ours), csv::QuoteStyle::Necessary, out);
     }
 
+    /// Whether a record begins with the cells of a row.
+    pub fn answers(&self, passthrough: &Passthrough, record: &[u8]) -> bool {
+        let Passthrough::Cells { cells, .. } = passthrough else { return false };
+        let mut shown = Vec::new();
+        // An empty cell behind them, which is nothing but its separator.
+        let cells = cells.iter().cloned().chain([String::new()]);
+        self.write(cells, csv::QuoteStyle::Necessary, &mut shown);
+        shown.truncate(shown.len() - if self.crlf { 2 } else { 1 });
+        record.starts_with(&shown)
+    }
+
     /// Names of our columns.
     fn columns(&self) -> Vec<&str> {
         let after = match &self.pooled {

@@ -7,6 +7,7 @@ mod batch_tests;
 #[cfg(test)]
 mod chat_tests;
 mod csv;
+mod finished;
 mod likelihoods;
 pub mod npy;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 pub use self::csv::CsvFormat;
+pub use self::finished::{FinishedRow, FinishedRows, csv_record_end};
 pub use self::pooled::PooledForm;
 pub use self::row_format::{FileFormat, JsonFormat, RowFormat};
 use crate::cli::config::Detail;

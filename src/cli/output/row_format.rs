@@ -24,6 +24,7 @@ use crate::engine::input_processor::{AnswerForm, AnswerParser, ToolChoice};
 use crate::engine::pooling::PoolingOutput;
 use crate::engine::request::{RequestOutput, SamplingParams};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// How rows are written.
 #[derive(Clone)]
@@ -259,19 +260,33 @@ impl RowFormat {
         }
     }
 
-    /// Whether a JSON line is an output of this row: it shows the same input, or has the id that is
-    /// made of it.
-    pub fn answers(&self, passthrough: &Passthrough, line: &[u8]) -> bool {
-        let RowFormat::Json(json) = self else { return false };
-        let mut shown = Vec::new();
-        match passthrough {
-            Passthrough::Batch(batch) => shown.extend(batch.digest.id("").bytes()),
-            _ => json.format_input(passthrough, &mut shown),
+    /// Whether a row of an output answers this row, by what it shows of it: the same fields, or the
+    /// same request.
+    pub fn answers(&self, passthrough: &Passthrough, row: &[u8]) -> bool {
+        match self {
+            RowFormat::Json(json) => json.answers(passthrough, row),
+            RowFormat::Csv(csv) => csv.answers(passthrough, row),
+            RowFormat::Parquet(ParquetFormat { json, .. }) => {
+                json.fields_of_both(passthrough, row).is_some_and(|(asked, shown)| {
+                    asked.iter().all(|(name, value)| is_same(value, shown.get(name)))
+                })
+            }
+            RowFormat::Npy(_) => false,
         }
-        match passthrough {
-            Passthrough::Batch(_) => line.windows(shown.len()).any(|bytes| bytes == shown),
-            // Our first field comes next.
-            _ => line.strip_prefix(&*shown).is_some_and(|rest| matches!(rest, [b',' | b'"', ..])),
+    }
+
+    /// Whether a row of an output at the place of this row may answer it: it has its fields, as far
+    /// as it shows any.
+    pub fn may_answer(&self, passthrough: &Passthrough, row: &[u8]) -> bool {
+        match self {
+            RowFormat::Npy(_) => true,
+            // Its values have the types of their columns.
+            RowFormat::Parquet(ParquetFormat { json, .. }) => {
+                json.fields_of_both(passthrough, row).is_some_and(|(asked, shown)| {
+                    asked.iter().all(|(name, value)| value.is_null() || shown.contains_key(name))
+                })
+            }
+            RowFormat::Json(_) | RowFormat::Csv(_) => self.answers(passthrough, row),
         }
     }
 
@@ -314,6 +329,18 @@ impl RowFormat {
     }
 }
 
+/// Whether a table shows a value as this one: numbers have the type of their column, and null is as
+/// good as missing.
+fn is_same(asked: &Value, shown: Option<&Value>) -> bool {
+    match (asked, shown) {
+        (Value::Null, shown) => shown.is_none_or(Value::is_null),
+        (Value::Number(asked), Some(Value::Number(shown))) => {
+            asked == shown || asked.as_f64() == shown.as_f64()
+        }
+        (asked, shown) => Some(asked) == shown,
+    }
+}
+
 /// Why answers are no cells of a CSV, if they are none.
 fn has_no_columns(pooled: Option<&PooledForm>, likelihoods: Likelihoods) -> Option<&'static str> {
     match likelihoods {
@@ -336,9 +363,6 @@ impl ParquetFormat {
     fn new(config: &RunConfig, shape: &Shape, json: JsonFormat) -> Result<Self, CliError> {
         if shape.has_batch_lines {
             return refused("lines of a batch API are JSON, not the columns of a Parquet file");
-        }
-        if config.output.retry_failed {
-            return refused("--retry-failed: rows of a Parquet file are not asked again");
         }
         let out_fields = [&[config.output.field.as_str()], &*json.more_fields].concat();
         let of_input = TableSpec::of_inputs(&config.input.sources, |name, is_taken| {
@@ -405,6 +429,34 @@ impl JsonFormat {
             parser: &self.parser,
             tokens,
         }
+    }
+
+    /// Whether a line begins with the fields of a row, or is that of a batch request.
+    fn answers(&self, passthrough: &Passthrough, line: &[u8]) -> bool {
+        let mut shown = Vec::new();
+        match passthrough {
+            Passthrough::Batch(batch) => {
+                shown.extend(batch.digest.id("").bytes());
+                line.windows(shown.len()).any(|bytes| bytes == shown)
+            }
+            _ => {
+                self.format_input(passthrough, &mut shown);
+                // Our first field comes next.
+                line.strip_prefix(&*shown).is_some_and(|rest| matches!(rest, [b',' | b'"', ..]))
+            }
+        }
+    }
+
+    /// What a row shows of its input, and all fields of a line of an output.
+    fn fields_of_both(
+        &self,
+        passthrough: &Passthrough,
+        line: &[u8],
+    ) -> Option<(Map<String, Value>, Map<String, Value>)> {
+        let mut asked = Vec::new();
+        self.format_input(passthrough, &mut asked);
+        asked.push(b'}');
+        Some((serde_json::from_slice(&asked).ok()?, serde_json::from_slice(line).ok()?))
     }
 
     /// Appends what a row shows of its input.

@@ -21,7 +21,7 @@ use crate::cli::ledger::remote::Remote;
 use crate::cli::model::resolved::Resolved;
 use crate::cli::output::RowFormat;
 use crate::cli::terminal::clock::now;
-use crate::cli::terminal::console::Console;
+use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::stats::EngineStats;
@@ -173,6 +173,11 @@ impl Ending<'_> {
             self.console.print(&report.summary(self.console.style()));
         }
         let exit = result.as_ref().map_or_else(|error| error.exit, |exit| *exit);
+        if self.console.mode() == ProgressMode::Json {
+            let mut stats = report.stats(exit.code());
+            stats["error"] = result.as_ref().err().map(CliError::json).into();
+            self.console.result(stats);
+        }
         self.write_stats(&report, exit)?;
         result
     }
@@ -263,7 +268,8 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1u32 << 20)
 }
 
-fn interrupted(exit: Exit) -> CliError {
+/// The error of a run that a signal stopped.
+pub fn interrupted(exit: Exit) -> CliError {
     let name = if exit == Exit::Terminated { "SIGTERM" } else { "SIGINT" };
     CliError::new(exit, "interrupted", format!("stopped by {name}"))
 }

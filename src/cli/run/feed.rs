@@ -48,7 +48,7 @@ pub struct Feed {
     pub requests: Sender<Result<Work, CliError>>,
     /// What an earlier run answered.
     pub recovered: Option<Recovered>,
-    /// What a complete run answered, where only its error rows are asked.
+    /// What a complete run answered, where a run goes on from its output.
     pub previous: Option<Previous>,
     /// Names of batch requests that come in a stream; the reading thread makes it.
     pub ids: Option<CustomIds>,
@@ -286,26 +286,33 @@ impl Feeder<'_> {
         let has_key = is_random || shows_key;
         // The adapter's name is in the row's text, and its files are in the run's fingerprint.
         let hash = content.of_row(&self.shape, has_key.then_some(key));
+        let by_place = has_key && id.is_none() && overrides.seed().is_none();
+        // First: a row that the journal has is passed in the output too.
+        let good = self.previous_answer(&passthrough, (position, by_place))?;
         if let Some(reused) = self.recover(position, &hash)? {
             return Ok((line, passthrough, Asked::Reused(reused)));
         }
-        let by_place = has_key && id.is_none() && overrides.seed().is_none();
-        if let Some(previous) = &mut self.feed.previous {
-            let place = by_place.then_some(position);
-            let found = previous.take(&passthrough, &self.feed.format, place);
-            let found = found.map_err(|error| {
-                let message = format!("cannot read the output before: {error}");
-                CliError::new(Exit::Stopped, "retry_failed", message)
-            })?;
-            if let Some(good) = found {
-                return Ok((line, passthrough, Asked::Good(hash, good)));
-            }
+        if let Some(good) = good {
+            return Ok((line, passthrough, Asked::Good(hash, good)));
         }
         let asked = match params.work(&self.feed.processor, position, prompt, key) {
             Ok(request) => Asked::Request(hash, request.with_lora(lora)),
             Err(error) => failed(&error.of_row()?, hash),
         };
         Ok((line, passthrough, asked))
+    }
+
+    /// The row's answer in the output that the run goes on from.
+    fn previous_answer(
+        &mut self,
+        passthrough: &Passthrough,
+        place: (u64, bool),
+    ) -> Result<Option<Good>, CliError> {
+        let Some(previous) = &mut self.feed.previous else { return Ok(None) };
+        previous.take(passthrough, &self.feed.format, place).map_err(|error| {
+            let message = format!("cannot read the output before: {error}");
+            CliError::new(Exit::Stopped, "retry_failed", message)
+        })
     }
 
     /// The row's output, if an earlier run finished it.

@@ -53,6 +53,7 @@ impl Job<'_> {
         let Some(flags) = self.flags.take().filter(|_| task != self.config.input.rows.task) else {
             return Ok(());
         };
+        self.files = None;
         let mut config = RunConfig::of_lines(task, flags, PoolingFlags::default())?;
         config.begin_at(self.config.started);
         self.config = Arc::new(config);
@@ -105,8 +106,11 @@ impl Job<'_> {
         let (config, of_model) = (self.config.clone(), folders.clone());
         let of_summary = summary.clone();
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
-        let files = std::thread::Builder::new()
-            .spawn(move || fingerprinted::of_files(&config, &of_model, &of_summary));
+        let known = self.files.clone();
+        let files = std::thread::Builder::new().spawn(move || match known {
+            Some(files) => Ok(files),
+            None => fingerprinted::of_files(&config, &of_model, &of_summary),
+        });
         let files = machine::started(files);
         let loaded = match &*summary {
             _ if model::has_engines(&self.config) => {

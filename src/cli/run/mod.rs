@@ -1,6 +1,7 @@
 //! `run`: three threads (read, engine, write), one that shows progress, and one that waits for the
 //! end. This thread owns the engine. Knows no other command.
 
+mod complete;
 mod end;
 mod feed;
 mod fingerprinted;
@@ -21,7 +22,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use self::end::utc;
+pub use self::end::{interrupted, utc};
 pub use self::fingerprinted::JUDGE;
 pub use self::load::files_of;
 use self::previous::Previous;
@@ -29,7 +30,7 @@ use self::progress::{Counters, Progress};
 use self::signals::Signals;
 use self::window::Window;
 use crate::cli::args::{FlagFiles, PoolingFlags, RunArgs};
-use crate::cli::config::RunConfig;
+use crate::cli::config::{InputConfig, RunConfig};
 use crate::cli::input::files::{self, Shape};
 use crate::cli::input::row::Task;
 use crate::cli::input::sources::Sources;
@@ -44,19 +45,20 @@ use crate::cli::model::{self, Folders};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
-use crate::cli::terminal::numbers::num_rows;
 use crate::cli::terminal::stdout;
 use crate::engine::machine;
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::runner::{Runner, Work};
 use crate::engine::stats::EngineStats;
+use complete::{GoesOn, Next};
 use end::{Ended, Ending, Left};
 use feed::Feed;
+use fingerprinted::FileFields;
 use load::Loaded;
 use read::{Order, ReadThread};
 use ready::Ready;
 pub use write::no_verdict;
-use write::{InputRead, Message, WriteThread};
+use write::{Message, WriteThread};
 
 /// How often an engine without work looks for signals.
 const IDLE: Duration = Duration::from_millis(50);
@@ -147,10 +149,8 @@ fn run_config(
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
     let counters = Arc::new(Counters::default());
     let input = files::open(&config.input.sources)?;
-    let reading = {
-        let config = Arc::new(config.input.clone());
-        read::start(config, input, console.clone(), counters.clone())
-    };
+    let read = Arc::new(config.input.clone());
+    let reading = read::start(read.clone(), input, console.clone(), counters.clone());
     // A file shows its first row at once, and is refused before anything else happens. Standard
     // input may take its time: the model is loaded meanwhile.
     let shape = match config.input.sources.list()[0].path {
@@ -166,21 +166,28 @@ fn run_config(
     let files = remote.as_ref().map_or_else(|| Arc::new(Disk) as Arc<dyn Storage>, Remote::files);
     let ended = Draft::open(files, options).map_err(CliError::from_output).and_then(|mut draft| {
         let reports = draft.take_documents("--report");
+        let meta = draft.complete().or(draft.previous()).cloned();
         if let Some(found) = draft.found() {
-            // Chat templates see the day on which the run began.
-            config.begin_at(found.header.started);
             remote.iter().filter(|_| found.header.replaces).for_each(Remote::replaces);
         }
+        // Chat templates see the day on which the run began.
+        let began = draft.found().map(|found| found.header.started);
+        began.or(meta.as_ref().and_then(Meta::date)).into_iter().for_each(|at| config.begin_at(at));
         let (config, remote) = (Arc::new(config), remote.as_ref());
-        let mut job = Job { config, flags, console, signals, counters, ready, remote };
+        let files = None;
+        let mut job = Job { config, read, files, flags, console, signals, counters, ready, remote };
         if let Some(shape) = &shape {
             job.turn_to(shape.task)?;
             job.check_flags(shape)?;
         }
-        let exit = match draft.complete().cloned() {
-            Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
-            None => job.run(reading, shape, draft, load),
-        }?;
+        let next = match meta {
+            Some(meta) => job.look_at_complete(reading, shape, &mut draft, &meta)?,
+            None => Next::Run(GoesOn { reading, shape, is_prefix: false }),
+        };
+        let exit = match next {
+            Next::Nothing(exit) => exit,
+            Next::Run(input) => job.run(input, draft, load)?,
+        };
         Ok((exit, reports))
     });
     match (&remote, &ended) {
@@ -219,6 +226,10 @@ fn ledger_options(config: &RunConfig, flags: FlagFiles) -> LedgerOptions {
 /// A run whose input and output are open.
 struct Job<'a> {
     config: Arc<RunConfig>,
+    /// How the input is read, before its first row was seen.
+    read: Arc<InputConfig>,
+    /// What the model's files and the flags resolve to, where it is known already.
+    files: Option<FileFields>,
     /// Of `run`, whose first row decides the task.
     flags: Option<RunArgs>,
     console: &'a Console,
@@ -245,17 +256,12 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn run(
-        mut self,
-        reading: ReadThread,
-        known: Option<Shape>,
-        mut draft: Draft,
-        load: Load<'_>,
-    ) -> Result<Exit, CliError> {
+    fn run(mut self, input: GoesOn, mut draft: Draft, load: Load<'_>) -> Result<Exit, CliError> {
+        let GoesOn { reading, shape: known, is_prefix } = input;
         let Loaded { mut engine, base, load_time, shape, format, fingerprint } =
             self.load(&reading, known, &draft, load)?;
         let left = self.what_would_be_left(&draft);
-        let previous = self.previous(&draft, &fingerprint)?;
+        let previous = self.previous(&draft, &fingerprint, is_prefix)?;
         let document = draft.take_documents("--stats").pop();
         let (ledger, recovered) = self.begin(draft, &fingerprint)?;
         self.signals.begin();
@@ -267,7 +273,11 @@ impl Job<'_> {
         let (requests, incoming) = channel();
         let processor = engine.input_processor();
         let defaults = processor.default_sampling_params();
-        let max_tokens = self.start_of_rows(&defaults, &shape).max_tokens;
+        let params = self.start_of_rows(&defaults, &shape);
+        let max_tokens = params.max_tokens;
+        if let Some(tokens) = max_tokens.filter(|_| shape.task == Task::Complete) {
+            self.counters.set_max_tokens(u64::from(tokens) * params.n as u64);
+        }
         let writing = WriteThread::new(
             self.config.clone(),
             format.clone(),
@@ -275,6 +285,8 @@ impl Job<'_> {
             window.clone(),
             self.counters.clone(),
         );
+        let untold = previous.as_ref().map(Previous::untold).unwrap_or_default();
+        let writing = writing.after(untold);
         let side_text = self.side_text(fingerprint, &format);
         let writing = std::thread::Builder::new()
             .spawn(move || writing.run(ledger, &shape, &messages, side_text));
@@ -343,7 +355,8 @@ impl Job<'_> {
         }
         let header = Header {
             started: self.config.started,
-            replaces: config.overwrite || config.retry_failed,
+            replaces: config.overwrite || config.retry_failed || draft.previous().is_some(),
+            keeps: draft.previous().is_some(),
             fingerprint: fingerprint.clone(),
         };
         let (mut ledger, recovered) = draft.begin(header).map_err(CliError::from_output)?;
@@ -353,11 +366,12 @@ impl Job<'_> {
         Ok((ledger, recovered))
     }
 
-    /// The good rows of a complete output whose error rows are asked again.
+    /// The good rows of a complete output that the run goes on from.
     fn previous(
         &self,
         draft: &Draft,
         fingerprint: &Fingerprint,
+        is_prefix: bool,
     ) -> Result<Option<Previous>, CliError> {
         let Some((path, meta)) = draft.path().zip(draft.previous()) else { return Ok(None) };
         let differences = meta.fingerprint.differences(fingerprint);
@@ -365,7 +379,7 @@ impl Job<'_> {
             let error = LedgerError::Complete { path: path.to_owned(), differences };
             return Err(CliError::from_output(error));
         }
-        Previous::open(path, meta).map(Some)
+        Previous::open(path, meta, is_prefix).map(Some)
     }
 
     fn what_would_be_left(&self, draft: &Draft) -> Left {
@@ -373,48 +387,6 @@ impl Job<'_> {
             part: draft.path().map(crate::cli::ledger::output::part_of),
             journal: draft.journal_path().map(Path::to_owned),
         }
-    }
-
-    /// The output is complete. It is this run's if the same flags and files made it of the same
-    /// rows.
-    fn nothing_to_do(
-        mut self,
-        reading: &ReadThread,
-        known: Option<Shape>,
-        draft: &Draft,
-        meta: &Meta,
-    ) -> Result<Exit, CliError> {
-        let shape = known.map_or_else(|| shape(reading), Ok)?;
-        self.turn_to(shape.task)?;
-        let folders = model::find(&self.config, self.console)?;
-        let summary = model::summary_for(&self.config, &folders)?;
-        let files = fingerprinted::of_files(&self.config, &folders, &summary)?;
-        let files = files.showing(self.config.shown_model_name(&shape)).alone();
-        let mut differences = meta.fingerprint.differences(&files);
-        let (sender, digest) = channel();
-        let _ = reading.order.send(Order::Digest(sender));
-        let read = digest.recv().expect("the reading thread answers")?;
-        differences.extend(self.other_input(meta, &read));
-        let path = draft.path().expect("a stream is never complete").to_owned();
-        if !differences.is_empty() {
-            let error = LedgerError::Complete { path, differences };
-            return Err(CliError::from_output(error));
-        }
-        let (rows, failed) = (meta.rows.total, meta.rows.failed);
-        self.console.note(&format!(
-            "Nothing to do: {} is complete, with {}, {failed} of them error rows",
-            path.display(),
-            num_rows(rows)
-        ));
-        Ok(if failed > 0 { Exit::ErrorRows } else { Exit::Success })
-    }
-
-    fn other_input(&self, meta: &Meta, read: &InputRead) -> Option<String> {
-        let then = (meta.input.rows, &meta.input.digest);
-        (then != (read.num_rows, &read.digest)).then(|| {
-            let name = &self.config.input.name;
-            format!("input: {} rows then, {} in {name} now, not the same", then.0, read.num_rows)
-        })
     }
 
     /// Steps the engine until every row is answered. An input that breaks off ends the run when

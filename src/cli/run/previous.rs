@@ -1,27 +1,35 @@
-//! `Previous`: the good rows of a complete output, for `--retry-failed`. They are found by what
-//! they show of their row, in the order of the input.
+//! `Previous`: the good rows of a complete output that a run goes on from: its input has more rows,
+//! or its error rows are asked again. A row is found by its place where the input begins as it did
+//! then, else by what the output shows of it, in the order of the input.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use serde_json::Value;
-
 use crate::cli::input::fields::Passthrough;
-use crate::cli::input::reader::{Content, InputFormat, MAX_LINE, Records};
-use crate::cli::ledger::meta::Meta;
-use crate::cli::output::FileFormat;
-use crate::cli::output::RowFormat;
+use crate::cli::ledger::meta::{Meta, TokenCounts};
+use crate::cli::output::{FileFormat, FinishedRows, RowFormat};
 use crate::cli::terminal::error::CliError;
 
 /// The rows of an output, one after the other.
 pub struct Previous {
-    records: Records,
+    rows: FinishedRows,
     /// The next good row that was not taken, and its place among all rows of the output.
     next: Option<(u64, Good)>,
     num_read: u64,
+    finds_by: FindsBy,
+    /// Of answers whose rows do not say how many they took.
+    untold: TokenCounts,
+}
+
+/// How the answer of a row is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FindsBy {
+    /// The input begins with the rows that it had then.
+    Place,
+    /// The input was edited.
+    Fields,
     /// Error rows are in another file: a row's place says nothing of its place in the input.
-    is_split: bool,
+    FieldsOfSome,
 }
 
 /// A row with an answer.
@@ -36,27 +44,31 @@ pub struct Good {
 }
 
 impl Previous {
-    /// Opens an output that is complete.
+    /// Opens an output that is complete. `is_prefix`: the input begins with the rows that it had.
     ///
     /// # Errors
-    /// It cannot be read, or has no JSON lines.
-    pub fn open(path: &Path, meta: &Meta) -> Result<Self, CliError> {
-        if meta.format != FileFormat::Jsonl {
-            let message = format!("--retry-failed: {} is no file of JSON lines", path.display());
-            return Err(CliError::refused("retry_failed", message)
-                .help("start over with --overwrite, or write JSON lines (--out FILE.jsonl)"));
-        }
+    /// It cannot be read.
+    pub fn open(path: &Path, meta: &Meta, is_prefix: bool) -> Result<Self, CliError> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|error| {
-            CliError::refused("retry_failed", format!("cannot read {name}: {error}"))
-        })?;
-        let records = Records::open(Box::new(file), InputFormat::Jsonl, MAX_LINE)
-            .map_err(|error| CliError::from_input(error, &name))?;
-        Ok(Self { records, next: None, num_read: 0, is_split: meta.errors.is_some() })
+        let rows = FinishedRows::open(path, meta.format);
+        let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
+        let is_matrix = meta.format == FileFormat::Npy;
+        let finds_by = match (is_prefix, meta.errors.is_some() && !is_matrix) {
+            (true, false) => FindsBy::Place,
+            (false, false) => FindsBy::Fields,
+            (_, true) => FindsBy::FieldsOfSome,
+        };
+        let untold = if is_matrix { meta.tokens.clone() } else { TokenCounts::default() };
+        Ok(Self { rows, next: None, num_read: 0, finds_by, untold })
     }
 
-    /// The good row of an input row, if the next one is it. `place`: its place in the output, where
-    /// its answer depends on that.
+    /// Tokens of answers whose rows do not say how many they took.
+    pub fn untold(&self) -> TokenCounts {
+        self.untold.clone()
+    }
+
+    /// The good row of an input row at this position of the output. `by_place`: its answer depends
+    /// on the position.
     ///
     /// # Errors
     /// The output cannot be read.
@@ -64,84 +76,38 @@ impl Previous {
         &mut self,
         passthrough: &Passthrough,
         format: &RowFormat,
-        place: Option<u64>,
+        (position, by_place): (u64, bool),
     ) -> io::Result<Option<Good>> {
-        if self.next.is_none() {
+        let finds_by = self.finds_by;
+        let is_past = |next: &Option<(u64, Good)>| {
+            let place = next.as_ref().map(|(place, _)| *place);
+            place.is_none_or(|place| finds_by == FindsBy::Place && place < position)
+        };
+        while is_past(&self.next) {
             self.next = self.read_good()?;
+            if self.next.is_none() {
+                return Ok(None);
+            }
         }
-        let is_split = self.is_split;
-        let is_it = |(found, good): &mut (u64, Good)| {
-            let stands_there = place.is_none_or(|place| !is_split && place == *found);
-            stands_there && format.answers(passthrough, &good.row)
+        let is_it = |(place, good): &mut (u64, Good)| match finds_by {
+            FindsBy::Place => *place == position && format.may_answer(passthrough, &good.row),
+            FindsBy::FieldsOfSome if by_place => false,
+            FindsBy::Fields | FindsBy::FieldsOfSome => {
+                (!by_place || *place == position) && format.answers(passthrough, &good.row)
+            }
         };
         Ok(self.next.take_if(is_it).map(|(_, good)| good))
     }
 
     fn read_good(&mut self) -> io::Result<Option<(u64, Good)>> {
-        for record in &mut self.records {
-            let record = record?;
+        while let Some(row) = self.rows.next_row()? {
             let place = self.num_read;
             self.num_read += 1;
-            let Content::Line(line) = record.content else { continue };
-            if record.error.is_none()
-                && let Some((input_tokens, output_tokens)) = tokens_of_answer(&line)
-            {
-                let row = (line + "\n").into_bytes();
+            if let Some((input_tokens, output_tokens)) = row.tokens {
+                let row = row.bytes;
                 return Ok(Some((place, Good { row, input_tokens, output_tokens })));
             }
         }
         Ok(None)
-    }
-}
-
-/// Tokens in and out of a row with an answer: ours, OpenAI's or Anthropic's. None of an error row.
-fn tokens_of_answer(line: &str) -> Option<(u32, u32)> {
-    let row: Value = serde_json::from_str(line).ok()?;
-    let number = |usage: &Value, name: &str| u32::try_from(usage.get(name)?.as_u64()?).ok();
-    // Vectors have no tokens of an answer.
-    let generated = |usage: &Value| match usage.get("completion_tokens") {
-        Some(_) => number(usage, "completion_tokens"),
-        None => Some(0),
-    };
-    if let Some(response) = row.get("response").filter(|value| value.is_object()) {
-        let usage = response.get("body")?.get("usage")?;
-        if usage.get("input_tokens").is_some() {
-            return Some((number(usage, "input_tokens")?, number(usage, "output_tokens")?));
-        }
-        return Some((number(usage, "prompt_tokens")?, generated(usage)?));
-    }
-    if let Some(message) = row.get("result").and_then(|result| result.get("message")) {
-        let usage = message.get("usage")?;
-        return Some((number(usage, "input_tokens")?, number(usage, "output_tokens")?));
-    }
-    let usage = row.get("usage").filter(|_| row.get("error").is_none_or(|e| !e.is_object()))?;
-    Some((number(usage, "prompt_tokens")?, generated(usage)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_told_from_errors_in_every_form() {
-        let own = r#"{"id":1,"response":"a","finish_reason":"stop","usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
-        let openai = r#"{"id":"x","response":{"status_code":200,"body":{"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},"error":null}"#;
-        let of_responses =
-            r#"{"response":{"body":{"usage":{"input_tokens":3,"output_tokens":2}}}}"#;
-        let anthropic = r#"{"custom_id":"a","result":{"type":"succeeded","message":{"usage":{"input_tokens":3,"output_tokens":2}}}}"#;
-        let vector = r#"{"id":1,"embedding":[1.0],"usage":{"prompt_tokens":3,"total_tokens":3}}"#;
-        assert_eq!(tokens_of_answer(vector), Some((3, 0)));
-        for good in [own, openai, of_responses, anthropic] {
-            assert_eq!(tokens_of_answer(good), Some((3, 2)), "{good}");
-        }
-        for bad in [
-            r#"{"id":1,"response":null,"finish_reason":"error","error":{"code":"a","message":"b"}}"#,
-            r#"{"usage":{"prompt_tokens":3,"completion_tokens":2},"error":{"code":"a"}}"#,
-            r#"{"response":{"status_code":400,"body":{"error":{"message":"m"}}},"error":null}"#,
-            r#"{"custom_id":"a","result":{"type":"errored","error":{}}}"#,
-            "no JSON",
-        ] {
-            assert_eq!(tokens_of_answer(bad), None, "{bad}");
-        }
     }
 }

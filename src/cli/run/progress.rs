@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::meter::Meter;
 use crate::cli::terminal::console::{Console, ProgressMode};
+use crate::cli::terminal::style::Style;
 use crate::engine::machine;
 use crate::engine::stats::EngineStats;
 
@@ -25,9 +26,13 @@ const UNKNOWN: u64 = u64::MAX;
 pub struct Counters {
     rows_done: AtomicU64,
     rows_reused: AtomicU64,
+    rows_failed: AtomicU64,
     rows_total: AtomicU64,
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
+    /// Of rows that are done.
+    done_tokens: AtomicU64,
+    max_tokens: AtomicU64,
     running: AtomicU64,
     waiting: AtomicU64,
     kv_percent: AtomicU64,
@@ -39,9 +44,12 @@ impl Default for Counters {
         Self {
             rows_done: zero(),
             rows_reused: zero(),
+            rows_failed: zero(),
             rows_total: AtomicU64::new(UNKNOWN),
             input_tokens: zero(),
             output_tokens: zero(),
+            done_tokens: zero(),
+            max_tokens: AtomicU64::new(UNKNOWN),
             running: zero(),
             waiting: zero(),
             kv_percent: zero(),
@@ -50,15 +58,30 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// A row was written.
-    pub fn row_done(&self) {
+    /// A row was written, with an answer of so many tokens.
+    pub fn row_done(&self, output_tokens: u64) {
+        self.done_tokens.fetch_add(output_tokens, Relaxed);
         self.rows_done.fetch_add(1, Relaxed);
     }
 
+    /// An error row was written.
+    pub fn row_failed(&self) {
+        self.rows_failed.fetch_add(1, Relaxed);
+        self.row_done(0);
+    }
+
     /// A row was taken over from an earlier run: it is done, and says nothing about speed.
-    pub fn row_reused(&self) {
+    pub fn row_reused(&self, is_error: bool) {
         self.rows_reused.fetch_add(1, Relaxed);
-        self.row_done();
+        match is_error {
+            true => self.row_failed(),
+            false => self.row_done(0),
+        }
+    }
+
+    /// The longest that answers of rows can be, in tokens.
+    pub fn set_max_tokens(&self, tokens: u64) {
+        self.max_tokens.store(tokens, Relaxed);
     }
 
     /// The input has been read to its end: this many rows.
@@ -94,18 +117,21 @@ impl Counters {
         Meter {
             done: self.rows_done.load(Relaxed),
             initial: self.rows_reused.load(Relaxed),
+            failed: self.rows_failed.load(Relaxed),
             total: self.total(),
             elapsed: seconds,
             input_speed: self.input_tokens.load(Relaxed) as f64 / seconds.max(1e-9),
             output_speed: self.output_tokens.load(Relaxed) as f64 / seconds.max(1e-9),
+            output_tokens: (self.output_tokens.load(Relaxed), self.done_tokens.load(Relaxed)),
+            max_tokens: Some(self.max_tokens.load(Relaxed)).filter(|tokens| *tokens != UNKNOWN),
         }
     }
 
-    fn line(&self, elapsed: Duration, columns: Option<usize>) -> String {
+    fn line(&self, elapsed: Duration, columns: Option<usize>, style: Style) -> String {
         let (running, waiting) = (self.running.load(Relaxed), self.waiting.load(Relaxed));
         let kv = self.kv_percent().map(|percent| format!(" kv {percent}%")).unwrap_or_default();
-        let suffix = format!(" running {running} waiting {waiting}{kv}");
-        self.meter(elapsed).line(columns, &suffix)
+        let load = format!("running {running} waiting {waiting}{kv}");
+        self.meter(elapsed).line(columns, &load, style)
     }
 
     fn json(&self, elapsed: Duration) -> String {
@@ -114,7 +140,10 @@ impl Counters {
             "event": "progress",
             "elapsed_time": meter.elapsed,
             "rows_done": meter.done,
+            "rows_failed": meter.failed,
             "rows_total": meter.total,
+            "rows_reused": meter.initial,
+            "estimated_seconds_left": meter.remaining(),
             "requests_per_second": meter.rate(),
             "input_tokens_per_second": meter.input_speed,
             "output_tokens_per_second": meter.output_speed,
@@ -146,7 +175,8 @@ impl Progress {
                 show(&console, &counters, started.elapsed());
             }
             if console.mode() == ProgressMode::Bar {
-                console.finish_bar(&counters.line(started.elapsed(), Some(console.columns())));
+                let columns = Some(console.columns());
+                console.finish_bar(&counters.line(started.elapsed(), columns, console.style()));
             } else if console.mode() == ProgressMode::Json {
                 show_json(&console, &counters, started.elapsed());
             }
@@ -172,8 +202,11 @@ fn interval(mode: ProgressMode) -> Option<Duration> {
 
 fn show(console: &Console, counters: &Counters, elapsed: Duration) {
     match console.mode() {
-        ProgressMode::Bar => console.draw_bar(counters.line(elapsed, Some(console.columns()))),
-        ProgressMode::Plain => console.print(&counters.line(elapsed, None)),
+        ProgressMode::Bar => {
+            let columns = console.columns();
+            console.draw_bar(counters.line(elapsed, Some(columns), console.style()), columns);
+        }
+        ProgressMode::Plain => console.print(&counters.line(elapsed, None, console.style())),
         ProgressMode::Json => show_json(console, counters, elapsed),
         ProgressMode::None => {}
     }
@@ -199,17 +232,16 @@ mod tests {
             num_generation_tokens: 100,
             ..EngineStats::default()
         });
-        counters.row_done();
+        counters.row_done(100);
         counters
     }
 
     #[test]
     fn the_line_ends_with_the_engines_load() {
-        let line = counters().line(Duration::from_secs(10), None);
+        let line = counters().line(Duration::from_secs(10), None, Style::plain());
         assert_eq!(
             line,
-            "Processed prompts: 1it [00:10, 10.00s/it, est. speed input: 100.00 toks/s, \
-             output: 10.00 toks/s] running 64 waiting 512 kv 59%"
+            "1 row [00:10, 10.00 s/row, out 10 tok/s, in 100 tok/s, running 64 waiting 512 kv 59%]"
         );
     }
 
@@ -217,8 +249,8 @@ mod tests {
     fn an_engine_without_a_cache_shows_none() {
         let counters = Counters::default();
         counters.set_engine(&EngineStats { num_waiting: 3, ..EngineStats::default() });
-        let line = counters.line(Duration::from_secs(10), None);
-        assert!(line.ends_with("] running 0 waiting 3"), "{line}");
+        let line = counters.line(Duration::from_secs(10), None, Style::plain());
+        assert!(line.ends_with(", running 0 waiting 3]"), "{line}");
     }
 
     #[test]
@@ -229,9 +261,14 @@ mod tests {
         assert_eq!(value["rows_done"], 1);
         assert_eq!(value["kv_cache_usage_percent"], 59);
         let counters = counters();
+        counters.row_failed();
+        counters.row_reused(true);
         counters.set_total(4);
         let value: serde_json::Value =
             serde_json::from_str(&counters.json(Duration::from_secs(10))).unwrap();
-        assert_eq!((&value["rows_total"], &value["requests_per_second"]), (&4.into(), &0.1.into()));
+        assert_eq!((&value["rows_total"], &value["requests_per_second"]), (&4.into(), &0.2.into()));
+        assert_eq!((&value["rows_failed"], &value["rows_reused"]), (&2.into(), &1.into()));
+        // Two of three rows had 100 tokens together, so the third has 50, and they are generated.
+        assert_eq!((&value["estimated_seconds_left"]), &5.0.into());
     }
 }

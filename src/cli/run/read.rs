@@ -24,8 +24,16 @@ use crate::engine::machine;
 pub enum Order {
     /// They are run.
     Feed(Box<Feed>),
-    /// They are only counted and hashed.
-    Digest(Sender<Result<InputRead, CliError>>),
+    /// They are only counted and hashed; so many at the beginning on their own too.
+    Digest(u64, Sender<Result<Digested, CliError>>),
+}
+
+/// Hashes of an input.
+pub struct Digested {
+    /// Of all of it.
+    pub all: InputRead,
+    /// Of as many rows at its beginning as were asked for, where it has them.
+    pub beginning: Option<String>,
 }
 
 /// The two ends of the reading thread. It is not joined: it may be blocked on standard input for
@@ -78,7 +86,7 @@ pub fn start(
                 input.say_notes(&console);
                 feed_all(&mut input, *feed, &console, &counters);
             }
-            Ok(Order::Digest(digest)) => drop(digest.send(input.digest(&config))),
+            Ok(Order::Digest(rows, digest)) => drop(digest.send(input.digest(&config, rows))),
             // The run has ended.
             Err(_) => {}
         }
@@ -275,14 +283,17 @@ impl Input {
         Ok(Some(Parsed { bytes, content, row }))
     }
 
-    /// Reads to the end.
-    fn digest(&mut self, config: &InputConfig) -> Result<InputRead, CliError> {
-        let mut digest = InputDigest::default();
+    /// Reads to the end. `beginning`: rows that are hashed on their own.
+    fn digest(&mut self, config: &InputConfig, beginning: u64) -> Result<Digested, CliError> {
+        let (mut digest, mut of_beginning) = (InputDigest::default(), None);
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
             let Some(parsed) = self.next_row()? else { break };
             digest.add(parsed.content);
+            if digest.num_rows() == beginning {
+                of_beginning = Some(digest.clone().finish());
+            }
         }
-        Ok(digest.into())
+        Ok(Digested { all: digest.into(), beginning: of_beginning })
     }
 }
 

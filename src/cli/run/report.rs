@@ -111,6 +111,14 @@ impl Tally {
         self.reused_tokens.output += output;
     }
 
+    /// Counts the tokens of rows taken over that do not say how many they took.
+    pub fn add_untold(&mut self, tokens: &TokenCounts) {
+        self.input_tokens += tokens.input;
+        self.output_tokens += tokens.output;
+        self.reused_tokens.input += tokens.input;
+        self.reused_tokens.output += tokens.output;
+    }
+
     fn fail(&mut self, code: &str, place: &str, message: &str) {
         self.failed += 1;
         if !self.by_code.contains_key(code) {

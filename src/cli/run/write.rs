@@ -15,6 +15,7 @@ use crate::cli::input::fields::Passthrough;
 use crate::cli::input::files::Shape;
 use crate::cli::input::row_error::RowError;
 use crate::cli::judge::CommandError;
+use crate::cli::ledger::meta::TokenCounts;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
 use crate::cli::output::{Asked, RowFormat, Tokens};
 use crate::cli::terminal::error::CliError;
@@ -164,6 +165,12 @@ impl WriteThread {
         }
     }
 
+    /// The same after rows that do not say how many tokens they took.
+    pub fn after(mut self, untold: TokenCounts) -> Self {
+        self.tally.add_untold(&untold);
+        self
+    }
+
     /// Writes until all senders are gone (the output is then complete), or until it must stop.
     pub fn run(
         mut self,
@@ -247,13 +254,13 @@ impl WriteThread {
                 Message::Reused { position, line, reused } => {
                     let (file, line) = self.config.input.sources.place(line);
                     self.tally.reused(&reused, line, file);
-                    self.counters.row_reused();
+                    self.counters.row_reused(reused.code.is_some());
                     ledger.reuse(position, &reused)?;
                 }
                 Message::Good { position, hash, good } => {
                     let Good { row, input_tokens, output_tokens } = good;
                     self.tally.kept(input_tokens, output_tokens, row.len());
-                    self.counters.row_reused();
+                    self.counters.row_reused(false);
                     let code = None;
                     ledger.push(Finished {
                         position,
@@ -339,7 +346,10 @@ impl WriteThread {
             output_tokens: output_tokens as u32,
             row: line,
         };
-        self.counters.row_done();
+        match &finished.code {
+            Some(_) => self.counters.row_failed(),
+            None => self.counters.row_done(output_tokens as u64),
+        }
         self.tally.wrote(finished.row.len());
         self.window.leave(row.bytes);
         ledger.push(finished)

@@ -2,8 +2,11 @@
 //! fail: a closed standard error must not end a run.
 
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
 
 use super::display::{DisplayArgs, ProgressArg};
 use super::error::CliError;
@@ -34,6 +37,10 @@ pub struct Console {
     style: Style,
     mode: ProgressMode,
     bar: ProgressBar,
+    /// Columns of the terminal when the bar was last drawn.
+    drawn_columns: Arc<AtomicUsize>,
+    /// The result of the run was said as JSON.
+    said_result: Arc<AtomicBool>,
 }
 
 impl Console {
@@ -49,7 +56,9 @@ impl Console {
             _ => ProgressBar::hidden(),
         };
         let style = Style::new(args.color.unwrap_or_default(), environment);
-        Self { quiet: args.quiet, verbose: args.verbose, style, mode, bar }
+        let (quiet, verbose) = (args.quiet, args.verbose);
+        let (drawn_columns, said_result) = Default::default();
+        Self { quiet, verbose, style, mode, bar, drawn_columns, said_result }
     }
 
     /// How progress is shown.
@@ -64,7 +73,12 @@ impl Console {
 
     /// Whether the end summary is shown.
     pub fn shows_summary(&self) -> bool {
-        self.quiet < 2
+        self.quiet < 2 && !self.is_json_alone()
+    }
+
+    /// Whether standard error has JSON objects and nothing else: `--progress json -q`.
+    fn is_json_alone(&self) -> bool {
+        self.mode == ProgressMode::Json && self.quiet > 0
     }
 
     /// Colours of this standard error.
@@ -79,9 +93,31 @@ impl Console {
         if columns == 0 { DEFAULT_COLUMNS } else { columns }
     }
 
-    /// Redraws the bar.
-    pub fn draw_bar(&self, line: String) {
+    /// Redraws the bar on a terminal of so many columns.
+    pub fn draw_bar(&self, line: String, columns: usize) {
+        let before = self.drawn_columns.swap(columns, Relaxed);
+        if columns < before {
+            // The terminal has broken the last line into several.
+            let num_above = (before - 1) / columns.max(1);
+            self.bar.suspend(|| {
+                let _ = write!(std::io::stderr(), "\x1b[{num_above}A\r\x1b[J");
+            });
+        }
         self.bar.set_message(line);
+    }
+
+    /// An event for a machine that asked for JSON.
+    pub fn event(&self, name: &str, mut value: Value) {
+        if self.mode == ProgressMode::Json {
+            value["event"] = name.into();
+            self.print(&value.to_string());
+        }
+    }
+
+    /// The last event of a run.
+    pub fn result(&self, value: Value) {
+        self.event("result", value);
+        self.said_result.store(true, Relaxed);
     }
 
     /// Leaves a last line where the bar was.
@@ -106,15 +142,19 @@ impl Console {
 
     /// What the run does in detail.
     pub fn detail(&self, text: &str) {
-        if self.verbose {
+        if self.verbose && !self.is_json_alone() {
             self.print(text);
         }
     }
 
     /// Something that may surprise.
     pub fn warn(&self, text: &str) {
-        if self.quiet < 2 {
-            self.print(&format!("{} {text}", self.style.warning("warning:")));
+        if self.quiet >= 2 {
+            return;
+        }
+        match self.is_json_alone() {
+            true => self.event("warning", json!({ "message": text })),
+            false => self.print(&format!("{} {text}", self.style.warning("warning:"))),
         }
     }
 
@@ -134,7 +174,12 @@ impl Console {
 
     /// What ends the run. Shown however quiet it is.
     pub fn error(&self, error: &CliError) {
-        self.print(&error.render(self.style));
+        match self.is_json_alone() {
+            false => self.print(&error.render(self.style)),
+            // The result has it.
+            true if self.said_result.load(Relaxed) => {}
+            true => self.result(json!({ "exit_code": error.exit.code(), "error": error.json() })),
+        }
     }
 }
 

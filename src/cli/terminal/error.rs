@@ -4,6 +4,8 @@
 use std::fmt::Write;
 use std::io;
 
+use serde_json::{Value, json};
+
 use super::exit::Exit;
 use super::style::Style;
 use crate::engine::EngineError;
@@ -104,6 +106,12 @@ impl CliError {
     pub fn at(mut self, location: Location) -> Self {
         self.location = Some(Box::new(location));
         self
+    }
+
+    /// The same for a machine.
+    pub fn json(&self) -> Value {
+        let place = self.location.as_ref().map(|place| place.to_string());
+        json!({ "code": self.code, "message": self.message, "help": self.help, "place": place })
     }
 
     /// The text for standard error, without a final line break.

@@ -121,7 +121,7 @@ impl Job {
         }
         let fields = [("model".to_owned(), "m".to_owned())].into();
         let fingerprint = Fingerprint::new(fields);
-        let header = Header { started: 5, replaces: overwrite, fingerprint };
+        let header = Header { started: 5, replaces: overwrite, keeps: false, fingerprint };
         let (mut ledger, mut recovered) = draft.begin(header)?;
         if self.is_table {
             ledger.begin_table(self.table());

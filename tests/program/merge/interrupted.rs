@@ -11,7 +11,8 @@ use crate::merge::{Run, assert_exit, names, text};
 /// A journal as merges have it, or another run.
 fn journal(version: &str, end: Option<&[u8]>) -> Vec<u8> {
     let fields = [("version".to_owned(), version.to_owned())].into();
-    let header = Header { started: 5, replaces: false, fingerprint: Fingerprint::new(fields) };
+    let header =
+        Header { started: 5, replaces: false, keeps: false, fingerprint: Fingerprint::new(fields) };
     let mut bytes = header.encode();
     if let Some(text) = end {
         RecordHead::encode(&Record::mark(Kind::End, text), 0, &mut bytes);

@@ -86,7 +86,7 @@ fn rows_that_finish_with_the_run_are_kept_when_the_output_fails_at_its_end() {
     let options = LedgerOptions { out, journal: name, ..LedgerOptions::default() };
     let draft = Draft::open(Arc::new(Disk), options).unwrap();
     let fingerprint = Fingerprint::new([("model".to_owned(), "m".to_owned())].into());
-    let header = Header { started: 1, replaces: false, fingerprint };
+    let header = Header { started: 1, replaces: false, keeps: false, fingerprint };
     let (mut ledger, _) = draft.begin(header).unwrap();
     for position in 0..5 {
         let (hash, row) = (RowHash([position as u8; 16]), b"{\"response\":\"a\"}\n".to_vec());

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::cost::RowLengths;
 use super::workload::BenchRow;
 use crate::cli::run::progress::Counters;
+use crate::cli::run::signals::Signals;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::Engine;
@@ -47,6 +48,8 @@ pub struct Measured {
     pub stats: EngineStats,
     /// In order of finishing.
     pub rows: Vec<RowLengths>,
+    /// A signal ended it before the last row.
+    pub stopped: Option<Exit>,
 }
 
 /// The request of a row: greedy, and past the end of text that the model gives, so that it has
@@ -90,7 +93,7 @@ pub fn refuse_row(index: u64, error: &RequestError) -> CliError {
     CliError::new(Exit::Refused, error.code, message)
 }
 
-/// Runs all rows. The engine has no other requests.
+/// Runs all rows, unless a signal comes. The engine has no other requests.
 ///
 /// # Errors
 /// The device failed, or a row could not be answered.
@@ -98,6 +101,7 @@ pub fn run(
     engine: &mut Engine,
     rows: Vec<BenchRow>,
     counters: &Counters,
+    signals: &Signals,
 ) -> Result<Measured, CliError> {
     let base = engine.stats();
     let processor = engine.input_processor();
@@ -113,7 +117,8 @@ pub fn run(
     let mut before = since(engine.stats(), &base);
     // Tokens of finished rows that are no longer in the KV cache's use.
     let mut num_left = 0;
-    while engine.has_unfinished_requests() {
+    let mut stopped = None;
+    while engine.has_unfinished_requests() && stopped.is_none() {
         let step_started = Instant::now();
         let outputs = engine.step()?;
         let seconds = step_started.elapsed().as_secs_f64();
@@ -124,11 +129,14 @@ pub fn run(
         for output in &outputs {
             let row = finished(output, wanted[&output.request_id])?;
             num_left += (row.prompt + row.output - 1) as u64;
+            counters.row_done(row.output as u64);
             rows.push(row);
-            counters.row_done();
         }
+        stopped = signals.exit();
     }
-    Ok(Measured { elapsed: started.elapsed(), input_time, steps, stats: before, rows })
+    // A signal in the last step has stopped nothing.
+    let stopped = stopped.filter(|_| engine.has_unfinished_requests());
+    Ok(Measured { elapsed: started.elapsed(), input_time, steps, stats: before, rows, stopped })
 }
 
 fn step(seconds: f64, before: &EngineStats, after: &EngineStats, num_left: u64) -> Step {

@@ -20,8 +20,9 @@ use crate::cli::config::RunConfig;
 use crate::cli::ledger::storage::Disk;
 use crate::cli::ledger::{Draft, LedgerOptions, Named};
 use crate::cli::model::{self, Loaded};
-use crate::cli::run;
 use crate::cli::run::progress::{Counters, Progress};
+use crate::cli::run::signals::Signals;
+use crate::cli::run::{self, interrupted};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::display::DisplayArgs;
 use crate::cli::terminal::error::CliError;
@@ -59,6 +60,8 @@ pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit,
         console.warn("this is a debug build: its figures say little");
     }
     let Loaded { mut engine, load_time, .. } = loaded;
+    let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
+    signals.begin();
     let rows = match rows {
         Some(rows) => rows,
         None => bench.random.rows(spec.vocab_size()),
@@ -69,32 +72,49 @@ pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit,
         workload::warmups(&lengths, bench.num_warmups, (seed, num_loras), spec.vocab_size());
     if !warmups.is_empty() {
         console.note(&format!("Warming up with {} rows", warmups.len()));
-        measure::run(&mut engine, warmups, &Counters::default())?;
+        let warm = measure::run(&mut engine, warmups, &Counters::default(), &signals)?;
+        if let Some(exit) = warm.stopped {
+            return Err(interrupted(exit).help("it was warming up, and nothing was measured"));
+        }
     }
     let given = bench.given_limits();
     if bench.result.time_ops || !engine.queues_ops() {
         engine.start_op_times(given);
     }
-    let measured = measured(&mut engine, rows, console)?;
+    let num_rows = rows.len();
+    let measured = measured(&mut engine, rows, (console, &signals))?;
+    if let Some(exit) = measured.stopped {
+        say(&report::partial(&measured, num_rows))?;
+        let help = "the figures are those until then; --num-prompts N makes a shorter benchmark";
+        return Err(interrupted(exit).help(help));
+    }
     let op_times = engine.finish_op_times(given)?;
     let report = bench.report(&engine, &spec, load_time, (measured, op_times))?;
+    console.result(report.json());
     for document in draft.take_documents("--output-json") {
         document.write(&report.json())?;
     }
-    let written = writeln!(io::stdout(), "{}", report.text());
-    written.map_err(|error| CliError::from_stdout(&error))?;
+    say(&report.text())?;
     Ok(Exit::Success)
+}
+
+/// Prints a result.
+fn say(text: &str) -> Result<(), CliError> {
+    let written = writeln!(io::stdout(), "{text}");
+    written.map_err(|error| CliError::from_stdout(&error))
 }
 
 fn measured(
     engine: &mut Engine,
     rows: Vec<BenchRow>,
-    console: &Console,
+    (console, signals): (&Console, &Signals),
 ) -> Result<Measured, CliError> {
     let counters = Arc::new(Counters::default());
     counters.set_total(rows.len() as u64);
+    let tokens: u64 = rows.iter().map(|row| u64::from(row.num_tokens)).sum();
+    counters.set_max_tokens(tokens / (rows.len() as u64).max(1));
     let progress = Progress::start(console.clone(), counters.clone());
-    let measured = measure::run(engine, rows, &counters);
+    let measured = measure::run(engine, rows, &counters, signals);
     progress.stop();
     measured
 }

@@ -135,6 +135,25 @@ impl Steps<'_> {
     }
 }
 
+/// The lines of a benchmark that was stopped: what the engine had done of all rows, those that were
+/// not finished too.
+pub fn partial(measured: &Measured, num_rows: usize) -> String {
+    let seconds = measured.elapsed.as_secs_f64().max(1e-9);
+    let per_second = |number: u64| number as f64 / seconds;
+    let (stats, finished) = (&measured.stats, measured.rows.len());
+    let output = stats.num_generation_tokens;
+    let prompt = stats.num_computed_tokens.saturating_sub(output) + stats.num_cached_tokens;
+    format!(
+        "Partial result: {finished} of {num_rows} rows in {seconds:.2} s\n\
+         Throughput so far: {:.2} requests/s, {:.2} total tokens/s, {:.2} output tokens/s\n\
+         Prompt tokens so far:  {prompt}\n\
+         Output tokens so far:  {output}",
+        per_second(finished as u64),
+        per_second(prompt + output),
+        per_second(output),
+    )
+}
+
 impl Report {
     /// Whether there is nothing that decode could be measured by.
     pub fn has_no_full_step(&self) -> bool {

@@ -72,7 +72,7 @@ impl Rescore<'_> {
             return Ok((exit, reports));
         }
         let fingerprint = meta.fingerprint.clone();
-        let header = Header { started: now(), replaces: self.overwrite, fingerprint };
+        let header = Header { started: now(), replaces: self.overwrite, keeps: false, fingerprint };
         let (mut ledger, mut recovered) = draft.begin(header).map_err(CliError::from_output)?;
         let mut file = self.file()?;
         let mut position = 0;

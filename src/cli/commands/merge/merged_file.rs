@@ -60,7 +60,8 @@ impl MergedFile {
 
     fn open(options: LedgerOptions) -> Result<Self, LedgerError> {
         let (overwrite, errors_path) = (options.overwrite, options.errors.clone());
-        let header = Header { started: now(), replaces: false, fingerprint: of_merges() };
+        let header =
+            Header { started: now(), replaces: false, keeps: false, fingerprint: of_merges() };
         let draft = Draft::open(disk(), options)?;
         let Outputs { out: output, errors, side_file, journal } =
             draft.into_outputs(&header.fingerprint)?;

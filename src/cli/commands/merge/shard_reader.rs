@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shard_set::ShardFile;
 use crate::cli::input::reader::{Decoder, MAX_LINE};
-use crate::cli::output::{FileFormat, npy};
+use crate::cli::output::{FileFormat, csv_record_end, npy};
 use crate::cli::terminal::error::CliError;
 
 /// Read at once. There are as many buffers as shards.
@@ -222,20 +222,6 @@ impl<'a> ShardReader<'a> {
     }
 }
 
-/// Bytes up to the end of the record, line end included. Whoever writes CSV puts a cell with a
-/// quote in it between quotes and doubles it, so a line end inside of a cell comes after an odd
-/// number of quotes.
-fn csv_record_end(bytes: &[u8], in_quotes: &mut bool) -> Option<usize> {
-    for (at, byte) in bytes.iter().enumerate() {
-        match byte {
-            b'"' => *in_quotes = !*in_quotes,
-            b'\n' if !*in_quotes => return Some(at + 1),
-            _ => {}
-        }
-    }
-    None
-}
-
 /// The error of a file that cannot be read, or not be decoded.
 pub(super) fn unreadable(file: &ShardFile, error: &io::Error) -> CliError {
     let is_of_decoder = file.codec.is_some() && error.raw_os_error().is_none();
@@ -246,29 +232,5 @@ pub(super) fn unreadable(file: &ShardFile, error: &io::Error) -> CliError {
             file.changed(&format!("cannot be decoded ({error})"))
         }
         _ => CliError::refused("input", format!("cannot read {}: {error}", file.name())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn csv_records_end_outside_of_quotes_however_they_are_divided() {
-        let text = b"a,\"x\ny\"\"\n\"\"\"\r\nb,c\n\"\"\n,\n";
-        let records: [&[u8]; 4] = [b"a,\"x\ny\"\"\n\"\"\"\r\n", b"b,c\n", b"\"\"\n", b",\n"];
-        for piece in 1..=text.len() {
-            let (mut found, mut record, mut in_quotes) = (Vec::new(), Vec::new(), false);
-            for mut bytes in text.chunks(piece) {
-                while let Some(end) = csv_record_end(bytes, &mut in_quotes) {
-                    record.extend_from_slice(&bytes[..end]);
-                    found.push(std::mem::take(&mut record));
-                    bytes = &bytes[end..];
-                }
-                record.extend_from_slice(bytes);
-            }
-            assert_eq!(found, records, "in pieces of {piece}");
-            assert!(record.is_empty());
-        }
     }
 }

@@ -10,6 +10,7 @@ use crate::cli::input::reader::Codec;
 use crate::cli::input::shard::Shard;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
+use crate::cli::ledger::plain_values;
 use crate::cli::output::FileFormat;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -259,7 +260,10 @@ fn fingerprint_differences(one: &Fingerprint, other: &Fingerprint) -> Vec<String
     let names: BTreeSet<&String> = one.fields.keys().chain(other.fields.keys()).collect();
     let values = names.into_iter().map(|name| (name, one.fields.get(name), other.fields.get(name)));
     let mut found: Vec<String> = values
-        .filter(|(_, one, other)| one != other)
+        .filter(|(name, one, other)| {
+            let value = |text: &String| plain_values::value(name, text);
+            one.map(value) != other.map(value)
+        })
         .map(|(name, one, other)| format!("{name}: {} and {}", shown(one), shown(other)))
         .collect();
     if found.is_empty() && one.id != other.id {

@@ -141,7 +141,7 @@ impl<'a> Survey<'a> {
         let surveyed = self.read_all(rows, max_sample_rows, |rows| {
             rows.take_notes();
             rows.say_notes(console);
-            counters.row_done();
+            counters.row_done(0);
         });
         progress.stop();
         surveyed

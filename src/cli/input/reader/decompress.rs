@@ -32,7 +32,7 @@ pub enum Codec {
 
 impl Codec {
     /// By the first bytes.
-    pub(super) fn of(head: &[u8]) -> Option<Self> {
+    pub fn of(head: &[u8]) -> Option<Self> {
         // pzstd and the seekable format begin with a frame to be skipped.
         let is_skippable = matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
         if head.starts_with(&GZIP_MAGIC) {

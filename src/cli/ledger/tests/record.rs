@@ -59,7 +59,7 @@ fn the_layout_is_as_documented() {
     let text = r#"{"started":5,"replaces":false,"fingerprint":{"id":"ab","fields":{"a":"b"}}}"#;
     let fields = [("a".to_owned(), "b".to_owned())].into();
     let fingerprint = Fingerprint { id: "ab".to_owned(), fields };
-    let bytes = Header { started: 5, replaces: false, fingerprint }.encode();
+    let bytes = Header { started: 5, replaces: false, keeps: false, fingerprint }.encode();
     let mut expected = b"\xb5VBjrnl\x01".to_vec();
     expected.extend((text.len() as u32).to_le_bytes());
     expected.extend(slow_crc32c(text.as_bytes()).to_le_bytes());

@@ -56,6 +56,16 @@ impl AnswerParser {
         Ok(parser)
     }
 
+    /// All names of reasoning parsers.
+    pub fn reasoning_names() -> Vec<&'static str> {
+        sorted(reasoning::FORMATS.iter().flat_map(|format| format.names))
+    }
+
+    /// All names of tool-call parsers.
+    pub fn tool_call_names() -> Vec<&'static str> {
+        sorted(tool_calls::FORMATS.iter().flat_map(|format| format.names).chain(HARMONY))
+    }
+
     /// The names of its reasoning parser and its tool-call parser, as they are in fingerprints.
     pub fn names(&self) -> (&'static str, &'static str) {
         let reasoning = self.reasoning.map_or("none", |format| format.names[0]);
@@ -203,10 +213,7 @@ fn reasoning_format(name: &str) -> Result<Option<&'static ReasoningFormat>, Stri
     match formats.find(|format| format.names.contains(&name)) {
         Some(format) => Ok(Some(format)),
         None if name == "none" => Ok(None),
-        None => {
-            let names = reasoning::FORMATS.iter().flat_map(|format| format.names);
-            Err(unknown("reasoning", name, names.copied().collect()))
-        }
+        None => Err(unknown("reasoning", name, &AnswerParser::reasoning_names())),
     }
 }
 
@@ -217,16 +224,18 @@ fn calls_format(name: &str) -> Result<ToolCalls, String> {
         Some(format) => Ok(ToolCalls::Format(format)),
         None if name == "none" => Ok(ToolCalls::None),
         None if HARMONY.contains(&name) => Ok(ToolCalls::Harmony),
-        None => {
-            let names = tool_calls::FORMATS.iter().flat_map(|format| format.names).chain(HARMONY);
-            Err(unknown("tool-call", name, names.copied().collect()))
-        }
+        None => Err(unknown("tool-call", name, &AnswerParser::tool_call_names())),
     }
 }
 
-fn unknown(kind: &str, name: &str, mut names: Vec<&str>) -> String {
+fn sorted<'a>(names: impl Iterator<Item = &'a &'static str>) -> Vec<&'static str> {
+    let mut names: Vec<&str> = names.copied().collect();
     names.sort_unstable();
-    format!("no {kind} parser is called `{name}`; there are none, auto, {}", names.join(", "))
+    [&["none", "auto"], &names[..]].concat()
+}
+
+fn unknown(kind: &str, name: &str, names: &[&str]) -> String {
+    format!("no {kind} parser is called `{name}`; there are {}", names.join(", "))
 }
 
 #[cfg(test)]
