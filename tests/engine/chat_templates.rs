@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use vllm_batch::engine::text::{
-    Chat, ChatEnding, ChatOptions, ChatTemplate, RunDate, TextError, Tokenizer,
+    Chat, ChatEnding, ChatOptions, ChatTemplate, RunDate, TextError, Tokenizer, json_with_integers,
 };
 
 /// Renders a conversation whose last message goes on.
@@ -80,6 +80,46 @@ fn templates_render_byte_for_byte_as_transformers() {
             }
         }
     }
+    assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// jinja2's filters, tests, operators and functions, and Python's methods and formats, one by one:
+/// the text of jinja2, or an error row where it raises or where the feature is refused by name.
+#[test]
+fn expressions_render_as_in_jinja2() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/jinja_expressions.json");
+    let text = std::fs::read_to_string(path).expect("a readable file");
+    let file = json_with_integers(&text).expect("JSON");
+    let now = RunDate::parse(file["now"].as_str().expect("a date")).expect("a date");
+    let kwargs = file["variables"].as_object().cloned().expect("variables");
+    let options = ChatOptions { now, kwargs, ..ChatOptions::default() };
+    let render = |source: &str| {
+        ChatTemplate::new(source, Some("<s>"), Some("</s>"))?.render(&file["messages"], &options)
+    };
+    let (mut cases, mut wrong) = (0, Vec::new());
+    for case in file["cases"]
+        .as_object()
+        .expect("groups")
+        .values()
+        .flat_map(|group| group.as_array().expect("a list of cases"))
+    {
+        cases += 1;
+        let (source, expected) = (case[0].as_str().expect("a template"), case[1].as_str());
+        match (render(source), expected) {
+            (Ok(text), Some(expected)) if text == expected => {}
+            (Err(_), None) => {}
+            (rendered, expected) => wrong.push(format!(
+                "{source}\n got      {rendered:?}\n expected {expected:?} {}",
+                case[2].as_str().unwrap_or_default()
+            )),
+        }
+    }
+    for case in file["refused"].as_array().expect("a list of cases") {
+        let (source, feature) = (case[0].as_str().expect("a template"), case[1].as_str());
+        let error = render(source).expect_err(source).to_string();
+        assert!(error.contains(feature.expect("a name")), "{source}: {error}");
+    }
+    assert!(cases > 3000);
     assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 

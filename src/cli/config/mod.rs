@@ -38,7 +38,7 @@ use crate::cli::terminal::clock::now;
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{EngineConfig, Engines};
 use crate::engine::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
-use crate::engine::text::RunDate;
+use crate::engine::text::{RunDate, json_with_integers};
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;
@@ -351,7 +351,8 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
 /// `--chat-template-kwargs`.
 fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
     let Some(json) = json else { return Ok(Map::new()) };
-    let kwargs = serde_json::from_str(json).map_err(|error| format!("no JSON object: {error}"));
+    let kwargs = json_with_integers(json).and_then(serde_json::from_value);
+    let kwargs = kwargs.map_err(|error| format!("no JSON object: {error}"));
     let kwargs = kwargs.and_then(|kwargs| check_kwargs(&kwargs).map(|()| kwargs));
     kwargs.map_err(|what| {
         CliError::refused("chat_template_kwargs", format!("--chat-template-kwargs: {what}"))

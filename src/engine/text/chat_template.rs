@@ -4,8 +4,11 @@
 //! are limited, nothing can be included.
 
 pub(super) mod budget;
+mod chains;
+mod content_loops;
 pub(super) mod counted;
 mod program;
+pub(super) mod sequences;
 mod weight;
 mod worker;
 
@@ -15,14 +18,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, Value as Jinja};
+use minijinja::value::{Rest, Serde, ValueOrKwargs};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value as Jinja};
 use serde_json::{Map, Value};
 
+use super::content_parts::ContentFormat;
 use super::control_tokens::{ControlTokens, RenderedChat};
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
 
-use super::{RunDate, TextError, Tokenizer, content_parts, filters, python};
+use super::python::arguments::{self, bind};
+use super::{RunDate, TextError, Tokenizer, content_parts, filters, integers, python};
 use budget::Budget;
 use worker::{NoWorker, STACK_BYTES, Sources, Worker};
 
@@ -77,7 +82,8 @@ pub struct ChatTemplate {
     /// `bos_token`, `eos_token`, ... as variables.
     special_tokens: BTreeMap<String, String>,
     control_tokens: OnceLock<ControlTokens>,
-    takes_content_parts: OnceLock<bool>,
+    /// Of the template for chats without tools and of that with them.
+    content_formats: [OnceLock<ContentFormat>; 2],
 }
 
 impl ChatTemplate {
@@ -180,7 +186,7 @@ impl ChatTemplate {
             stack_bytes,
             special_tokens,
             control_tokens: OnceLock::new(),
-            takes_content_parts: OnceLock::new(),
+            content_formats: Default::default(),
         })
     }
 
@@ -231,14 +237,9 @@ impl ChatTemplate {
     ) -> Result<RenderedChat, TextError> {
         // Before anything is learned of the template: a probe that finds no thread learns nothing.
         drop(self.worker()?);
-        let joined;
-        let messages = match content_parts::occur_in(messages) && !self.takes_content_parts() {
-            true => {
-                joined = content_parts::joined(messages)?;
-                &joined
-            }
-            false => messages,
-        };
+        let with_tools = options.tools.is_some();
+        let messages = content_parts::prepared(messages, || self.content_format(with_tools))?;
+        let messages = &*messages;
         let control = self.control_tokens.get_or_init(|| {
             let Sources { default, tool_use } = &self.sources;
             ControlTokens::new(tokenizer, &[default, tool_use.as_deref().unwrap_or("")].concat())
@@ -259,8 +260,17 @@ impl ChatTemplate {
         Ok(RenderedChat::new(self.render(&control.mark(messages), &marked)?, true))
     }
 
-    fn takes_content_parts(&self) -> bool {
-        *self.takes_content_parts.get_or_init(|| content_parts::are_taken_by(self))
+    fn content_format(&self, with_tools: bool) -> ContentFormat {
+        let format = &self.content_formats[usize::from(with_tools)];
+        *format.get_or_init(|| content_parts::format_of(self, with_tools))
+    }
+
+    /// Whether it loops over the content of messages, by vLLM's rule.
+    pub(super) fn loops_over_content(&self, with_tools: bool) -> bool {
+        let worker = self.worker();
+        worker.is_ok_and(|worker| {
+            worker.as_ref().is_some_and(|worker| worker.loops_over_content(with_tools))
+        })
     }
 
     /// The variables of a render. transformers passes `tools` and `documents` even when they are
@@ -291,11 +301,16 @@ impl ChatTemplate {
         let messages = messages.iter().map(message_variable).collect();
         context.insert("messages", weight::given(messages));
         let now = options.now;
-        let strftime_now =
-            Jinja::from_function(move |format: &str| match format.len() > MAX_DATE {
-                true => Err(budget::too_much("the chat template writes too long a date")),
-                false => Ok(now.strftime(format)),
-            });
+        let strftime_now = Jinja::from_function(move |args: Rest<ValueOrKwargs>| {
+            let [format] = bind("strftime_now", &args.into_values(), 1, ["format"])?;
+            let format = format.unwrap_or_default();
+            match arguments::text(&format)? {
+                format if format.len() > MAX_DATE => {
+                    Err(budget::too_much("the chat template writes too long a date"))
+                }
+                format => Ok(now.strftime(format)),
+            }
+        });
         context.insert("strftime_now", strftime_now);
         Ok(Jinja::from(context))
     }
@@ -349,6 +364,7 @@ fn variable(value: &Value) -> Jinja {
         Value::Object(fields) => {
             Jinja::from_pairs(fields.iter().map(|(key, value)| (key.as_str(), variable(value))))
         }
+        Value::String(text) if integers::is_large(text) => integers::value(text),
         scalar => Jinja::from(Serde(scalar)),
     }
 }
@@ -370,7 +386,7 @@ fn environment(budget: &Arc<Budget>) -> Environment<'static> {
         counted::called(&counts, state, value, method, args)
     });
     let counts = Arc::clone(budget);
-    environment.set_formatter(move |output, _, value| print(&counts, output, value));
+    environment.set_formatter(move |output, state, value| print(&counts, output, state, value));
     // It writes all variables, and jinja2 has no such function.
     environment.remove_global("debug");
     filters::add_to(&mut environment, budget);
@@ -379,21 +395,30 @@ fn environment(budget: &Arc<Budget>) -> Environment<'static> {
 }
 
 /// `{{ value }}` as Python's `str(value)`.
-fn print(budget: &Budget, output: &mut Output, value: &Jinja) -> Result<(), Error> {
-    let printed = match (value.kind(), value.as_str()) {
-        (ValueKind::Undefined, _) => return Ok(()),
-        (_, Some(text)) => {
+fn print(
+    budget: &Budget,
+    output: &mut Output,
+    state: &State<'_, '_>,
+    value: &Jinja,
+) -> Result<(), Error> {
+    if value.is_undefined() {
+        return Ok(());
+    }
+    let escapes = !matches!(state.auto_escape(), AutoEscape::None) && !value.is_safe();
+    let written = match value.as_str() {
+        Some(text) if !escapes => {
             budget.charge_written(text.len())?;
             output.write_str(text)
         }
         _ => {
             budget.charge_all(value)?;
-            let text = python::to_str(value)?;
+            let text = python::arguments::soft(value)?;
+            let text = if escapes { python::html::escape(&text) } else { text };
             budget.charge_written(text.len())?;
             output.write_str(&text)
         }
     };
-    printed.map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
+    written.map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
 }
 
 /// Longest message of an error, in bytes: a template may raise any text.

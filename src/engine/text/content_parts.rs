@@ -1,8 +1,10 @@
-//! Message content as a list of parts, OpenAI's form, for templates that expect a string.
+//! Message content as a text or as a list of parts, OpenAI's form: what a template expects.
 //!
 //! Some templates loop over the parts, most print `content` as it is. vLLM finds out by reading the
-//! template's syntax tree; here a probe is rendered: a template that takes parts prints their text
-//! only.
+//! template's syntax tree (`content_loops`), and so do we. What its rule does not see, loops in
+//! macros, probes find out: a template that shows only one of both forms is given that one.
+
+use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
@@ -10,26 +12,73 @@ use super::{ChatOptions, ChatTemplate, TextError};
 
 const PROBE: &str = "vllm-batch probe of content parts";
 
+/// How a template is given the content of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ContentFormat {
+    /// Lists are joined.
+    Text,
+    /// As the row has it: the template takes both.
+    AsGiven,
+    /// Texts are lists of one part.
+    Parts,
+}
+
 /// Whether any message has a list as its content.
-pub(super) fn occur_in(messages: &Value) -> bool {
+fn occur_in(messages: &Value) -> bool {
     let messages = messages.as_array().into_iter().flatten();
     messages.into_iter().any(|message| message["content"].is_array())
 }
 
-/// Whether the template prints the text of parts by itself.
-pub(super) fn are_taken_by(template: &ChatTemplate) -> bool {
-    let messages = json!([{"role": "user", "content": [{"type": "text", "text": PROBE}]}]);
-    let rendered = template.render(&messages, &ChatOptions::default());
-    rendered.is_ok_and(|text| {
-        text.contains(PROBE) && !text.contains("'type'") && !text.contains("\"type\"")
+/// Messages with their content in the form that a template expects.
+///
+/// # Errors
+/// A part is no text, and the template expects a text.
+pub(super) fn prepared(
+    messages: &Value,
+    format: impl Fn() -> ContentFormat,
+) -> Result<Cow<'_, Value>, TextError> {
+    Ok(match format() {
+        ContentFormat::Text if occur_in(messages) => Cow::Owned(joined(messages)?),
+        ContentFormat::Parts => Cow::Owned(with_parts(messages)),
+        ContentFormat::Text | ContentFormat::AsGiven => Cow::Borrowed(messages),
     })
+}
+
+/// Texts as lists of one part.
+fn with_parts(messages: &Value) -> Value {
+    let mut messages = messages.clone();
+    for message in messages.as_array_mut().into_iter().flatten() {
+        if message["content"].is_string() {
+            message["content"] = json!([{"type": "text", "text": message["content"].take()}]);
+        }
+    }
+    messages
+}
+
+/// What a template expects.
+pub(super) fn format_of(template: &ChatTemplate, with_tools: bool) -> ContentFormat {
+    if template.loops_over_content(with_tools) {
+        return ContentFormat::Parts;
+    }
+    let shown = |content: Value| {
+        let messages = json!([{"role": "user", "content": content}]);
+        let options =
+            ChatOptions { tools: with_tools.then(|| json!([])), ..ChatOptions::default() };
+        let rendered = template.render(&messages, &options).unwrap_or_default();
+        rendered.contains(PROBE) && !rendered.contains("'type'") && !rendered.contains("\"type\"")
+    };
+    match (shown(json!([{"type": "text", "text": PROBE}])), shown(PROBE.into())) {
+        (false, _) => ContentFormat::Text,
+        (true, true) => ContentFormat::AsGiven,
+        (true, false) => ContentFormat::Parts,
+    }
 }
 
 /// Every list of text parts as one string, joined by newlines as in vLLM.
 ///
 /// # Errors
 /// A part is no text: the models here read nothing else.
-pub(super) fn joined(messages: &Value) -> Result<Value, TextError> {
+fn joined(messages: &Value) -> Result<Value, TextError> {
     let mut messages = messages.clone();
     for message in messages.as_array_mut().into_iter().flatten() {
         let Some(parts) = message["content"].as_array() else { continue };
@@ -51,15 +100,37 @@ fn text_of(part: &Value) -> Result<&str, TextError> {
 mod tests {
     use super::*;
 
-    const PLAIN: &str = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
-    const PARTS: &str =
-        "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}";
-
+    /// The first two by vLLM's rule, the others by what they show.
     #[test]
-    fn the_probe_tells_templates_apart() {
-        let template = |source| ChatTemplate::new(source, None, None).unwrap();
-        assert!(!are_taken_by(&template(PLAIN)));
-        assert!(are_taken_by(&template(PARTS)));
+    fn templates_get_the_form_that_they_show() {
+        let each = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
+        let parts = "{% for p in m['content'] %}[{{ p.text }}]{% endfor %}";
+        let both = "{% if m.content is string %}[{{ m.content }}]{% else %}PARTS{% endif %}";
+        let in_macro = "{% macro f(c) %}{% for p in c %}[{{ p.text }}]{% endfor %}{% endmacro %}";
+        let assigned = "{% set c = m.content %}{% for p in c %}[{{ p.text }}]{% endfor %}";
+        for (source, format) in [
+            (each(parts), ContentFormat::Parts),
+            (each(&both.replace("PARTS", parts)), ContentFormat::Parts),
+            (
+                format!(
+                    "{{% set all = messages[0:]|list %}}{}",
+                    each(parts).replace("messages", "all")
+                ),
+                ContentFormat::Parts,
+            ),
+            (each("[{{ m.content }}]"), ContentFormat::Text),
+            (each("[{{ m.content|join }}]"), ContentFormat::Text),
+            (in_macro.to_string() + &each("{{ f(m.content) }}"), ContentFormat::Parts),
+            (each(assigned), ContentFormat::Parts),
+            (each(&both.replace("PARTS", assigned)), ContentFormat::AsGiven),
+        ] {
+            let template = ChatTemplate::new(&source, None, None).unwrap();
+            assert_eq!(format_of(&template, false), format, "{source}");
+            let text = json!([{"role": "user", "content": "hi"}]);
+            let prepared = prepared(&text, || format).unwrap();
+            let shown = template.render(&prepared, &ChatOptions::default()).unwrap();
+            assert_eq!(shown, "[hi]");
+        }
     }
 
     #[test]

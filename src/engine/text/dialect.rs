@@ -4,14 +4,16 @@
 //!   training; it prints its body in a scope of its own, and so does `{% with %}..{% endwith %}`.
 //! - Slices: minijinja 3.0.5 panics on `""[::-1]`, includes the end of `x[2:0:-1]`, and its slices
 //!   of lists are not lists. `x[a:b:c]` becomes `x.__slice__(a,b,c)`, see `python_methods::slice`.
-//! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a
-//!   literal on the left and a name, a literal or a parenthesis on the right.
+//! - Escapes of string literals are read as Python reads them, and integers have any size.
 //! - A newline after `{% raw %}` stays, where minijinja takes it.
 //! - Newlines are `\n`, as jinja2 reads its sources.
 //! - The left operand of `~`, `+` and the like passes through a filter that counts it: minijinja
-//!   would multiply constants while it compiles, without a limit.
+//!   would multiply constants while it compiles, without a limit. So does a constant that is
+//!   compared.
 //!
-//! Text, comments, string literals and raw blocks are not touched.
+//! Text, comments and raw blocks are not touched.
+
+use super::python::literal;
 
 /// The method that slices become. Templates cannot call it themselves: jinja2's sandbox refuses
 /// names that begin with an underscore.
@@ -19,6 +21,12 @@ pub(super) const SLICE_METHOD: &str = "__slice__";
 
 /// The filter that every value passes that an operator makes larger; see `budget`.
 pub(super) const MADE: &str = "__made__";
+
+/// The filter that makes integers of digits.
+pub(super) const INTEGER: &str = "__integer__";
+
+/// Digits of an integer that minijinja always has room for.
+const MAX_DIGITS: usize = 38;
 
 /// Most operators of one tag: what compiling takes grows with the square of their number.
 const MAX_OPERATORS: usize = 1000;
@@ -109,6 +117,8 @@ fn end_of_raw(text: &str) -> Option<usize> {
 fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str, String> {
     let mut num_operators = 0;
     let mut num_steps = 0;
+    // Up to the `in` of a loop there are names.
+    let mut are_targets = out.ends_with("for");
     // Open brackets: where each is in `out`, and where its own colons are.
     let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
     let mut rest = text;
@@ -123,8 +133,21 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
         }
         match c {
             '\'' | '"' => {
-                rest = copy(rest, end_of_string(rest, c), out);
-                rest = percent_format(rest, out);
+                rest = string(rest, c, out)?;
+                continue;
+            }
+            '0'..='9' if begins_number(out) => {
+                rest = number(rest, out)?;
+                continue;
+            }
+            '=' | '!' | '<' | '>' | 'i' | 'n' if is_comparison(out, rest) => {
+                let is_loop = c == 'i' && open.is_empty() && std::mem::take(&mut are_targets);
+                if !is_loop && ends_constant(out) {
+                    out.truncate(out.trim_end().len());
+                    out.push_str(&format!("|{MADE} "));
+                }
+                let len = rest.len() - rest.trim_start_matches(['=', '!', '<', '>']).len();
+                rest = copy(rest, Some(len.max(1)), out);
                 continue;
             }
             '(' | '[' | '{' => open.push((out.len(), Vec::new())),
@@ -146,6 +169,12 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
                     rest = &rest[1..];
                     continue;
                 }
+            }
+            // minijinja has no sign `+`: it is that of the negated.
+            '+' if is_sign(out) && !(open.is_empty() && rest[1..].starts_with(end)) => {
+                out.push_str("- -");
+                rest = &rest[1..];
+                continue;
             }
             '~' | '+' | '-' | '*' | '/' | '%' => {
                 // `**` and `//` are one operator each.
@@ -200,30 +229,69 @@ fn ends_operand(text: &str) -> bool {
         && !(word.starts_with(|c: char| c.is_ascii_digit()) && word.ends_with(['e', 'E']))
 }
 
-/// `'..' % (a, b)` or `'..' % name` after its literal, as a call of the `format` filter.
-fn percent_format<'a>(rest: &'a str, out: &mut String) -> &'a str {
-    let Some(operand) = rest.trim_start().strip_prefix('%').filter(|text| !text.starts_with('}'))
-    else {
-        return rest;
-    };
-    let operand = operand.trim_start();
-    if operand.starts_with('(') {
-        out.push_str("|format");
-        return operand;
+/// Copies a string literal, its escapes read as Python reads them.
+fn string<'a>(rest: &'a str, quote: char, out: &mut String) -> Result<&'a str, String> {
+    let Some(end) = end_of_string(rest, quote) else { return Ok(copy(rest, None, out)) };
+    let literal = &rest[..end];
+    match literal.contains('\\') {
+        true => {
+            let text = literal::unescape(&literal[1..end - 1])
+                .map_err(|error| format!("the string {literal:.100}: {error}"))?;
+            out.push(quote);
+            out.push_str(&literal::escape(&text, quote));
+            out.push(quote);
+        }
+        false => out.push_str(literal),
     }
-    if let Some(quote) = operand.chars().next().filter(|c| matches!(c, '\'' | '"'))
-        && let Some(end) = end_of_string(operand, quote)
-    {
-        out.push_str(&format!("|format({})", &operand[..end]));
-        return &operand[end..];
+    Ok(&rest[end..])
+}
+
+/// Whether a digit after this text begins a number, and is not one of a name or of a fraction.
+fn begins_number(before: &str) -> bool {
+    !before.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.'))
+}
+
+/// Copies a number; a decimal integer that minijinja has no room for as a call of `INTEGER`.
+fn number<'a>(rest: &'a str, out: &mut String) -> Result<&'a str, String> {
+    let is_digit = |c: char| c.is_ascii_digit() || c == '_';
+    let (digits, after) = rest.split_at(rest.find(|c| !is_digit(c)).unwrap_or(rest.len()));
+    let goes_on = |c: char| c.is_alphanumeric();
+    let is_whole = !after.starts_with(goes_on)
+        && !after
+            .strip_prefix('.')
+            .is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit()));
+    if is_whole && digits.starts_with('0') && digits.contains(|c| !matches!(c, '0' | '_')) {
+        return Err(format!("the number {digits:.100} begins with a zero"));
     }
-    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
-    let (path, after) = operand.split_at(operand.find(|c| !is_path(c)).unwrap_or(operand.len()));
-    if path.is_empty() || after.starts_with(['(', '[']) {
-        return rest;
+    match is_whole && digits.len() > MAX_DIGITS {
+        true => out.push_str(&format!("('{digits}'|{INTEGER})")),
+        false => out.push_str(digits),
     }
-    out.push_str(&format!("|format({path})"));
-    after
+    Ok(after)
+}
+
+/// Whether a comparison comes next.
+fn is_comparison(before: &str, rest: &str) -> bool {
+    let is_assigned = rest.starts_with('=') && !rest.starts_with("==");
+    let is_not_in =
+        || is_word(before, rest, &["not"]) && is_word("", rest[3..].trim_start(), &["in"]);
+    match rest.chars().next() {
+        Some('i') => is_word(before, rest, &["in"]),
+        Some('n') => is_not_in(),
+        Some('!') => rest.starts_with("!="),
+        _ => !is_assigned,
+    }
+}
+
+/// Whether what minijinja would compute while it compiles may end here: its numbers and comparisons
+/// are not Python's.
+fn ends_constant(text: &str) -> bool {
+    let text = text.trim_end();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let word = &text[text.trim_end_matches(is_word).len()..];
+    text.ends_with(['\'', '"', ')', ']', '}'])
+        || word.starts_with(|c: char| c.is_ascii_digit())
+        || matches!(word, "true" | "false" | "none" | "True" | "False" | "None")
 }
 
 /// Where a string literal ends, its quotes included.
@@ -236,6 +304,14 @@ fn end_of_string(text: &str, quote: char) -> Option<usize> {
         escaped = c == '\\' && !escaped;
     }
     None
+}
+
+/// Whether `+` after this text is a sign: not of an exponent, an operator or a tag.
+fn is_sign(text: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let word = &text[text.trim_end_matches(is_word).len()..];
+    let is_exponent = word.starts_with(|c: char| c.is_ascii_digit()) && word.ends_with(['e', 'E']);
+    !is_exponent && !text.ends_with("{{") && !ends_operand(text)
 }
 
 /// `[a:b` with its colons to `.__slice__(a,b)`; what is left out is none.
@@ -268,9 +344,12 @@ mod tests {
             ("{{ m[a[1:2]|length : -1][0] }}", "{{ m.__slice__(a.__slice__(1,2)|length,-1)[0] }}"),
             ("{{ {'a': [1, 2]}['a'] }}", "{{ {'a': [1, 2]}['a'] }}"),
             ("{{ f({'a': {'b': 1}}) }}x[:]", "{{ f({'a': {'b': 1}}) }}x[:]"),
-            ("{{ 'a' ~ '%s=%d' % ('n', 3) }}", "{{ 'a'|__made__ ~ '%s=%d'|format('n', 3) }}"),
-            ("{% if x == '%s' % y.z %}", "{% if x == '%s'|format(y.z) %}"),
-            ("{{ '%s' % 'a}}' ~ x }}", "{{ '%s'|format('a}}')|__made__ ~ x }}"),
+            ("{{ '%s' % 'a}}' ~ x }}", "{{ '%s'|__made__ % 'a}}'|__made__ ~ x }}"),
+            ("{{ '\\\\U0001F600\\x27' }}", "{{ '\u{1f600}\\\\'' }}"),
+            ("{{ 1 == true and x not in [1] }}", "{{ 1|__made__ == true and x not in [1] }}"),
+            ("{% for x in y %}{% if 'a' in x %}", "{% for x in y %}{% if 'a'|__made__ in x %}"),
+            ("{% for (a, b) in 'x' in y %}", "{% for (a, b) in 'x'|__made__ in y %}"),
+            ("{% set x='a' %}{{ f(a='b') }}", "{% set x='a' %}{{ f(a='b') }}"),
             ("{{ '[1:2] \\' }}' ~ m[:2] }}", "{{ '[1:2] \\' }}'|__made__ ~ m.__slice__(none,2) }}"),
             ("{{- a+-b -}}{{ f(*c, **d) }}", "{{- a|__made__ +-b -}}{{ f(*c, **d) }}"),
             ("{{ 1.5e-7 - 2E+3 }}", "{{ 1.5e-7|__made__ - 2E+3 }}"),

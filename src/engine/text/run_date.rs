@@ -1,8 +1,7 @@
-//! `RunDate`: the date that `strftime_now` of chat templates sees, fixed for a whole run so that
-//! the
+//! `RunDate`: the date that `strftime_now` of chat templates sees, fixed for a whole run so that the
 //! same input gives the same prompts tomorrow.
 
-use std::fmt::Write;
+mod strftime;
 
 /// A calendar date and time of day, no time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,23 +13,6 @@ pub struct RunDate {
     minute: u8,
     second: u8,
 }
-
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const DAYS: [&str; 7] =
-    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 impl Default for RunDate {
     /// 1970-01-01 00:00:00.
@@ -112,77 +94,39 @@ impl RunDate {
         before.map(u32::from).sum::<u32>() + u32::from(self.day)
     }
 
+    /// Seconds since 1970, as if it were a date in UTC.
+    fn unix(&self) -> i64 {
+        let year = i64::from(self.year) - 1;
+        // Days before the year, since year 1.
+        let days = year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+        let days = days - 719_162 + i64::from(self.day_of_year()) - 1;
+        let time = [self.hour, self.minute, self.second].map(i64::from);
+        ((days * 24 + time[0]) * 60 + time[1]) * 60 + time[2]
+    }
+
+    /// Year and week of ISO 8601.
+    fn iso_week(&self) -> (i32, u32) {
+        let days = self.day_of_year() as i32;
+        let weekday = (self.weekday() as i32 + 6) % 7;
+        let week = (days - weekday + 9) / 7;
+        let long = |year: i32| {
+            let last = Self { year, month: 12, day: 31, ..*self }.weekday();
+            let before = Self { year: year - 1, month: 12, day: 31, ..*self }.weekday();
+            if last == 4 || before == 3 { 53 } else { 52 }
+        };
+        match week {
+            0 => (self.year - 1, long(self.year - 1) as u32),
+            week if week > long(self.year) => (self.year + 1, 1),
+            week => (self.year, week as u32),
+        }
+    }
+
     /// 0 is Sunday (Sakamoto's method).
     fn weekday(&self) -> usize {
         let shift = [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4][usize::from(self.month) - 1];
         let year = self.year - i32::from(self.month < 3);
         let day = year + year / 4 - year / 100 + year / 400 + shift + i32::from(self.day);
         day.rem_euclid(7) as usize
-    }
-
-    /// Python's `datetime.strftime` in the C locale. Unknown directives stay as they are.
-    pub fn strftime(&self, format: &str) -> String {
-        let mut out = String::new();
-        let mut chars = format.chars();
-        while let Some(c) = chars.next() {
-            if c != '%' {
-                out.push(c);
-                continue;
-            }
-            match chars.next() {
-                // `%-d` of glibc: no padding.
-                Some('-') => match chars.next() {
-                    Some(directive) => {
-                        let text = self.directive(directive);
-                        let trimmed = text.trim_start_matches(['0', ' ']);
-                        out.push_str(if trimmed.is_empty() { "0" } else { trimmed });
-                    }
-                    None => out.push_str("%-"),
-                },
-                Some(directive) => out.push_str(&self.directive(directive)),
-                None => out.push('%'),
-            }
-        }
-        out
-    }
-
-    fn directive(&self, directive: char) -> String {
-        let twelve = |hour: u8| (hour + 11) % 12 + 1;
-        let (month, weekday) = (MONTHS[usize::from(self.month) - 1], DAYS[self.weekday()]);
-        let mut out = String::new();
-        // Writing to a String cannot fail.
-        let _ = match directive {
-            'Y' => write!(out, "{:04}", self.year),
-            'y' => write!(out, "{:02}", self.year % 100),
-            'm' => write!(out, "{:02}", self.month),
-            'd' => write!(out, "{:02}", self.day),
-            'e' => write!(out, "{:2}", self.day),
-            'B' => write!(out, "{month}"),
-            'b' | 'h' => write!(out, "{}", &month[..3]),
-            'A' => write!(out, "{weekday}"),
-            'a' => write!(out, "{}", &weekday[..3]),
-            'w' => write!(out, "{}", self.weekday()),
-            'u' => write!(out, "{}", if self.weekday() == 0 { 7 } else { self.weekday() }),
-            'j' => write!(out, "{:03}", self.day_of_year()),
-            'H' => write!(out, "{:02}", self.hour),
-            'I' => write!(out, "{:02}", twelve(self.hour)),
-            'M' => write!(out, "{:02}", self.minute),
-            'S' => write!(out, "{:02}", self.second),
-            'f' => write!(out, "000000"),
-            'p' => write!(out, "{}", if self.hour < 12 { "AM" } else { "PM" }),
-            'F' => write!(out, "{}", self.strftime("%Y-%m-%d")),
-            'T' | 'X' => write!(out, "{}", self.strftime("%H:%M:%S")),
-            'R' => write!(out, "{}", self.strftime("%H:%M")),
-            'D' | 'x' => write!(out, "{}", self.strftime("%m/%d/%y")),
-            'c' => write!(out, "{}", self.strftime("%a %b %e %H:%M:%S %Y")),
-            'n' => writeln!(out),
-            't' => write!(out, "\t"),
-            '%' => write!(out, "%"),
-            // A naive datetime has no zone.
-            'z' | 'Z' => Ok(()),
-            other => write!(out, "%{other}"),
-        };
-        out
     }
 }
 
@@ -198,6 +142,18 @@ mod tests {
         assert_eq!(date.strftime("%A, %b %-d %y %I:%M %p"), "Monday, Feb 5 24 03:04 PM");
         assert_eq!(date.strftime("%F|%j|%e|%c"), "2024-02-05|036| 5|Mon Feb  5 15:04:09 2024");
         assert_eq!(date.strftime("100%% %Q %"), "100% %Q %");
+        let weeks = "%G-W%V-%u %g %U %W %j %s";
+        for (date, text) in [
+            ("2024-12-30", "2025-W01-1 25 52 53 365 1735516800"),
+            ("2021-01-03", "2020-W53-7 20 01 00 003 1609632000"),
+            ("2020-12-31", "2020-W53-4 20 52 52 366 1609372800"),
+            ("2023-01-01", "2022-W52-7 22 01 00 001 1672531200"),
+            ("2016-01-01", "2015-W53-5 15 00 00 001 1451606400"),
+            ("2000-02-29", "2000-W09-2 00 09 09 060 951782400"),
+            ("1970-01-01", "1970-W01-4 70 00 00 001 0"),
+        ] {
+            assert_eq!(RunDate::parse(date).expect("a date").strftime(weeks), text, "{date}");
+        }
     }
 
     #[test]

@@ -120,6 +120,7 @@ impl<'a> TokenizerFiles<'a> {
             };
             special_tokens.extend(token.map(|token| (name.to_string(), token)));
         }
+        special_tokens.extend(model_tokens(&config.value));
         add_missing_tokens(&mut tokenizer, &config.value, &special_tokens)?;
         if is_converted {
             let wanted = |name: &str, token: &str| {
@@ -194,6 +195,16 @@ fn extra_token_values(config: &Value) -> Vec<Value> {
     };
     let extra = of("extra_special_tokens");
     if extra.is_empty() { of("additional_special_tokens") } else { extra }
+}
+
+/// Named special tokens of one model, as `image_token`: every other key that ends so, and the
+/// entries of `extra_special_tokens` where it is an object.
+fn model_tokens(config: &Value) -> impl Iterator<Item = (String, String)> {
+    let is_own = |name: &str| name.ends_with("_token") && !SPECIAL_TOKEN_NAMES.contains(&name);
+    let keys = entries(config).filter(move |(name, _)| is_own(name));
+    let named = ["model_specific_special_tokens", "extra_special_tokens"];
+    let named = named.into_iter().flat_map(|name| entries(&config[name]));
+    keys.chain(named).filter_map(|(name, token)| Some((name.clone(), content(token)?)))
 }
 
 fn first_id(ids: &Value) -> Option<u64> {

@@ -7,6 +7,7 @@ use crate::cli::input::fields::JsonFields;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::AnswerForm;
 use crate::engine::input_processor::{Chat, ChatEnding};
+use crate::engine::text::json_with_integers;
 
 /// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,7 +151,7 @@ impl ChatDefaults {
     ) -> Result<Map<String, Value>, RowError> {
         const NAME: &str = "chat_template_kwargs";
         let mut kwargs = self.template_kwargs.clone();
-        match value(fields, NAME, line)? {
+        match template_value(fields, NAME, line)? {
             None => {}
             Some(Value::Object(own)) => {
                 check_kwargs(&own).map_err(|what| invalid(NAME, what, line))?;
@@ -228,7 +229,7 @@ fn ending(
 
 /// A field that is a list.
 fn list(fields: &JsonFields, name: &'static str, line: u64) -> Result<Option<Value>, RowError> {
-    match value(fields, name, line)? {
+    match template_value(fields, name, line)? {
         Some(value) if !value.is_array() => Err(invalid(name, "expected a list", line)),
         value => Ok(value),
     }
@@ -240,9 +241,26 @@ pub(super) fn value(
     name: &'static str,
     line: u64,
 ) -> Result<Option<Value>, RowError> {
+    parsed(fields, name, line, |json| serde_json::from_str(json))
+}
+
+/// The value of a field that the chat template sees, with all digits of its integers.
+pub(super) fn template_value(
+    fields: &JsonFields,
+    name: &'static str,
+    line: u64,
+) -> Result<Option<Value>, RowError> {
+    parsed(fields, name, line, json_with_integers)
+}
+
+fn parsed(
+    fields: &JsonFields,
+    name: &'static str,
+    line: u64,
+    parse: fn(&str) -> serde_json::Result<Value>,
+) -> Result<Option<Value>, RowError> {
     let Some(json) = fields.get(name) else { return Ok(None) };
-    let value: Value = serde_json::from_str(json)
-        .map_err(|error| invalid(name, super::prompt::reason(&error), line))?;
+    let value = parse(json).map_err(|error| invalid(name, super::prompt::reason(&error), line))?;
     Ok(Some(value).filter(|value| !value.is_null()))
 }
 

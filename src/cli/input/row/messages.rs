@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::tool_history;
 use crate::cli::input::row_error::{RowError, code};
+use crate::engine::text::{json_with_integers, without_marks};
 
 /// What each speaker of ShareGPT is in a chat.
 const SHARE_GPT_ROLES: &[(&str, &str)] = &[
@@ -36,8 +37,19 @@ pub(super) fn parse(
 
 /// The messages of a JSON text, as they are.
 pub(super) fn list(name: &str, json: &str, line: u64) -> Result<Vec<Value>, RowError> {
-    serde_json::from_str(json)
-        .map_err(|error| invalid(line, format!("{name}: {}", super::prompt::reason(&error))))
+    let wrong = |error| invalid(line, format!("{name}: {}", super::prompt::reason(&error)));
+    let mut list = match json_with_integers(json).map_err(wrong)? {
+        Value::Array(list) => list,
+        // The error of what is no list.
+        other => serde_json::from_value(other).map_err(wrong)?,
+    };
+    for message in list.iter_mut().filter_map(Value::as_object_mut) {
+        // Only templates know what to do with large integers.
+        for name in ["role", "content", "name", "tool_call_id"] {
+            message.get_mut(name).into_iter().for_each(without_marks);
+        }
+    }
+    Ok(list)
 }
 
 /// The messages of a ShareGPT conversation.

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::engine::text::json_with_integers;
+
 const CALLS: &str = "tool_calls";
 const OLD_CALL: &str = "function_call";
 
@@ -65,7 +67,7 @@ fn prepare_call(call: &mut Value) -> Result<(), String> {
     let parsed = match function.get("arguments") {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(Value::String(text)) if text.is_empty() => Value::Object(Map::new()),
-        Some(Value::String(text)) => serde_json::from_str(text).map_err(|error| {
+        Some(Value::String(text)) => json_with_integers(text).map_err(|error| {
             format!("with `arguments` that are no JSON: {}", super::prompt::reason(&error))
         })?,
         Some(_) => return Ok(()),

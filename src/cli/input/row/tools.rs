@@ -6,7 +6,7 @@ mod tests;
 
 use serde_json::{Map, Value, json};
 
-use super::chat::{invalid, value};
+use super::chat::{invalid, template_value, value};
 use super::unsupported;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::row_error::{RowError, code};
@@ -35,11 +35,11 @@ pub(super) struct RowTools {
 impl RowTools {
     /// Those of a request.
     pub(super) fn of_request(fields: &JsonFields, line: u64) -> Result<Self, RowError> {
-        let shown = match value(fields, TOOLS, line)? {
+        let tools = match value(fields, TOOLS, line)? {
             None => return check_no_choice(fields, line).map(|()| Self::default()),
-            Some(shown) => shown,
+            Some(tools) => tools,
         };
-        let list = shown.as_array().ok_or_else(|| invalid(TOOLS, "expected a list", line))?;
+        let list = tools.as_array().ok_or_else(|| invalid(TOOLS, "expected a list", line))?;
         if list.is_empty() {
             return Err(invalid(TOOLS, "an empty list: leave the field out, or give a tool", line));
         }
@@ -51,7 +51,8 @@ impl RowTools {
             Some(Value::Bool(is_parallel)) => !is_parallel,
             Some(_) => return Err(invalid(PARALLEL, "expected true or false", line)),
         };
-        Ok(Self { shown: Some(shown), callable, choice, is_single_call })
+        let shown = template_value(fields, TOOLS, line)?;
+        Ok(Self { shown, callable, choice, is_single_call })
     }
 
     /// Those of a dataset's row, where fields of these names may be the user's own.

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::super::python::is_tuple;
+use super::sequences::Sequence;
 use super::weight::{self, ITEM_BYTES, MAX_WEIGHT, is_container};
 
 /// Largest text that a template may make.
@@ -107,7 +109,7 @@ impl Budget {
         }
         match value.kind() {
             ValueKind::Seq | ValueKind::Iterable if weight::is_weighed(&value) => Ok(value),
-            ValueKind::Seq | ValueKind::Iterable if !value.is_tuple() => self.list(&value),
+            ValueKind::Seq | ValueKind::Iterable if !is_tuple(&value) => self.list(&value),
             ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
                 check_items(num_items(&value))?;
                 self.weigh(&value)?;
@@ -136,12 +138,13 @@ impl Budget {
     }
 }
 
-/// How many items a container says it has.
-fn num_items(value: &Value) -> usize {
+/// How many items a container has; of an iterator, those that were read included.
+pub(super) fn num_items(value: &Value) -> usize {
+    let value = value.downcast_object_ref::<Sequence>().map_or(value, Sequence::list);
     value.len().unwrap_or(0)
 }
 
-pub(super) fn check_text(num_bytes: usize) -> Result<(), Error> {
+pub(in crate::engine::text) fn check_text(num_bytes: usize) -> Result<(), Error> {
     match num_bytes > MAX_TEXT {
         true => Err(too_much("the chat template makes a text of more than 16 MiB")),
         false => Ok(()),

@@ -3,36 +3,65 @@
 //! What is not known to look at little is taken to read its arguments in full. So a filter that
 //! nobody thought of is counted too much, not too little.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use minijinja::tests as builtin;
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, State, Value};
+use minijinja::{AutoEscape, Environment, Error, State, Value};
+use num_bigint::Sign;
 
-use super::super::dialect::MADE;
+use super::super::dialect::{INTEGER, MADE};
+use super::super::filters::lists;
+use super::super::python::operators::{self, Operator};
+use super::super::python::{Pieces, arguments, html, number};
 use super::super::{python, python_methods};
-use super::budget::{BoundedText, Budget, check_items, check_text, too_much};
-use super::weight::{ITEM_BYTES, is_container};
+use super::budget::{Budget, check_items, check_text, num_items, too_much};
+use super::sequences::Sequence;
+use super::weight::{ITEM_BYTES, is_container, is_weighed};
 
 /// Widest column, highest precision, largest batch that a template may ask for.
 const MAX_WIDTH: usize = 1 << 16;
 
+/// What an operation counts whose integers may have thousands of digits.
+const LARGE_BYTES: usize = 4096;
+
 /// Names of filters that instructions call. A template may call them too, and gains nothing.
 pub(super) const COUNTED: &str = "__counted__";
 pub(super) const CONCATENATED: &str = "__concatenated__";
-pub(super) const FACTORS: &str = "__factors__";
-pub(super) const CONTAINED_IN: &str = "__contained_in__";
 pub(super) const INDEXED: &str = "__indexed__";
 pub(super) const ASSIGNED: &str = "__assigned__";
 pub(super) const LOOPED: &str = "__looped__";
+pub(super) const UNPACKED: &str = "__unpacked__";
 pub(super) const READ: &str = "__read__";
 /// `==`, `!=`, `<`, `<=`, `>`, `>=`.
 pub(super) const COMPARISONS: [&str; 6] =
     ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"];
 
-const COMPARE: [fn(&Value, &Value) -> bool; 6] =
-    [|a, b| a == b, |a, b| a != b, |a, b| a < b, |a, b| a <= b, |a, b| a > b, |a, b| a >= b];
+/// `+`, `-`, `*`, `/`, `//`, `%`, `**`.
+pub(super) const OPERATORS: [(&str, Operator); 7] = [
+    ("__add__", operators::add),
+    ("__sub__", operators::sub),
+    ("__mul__", operators::mul),
+    ("__div__", operators::div),
+    ("__floordiv__", operators::int_div),
+    ("__mod__", operators::rem),
+    ("__pow__", operators::pow),
+];
+/// `-a`.
+pub(super) const NEGATED: &str = "__neg__";
+/// `in`.
+pub(super) const CONTAINS: &str = "__contains__";
+/// Comparisons of a chain, which leave the right operand for the next one.
+pub(super) const CHAINED: [&str; 8] = [
+    "__chained_eq__",
+    "__chained_ne__",
+    "__chained_lt__",
+    "__chained_le__",
+    "__chained_gt__",
+    "__chained_ge__",
+    "__chained_in__",
+    "__chained_not_in__",
+];
 
 /// The tests that compare, in the order of `COMPARISONS`.
 const COMPARING_TESTS: [&[&str]; 6] = [
@@ -46,44 +75,44 @@ const COMPARING_TESTS: [&[&str]; 6] = [
 
 /// Filters that look at the first items of their arguments, or at none.
 const READ_LITTLE: [&str; 11] =
-    ["length", "count", "default", "d", "first", "bool", "abs", "int", "float", "round", "safe"];
+    ["length", "count", "default", "d", "first", "attr", "abs", "int", "float", "round", "random"];
 
 /// Filters that look at the items of their arguments and not at what those hold, or leave that to
 /// other filters and tests.
-const READ_ITEMS: [&str; 14] = [
+const READ_ITEMS: [&str; 11] = [
     "list",
     "reverse",
     "batch",
     "slice",
     "last",
     "items",
-    "zip",
-    "chain",
     "map",
     "select",
     "reject",
     "selectattr",
     "rejectattr",
-    "split",
 ];
 
 /// Filters that compare items with each other.
 const SORTING: [&str; 6] = ["sort", "dictsort", "unique", "groupby", "min", "max"];
 
-/// Filters that take every value for a text.
-const TEXT_FILTERS: [&str; 12] = [
-    "upper",
-    "lower",
-    "title",
-    "capitalize",
-    "escape",
-    "e",
-    "replace",
-    "indent",
-    "split",
-    "lines",
-    "format",
-    "safe",
+/// Filters that take a text apart into its characters.
+const TAKE_CHARACTERS: [&str; 15] = [
+    "batch",
+    "slice",
+    "list",
+    "map",
+    "select",
+    "reject",
+    "selectattr",
+    "rejectattr",
+    "sort",
+    "unique",
+    "groupby",
+    "min",
+    "max",
+    "sum",
+    "join",
 ];
 
 /// Registers what instructions call, and tests.
@@ -93,17 +122,16 @@ pub(super) fn add_to(environment: &mut Environment<'static>, budget: &Arc<Budget
     let counts = Arc::clone(budget);
     environment.add_filter(COUNTED, move |value: Value| counts.made(value));
     let counts = Arc::clone(budget);
-    environment.add_filter(CONCATENATED, move |a: &Value, b: &Value| concatenated(&counts, a, b));
-    environment.add_filter(FACTORS, factors);
-    let counts = Arc::clone(budget);
-    environment.add_filter(CONTAINED_IN, move |item: &Value, container: &Value| {
-        charge_contained(&counts, container, item)?;
-        Ok::<Value, Error>(given_back(item, container))
+    environment.add_filter(CONCATENATED, move |state: &State<'_, '_>, a: &Value, b: &Value| {
+        concatenated(state, &counts, a, b)
     });
     let counts = Arc::clone(budget);
     environment.add_filter(INDEXED, move |value: &Value, key: &Value| {
         charge_indexed(&counts, value, key)?;
-        Ok::<Value, Error>(given_back(value, key))
+        // Iterators and views have no places, and no more has None.
+        let has_places = value.downcast_object_ref::<Sequence>().is_none_or(Sequence::has_places);
+        let none = Value::from(());
+        Ok::<Value, Error>(given_back(if has_places { value } else { &none }, key))
     });
     let counts = Arc::clone(budget);
     environment.add_filter(ASSIGNED, move |value: &Value, namespace: &Value| {
@@ -111,58 +139,85 @@ pub(super) fn add_to(environment: &mut Environment<'static>, budget: &Arc<Budget
         Ok::<Value, Error>(given_back(value, namespace))
     });
     let counts = Arc::clone(budget);
-    environment.add_filter(LOOPED, move |value: Value| {
-        counts.charge_items(&value)?;
-        Ok::<Value, Error>(value)
+    environment.add_filter(LOOPED, move |value: Value| looped(&counts, value));
+    let counts = Arc::clone(budget);
+    environment.add_filter(UNPACKED, move |value: Value| match value.as_str() {
+        Some(_) => looped(&counts, value),
+        None => Ok(value),
     });
     let counts = Arc::clone(budget);
     environment.add_filter(READ, move |values: &Value| read(&counts, values));
-    for ((name, tests), compare) in COMPARISONS.into_iter().zip(COMPARING_TESTS).zip(COMPARE) {
+    add_operators(environment, budget);
+    add_tests(environment, budget);
+}
+
+fn add_operators(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
+    for (name, operator) in OPERATORS {
+        let counts = Arc::clone(budget);
+        environment.add_filter(name, move |a: &Value, b: &Value| {
+            charge_operands(&counts, name, a, b)?;
+            counts.made(operator(a, b)?)
+        });
+    }
+    environment.add_filter(NEGATED, |value: &Value| operators::neg(value));
+    let counts = Arc::clone(budget);
+    environment.add_filter(INTEGER, move |digits: &str| {
+        counts.charge(LARGE_BYTES)?;
+        let digits = number::parse_int(digits, 10);
+        digits.map_or_else(
+            || Err(too_much("an integer of the chat template is too long")),
+            number::value,
+        )
+    });
+    let comparing = COMPARISONS.into_iter().zip(operators::COMPARISONS).zip(COMPARING_TESTS);
+    for (((name, compare), tests), chained) in comparing.zip(CHAINED) {
         let compared = |counts: Arc<Budget>| {
             move |a: &Value, b: &Value| {
                 charge_compared(&counts, a, b)?;
-                Ok::<bool, Error>(compare(a, b))
+                compare(a, b)
             }
         };
         environment.add_filter(name, compared(Arc::clone(budget)));
+        let compared_first = compared(Arc::clone(budget));
+        environment.add_filter(chained, move |a: &Value, b: &Value| {
+            Ok::<_, Error>(Value::from(vec![compared_first(a, b)?.into(), b.clone()]))
+        });
         for test in tests {
             environment.add_test(*test, compared(Arc::clone(budget)));
         }
     }
-    add_tests(environment, budget);
+    let contained = |counts: Arc<Budget>| {
+        move |item: &Value, container: &Value| {
+            charge_contained(&counts, container, item)?;
+            operators::contains(container, item)
+        }
+    };
+    environment.add_filter(CONTAINS, contained(Arc::clone(budget)));
+    environment.add_test("in", contained(Arc::clone(budget)));
+    for (name, wanted) in [(CHAINED[6], true), (CHAINED[7], false)] {
+        let is_contained = contained(Arc::clone(budget));
+        environment.add_filter(name, move |item: &Value, container: &Value| {
+            let is_true = is_contained(item, container)? == wanted;
+            Ok::<_, Error>(Value::from(vec![is_true.into(), container.clone()]))
+        });
+    }
 }
 
 fn add_tests(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
-    let counts = Arc::clone(budget);
-    environment.add_test("in", move |state: &State<'_, '_>, item: &Value, container: &Value| {
-        charge_contained(&counts, container, item)?;
-        builtin::is_in(state, item, container)
-    });
     let counts = Arc::clone(budget);
     environment.add_test("sameas", move |a: &Value, b: &Value| {
         charge_texts(&counts, &[a.clone(), b.clone()])?;
         Ok::<bool, Error>(builtin::is_sameas(a, b))
     });
-    for (name, test) in
-        [("lower", builtin::is_lower as fn(&Value) -> bool), ("upper", builtin::is_upper)]
+    for (name, is_other) in
+        [("lower", char::is_uppercase as fn(char) -> bool), ("upper", char::is_lowercase)]
     {
         let counts = Arc::clone(budget);
         environment.add_test(name, move |value: &Value| {
-            counts.charge_items(value)?;
-            Ok::<bool, Error>(test(value))
-        });
-    }
-    for (name, test) in [
-        ("startingwith", (|text, start| text.starts_with(start)) as fn(&str, &str) -> bool),
-        ("endingwith", |text, end| text.ends_with(end)),
-    ] {
-        let counts = Arc::clone(budget);
-        environment.add_test(name, move |value: &Value, other: &Value| {
-            let text = |value: &Value| {
-                counts.charge_all(value)?;
-                python::to_str(value)
-            };
-            Ok::<bool, Error>(test(&text(value)?, &text(other)?))
+            counts.charge_all(value)?;
+            let text = arguments::soft(value)?;
+            let has_case = text.contains(|c: char| c.is_lowercase() || c.is_uppercase());
+            Ok::<bool, Error>(has_case && !text.contains(is_other))
         });
     }
 }
@@ -170,6 +225,19 @@ fn add_tests(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
 /// Two values for `UnpackList`, which turns them round.
 fn given_back(left: &Value, right: &Value) -> Value {
     Value::from(vec![right.clone(), left.clone()])
+}
+
+/// What a loop goes through: a text has its characters, and an iterator what is left of it.
+fn looped(budget: &Budget, value: Value) -> Result<Value, Error> {
+    budget.charge_items(&value)?;
+    if let Some(text) = value.as_str() {
+        charge_parts(budget, text.chars().count())?;
+        return budget.made(Value::from(lists::items(&value)?));
+    }
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::Seq | ValueKind::Map => Ok(value),
+        _ => budget.made(Value::from(lists::items(&value)?)),
+    }
 }
 
 /// Values of the stack that are read in full, for `UnpackList`.
@@ -184,34 +252,68 @@ fn read(budget: &Budget, values: &Value) -> Result<Value, Error> {
 }
 
 /// `left ~ right`.
-fn concatenated(budget: &Budget, left: &Value, right: &Value) -> Result<Value, Error> {
-    let mut text = BoundedText::default();
-    let mut result = Ok(());
-    for value in [left, right] {
-        result = result.and_then(|()| match value.as_str() {
-            Some(part) => text.write_str(part),
-            None => Ok(()),
-        });
-        if value.as_str().is_none() {
+fn concatenated(
+    state: &State<'_, '_>,
+    budget: &Budget,
+    a: &Value,
+    b: &Value,
+) -> Result<Value, Error> {
+    for value in [a, b] {
+        if is_container(value) {
             budget.charge_all(value)?;
-            let part = python::to_str(value)?;
-            result = result.and_then(|()| text.write_str(&part));
         }
     }
-    budget.made(Value::from(text.written(result)?))
+    let escapes = !matches!(state.auto_escape(), AutoEscape::None);
+    let mut text = Pieces::default();
+    if escapes && (a.is_safe() || b.is_safe()) {
+        text.write(&html::escaped(a)?)?;
+        text.write(&html::escaped(b)?)?;
+        return budget.made(Value::from_safe_string(text.text()));
+    }
+    for value in [a, b] {
+        match value.as_str() {
+            Some(part) => text.write(part)?,
+            None => text.write(&python::to_str(value)?)?,
+        }
+    }
+    budget.made(Value::from(text.text()))
 }
 
-/// Both operands of `*`, if their product may be made.
-fn factors(left: &Value, right: &Value) -> Result<Value, Error> {
-    for (value, number) in [(left, right), (right, left)] {
-        let Some(number) = number.as_usize() else { continue };
-        if let Some(text) = value.as_str() {
-            check_text(text.len().saturating_mul(number))?;
-        } else if is_container(value) {
-            check_items(value.len().unwrap_or(0).saturating_mul(number))?;
-        }
+/// Refuses what an operator would make too large, and counts what it reads.
+fn charge_operands(budget: &Budget, name: &str, a: &Value, b: &Value) -> Result<(), Error> {
+    if name == "__pow__" || number::is_large(a) || number::is_large(b) {
+        budget.charge(LARGE_BYTES)?;
     }
-    Ok(given_back(left, right))
+    match name {
+        _ if a.is_number() && b.is_number() => Ok(()),
+        "__mul__" => {
+            for (value, times) in [(a, b), (b, a)] {
+                let times = match number::integer(times) {
+                    Some(times) if times.sign() == Sign::Minus => 0,
+                    Some(times) => usize::try_from(&times).unwrap_or(usize::MAX),
+                    None => continue,
+                };
+                if let Some(text) = value.as_str() {
+                    check_text(text.len().saturating_mul(times))?;
+                } else if is_container(value) {
+                    check_items(num_items(value).saturating_mul(times))?;
+                }
+            }
+            Ok(())
+        }
+        "__mod__" => {
+            charge_texts(budget, std::slice::from_ref(a))?;
+            budget.charge_all(b).map(drop)
+        }
+        "__add__" => {
+            if is_container(a) && is_container(b) {
+                check_items(num_items(a).saturating_add(num_items(b)))?;
+            }
+            budget.charge_items(a)?;
+            budget.charge_items(b)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A comparison ends with the shorter value at the latest.
@@ -227,10 +329,9 @@ fn charge_compared(budget: &Budget, a: &Value, b: &Value) -> Result<(), Error> {
 fn charge_contained(budget: &Budget, container: &Value, item: &Value) -> Result<(), Error> {
     let item_weight = budget.weigh(item)?;
     let each = match container.kind() {
-        ValueKind::Seq | ValueKind::Iterable => {
-            let num_items = container.len().unwrap_or(0);
-            num_items.saturating_mul(ITEM_BYTES + item_weight).min(budget.weigh(container)?)
-        }
+        ValueKind::Seq | ValueKind::Iterable => num_items(container)
+            .saturating_mul(ITEM_BYTES + item_weight)
+            .min(budget.weigh(container)?),
         _ => container.as_str().map_or(0, str::len),
     };
     budget.charge(each.saturating_add(item_weight))
@@ -247,32 +348,36 @@ fn charge_indexed(budget: &Budget, value: &Value, key: &Value) -> Result<(), Err
     }
 }
 
-/// Calls a filter that is registered under another name: what it reads and makes is counted.
+/// Calls a filter: what it reads and makes is counted.
 pub(in crate::engine::text) fn filtered(
     budget: &Budget,
     state: &mut State<'_, '_>,
     name: &str,
-    alias: &str,
-    mut args: Vec<Value>,
+    filter: fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>,
+    args: Vec<Value>,
 ) -> Result<Value, Error> {
-    budget.charge(args.len() * ITEM_BYTES)?;
-    charge_filter(budget, name, &args)?;
-    if TEXT_FILTERS.contains(&name) {
-        // The filters themselves would write out a list of lists in full.
-        for arg in args.iter_mut().filter(|arg| is_container(arg) && !arg.is_kwargs()) {
-            *arg = Value::from(python::to_str(arg)?);
-        }
+    let num_large = args.iter().filter(|arg| number::is_large(arg)).count();
+    budget.charge(args.len() * ITEM_BYTES + num_large * LARGE_BYTES)?;
+    if args.is_empty() {
+        return Err(too_much("a filter without a value"));
     }
+    charge_filter(budget, name, &args)?;
     check_call(budget, name, &args)?;
-    let value = state.apply_filter(alias, &args)?;
-    budget.made(value)
+    made_items(budget, filter(state, &args)?)
+}
+
+/// Counts a value that was made; the items of what is no list too.
+pub(in crate::engine::text) fn made_items(budget: &Budget, value: Value) -> Result<Value, Error> {
+    match value.downcast_object_ref::<Sequence>() {
+        Some(sequence) if !is_weighed(sequence.list()) => {
+            Ok(sequence.with(budget.made(sequence.list().clone())?))
+        }
+        _ => budget.made(value),
+    }
 }
 
 fn charge_filter(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
     let containers = || args.iter().filter(|arg| is_container(arg));
-    if TEXT_FILTERS.contains(&name) {
-        return containers().try_for_each(|arg| budget.charge_all(arg).map(drop));
-    }
     if READ_LITTLE.contains(&name) {
         return Ok(());
     }
@@ -281,12 +386,13 @@ fn charge_filter(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Erro
     }
     for arg in containers() {
         let weight = budget.charge_all(arg)?;
-        let num_items = arg.len().unwrap_or(0);
+        let num_items = num_items(arg);
         if SORTING.contains(&name) {
             budget.charge(weight.saturating_mul(num_items.max(1).ilog2() as usize))?;
         }
         // Lists are added to lists, which copies them.
-        if name == "sum" && arg.try_iter()?.any(|item| is_container(&item)) {
+        let list = arg.downcast_object_ref::<Sequence>().map_or(arg, Sequence::list);
+        if name == "sum" && list.try_iter()?.any(|item| is_container(&item)) {
             budget.charge(weight.saturating_mul(num_items))?;
         }
     }
@@ -310,7 +416,7 @@ pub(super) fn called(
             args.iter().take(1).try_for_each(|key| budget.charge_all(key).map(drop))?;
         }
         (ValueKind::Map, "keys" | "values" | "items") => budget.charge_items(value)?,
-        (ValueKind::Seq | ValueKind::Iterable, "index" | "count") => {
+        (ValueKind::Seq | ValueKind::Iterable, "index" | "count") if !args.is_empty() => {
             args.iter().try_for_each(|item| charge_contained(budget, value, item))?;
         }
         _ if method == super::super::dialect::SLICE_METHOD => budget.charge_items(value)?,
@@ -319,7 +425,7 @@ pub(super) fn called(
             containers.into_iter().try_for_each(|value| budget.charge_all(value).map(drop))?;
         }
     }
-    budget.made(python_methods::unknown_method(state, value, method, args)?)
+    made_items(budget, python_methods::unknown_method(state, value, method, args)?)
 }
 
 fn charge_texts(budget: &Budget, args: &[Value]) -> Result<(), Error> {
@@ -362,10 +468,8 @@ fn check_call(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> 
             check_widths(&args[1..])?;
             charge_parts(budget, text(0).map_or(0, str::len))
         }
-        "list" | "map" | "select" | "reject" | "zip" | "chain" | "sum" => {
-            args.iter().try_for_each(|arg| charge_parts(budget, arg.as_str().map_or(0, str::len)))
-        }
         _ if SORTING.contains(&name) => charge_parts(budget, text(0).map_or(0, str::len) * 16),
+        _ if TAKE_CHARACTERS.contains(&name) => charge_parts(budget, text(0).map_or(0, str::len)),
         _ => Ok(()),
     }
 }

@@ -12,8 +12,11 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use self_cell::self_cell;
 
+use super::chains::Chains;
+use super::content_loops;
 use super::counted::{
-    ASSIGNED, COMPARISONS, CONCATENATED, CONTAINED_IN, COUNTED, FACTORS, INDEXED, LOOPED, READ,
+    ASSIGNED, CHAINED, COMPARISONS, CONCATENATED, CONTAINS, COUNTED, INDEXED, LOOPED, NEGATED,
+    OPERATORS, READ, UNPACKED,
 };
 
 /// Largest source; published ones stay below 64 KiB. The parser's stack grows with it.
@@ -25,6 +28,7 @@ const NAME: &str = "chat_template";
 struct Compiled<'a> {
     instructions: Instructions<'a>,
     blocks: BTreeMap<&'a str, Instructions<'a>>,
+    loops_over_content: bool,
 }
 
 self_cell!(
@@ -49,13 +53,18 @@ impl Program {
         Cell::try_new(source, |source| compiled(source, syntax)).map(Self)
     }
 
+    /// Whether it loops over the content of messages.
+    pub fn loops_over_content(&self) -> bool {
+        self.0.borrow_dependent().loops_over_content
+    }
+
     /// Renders with the variables of `context`.
     pub fn render(
         &self,
         environment: &Environment<'static>,
         context: Value,
     ) -> Result<String, Error> {
-        let Compiled { instructions, blocks } = self.0.borrow_dependent();
+        let Compiled { instructions, blocks, .. } = self.0.borrow_dependent();
         let mut text = String::new();
         let mut output = machinery::make_string_output(&mut text);
         let escape = AutoEscape::None;
@@ -69,18 +78,22 @@ fn compiled(source: &str, syntax: SyntaxConfig) -> Result<Compiled<'_>, Error> {
     let mut generator = CodeGenerator::new(NAME, source);
     generator.compile_stmt(&tree);
     let (instructions, blocks) = generator.finish();
-    let blocks = blocks.into_iter().map(|(name, block)| (name, bounded(&block))).collect();
-    Ok(Compiled { instructions: bounded(&instructions), blocks })
+    let chains = Chains::new()?;
+    let blocks = blocks.into_iter().map(|(name, block)| (name, bounded(&block, &chains))).collect();
+    let loops_over_content = content_loops::are_in(&tree);
+    Ok(Compiled { instructions: bounded(&instructions, &chains), blocks, loops_over_content })
 }
 
 /// The same instructions with what counts in them; jumps lead where they led.
-fn bounded<'a>(from: &Instructions<'a>) -> Instructions<'a> {
+fn bounded<'a>(from: &Instructions<'a>, chains: &Chains) -> Instructions<'a> {
     let old: Vec<&Instruction<'a>> = (0..).map_while(|index| from.get(index)).collect();
     let mut new = Vec::with_capacity(old.len());
     let mut places = Vec::with_capacity(old.len() + 1);
     for (index, instruction) in (0..).zip(old) {
         places.push(new.len() as u32);
-        new.extend(replaced(instruction).into_iter().map(|instruction| (index, instruction)));
+        new.extend(
+            replaced(instruction, chains).into_iter().map(|instruction| (index, instruction)),
+        );
     }
     places.push(new.len() as u32);
     let mut to = Instructions::new(from.name(), from.source());
@@ -96,7 +109,7 @@ fn bounded<'a>(from: &Instructions<'a>) -> Instructions<'a> {
 }
 
 /// What runs in place of an instruction: the same result, counted.
-fn replaced<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
+fn replaced<'a>(instruction: &Instruction<'a>, chains: &Chains) -> Vec<Instruction<'a>> {
     let filter = |name, num_args| Instruction::ApplyFilter(name, Some(num_args), !0);
     // A filter that gives both operands back, for what comes next.
     let checked = |name| vec![filter(name, 2), Instruction::UnpackList(2), instruction.clone()];
@@ -110,23 +123,36 @@ fn replaced<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
     match instruction {
         // Written as a value is, which counts it.
         Instruction::EmitRaw(text) => {
-            vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit]
+            let text = Value::from_safe_string((*text).to_string());
+            vec![Instruction::LoadConst(text), Instruction::Emit]
         }
         Instruction::StringConcat => vec![filter(CONCATENATED, 2)],
-        Instruction::Mul => [checked(FACTORS), vec![counted]].concat(),
-        Instruction::In => checked(CONTAINED_IN),
+        Instruction::Add => vec![filter(OPERATORS[0].0, 2)],
+        Instruction::Sub => vec![filter(OPERATORS[1].0, 2)],
+        Instruction::Mul => vec![filter(OPERATORS[2].0, 2)],
+        Instruction::Div => vec![filter(OPERATORS[3].0, 2)],
+        Instruction::IntDiv => vec![filter(OPERATORS[4].0, 2)],
+        Instruction::Rem => vec![filter(OPERATORS[5].0, 2)],
+        Instruction::Pow => vec![filter(OPERATORS[6].0, 2)],
+        Instruction::Neg => vec![filter(NEGATED, 1)],
+        Instruction::In => vec![filter(CONTAINS, 2)],
         Instruction::Eq => vec![filter(COMPARISONS[0], 2)],
         Instruction::Ne => vec![filter(COMPARISONS[1], 2)],
         Instruction::Lt => vec![filter(COMPARISONS[2], 2)],
         Instruction::Lte => vec![filter(COMPARISONS[3], 2)],
         Instruction::Gt => vec![filter(COMPARISONS[4], 2)],
         Instruction::Gte => vec![filter(COMPARISONS[5], 2)],
-        Instruction::CompareAndPreserve(_) => read(2),
+        Instruction::CompareAndPreserve(_) => match chains.place(instruction) {
+            Some(place) => vec![filter(CHAINED[place], 2), Instruction::UnpackList(2)],
+            None => read(2),
+        },
         Instruction::GetItem => checked(INDEXED),
         Instruction::SetAttr(_) => checked(ASSIGNED),
         Instruction::PushLoop(_) | Instruction::FastRecurse => {
             vec![filter(LOOPED, 1), instruction.clone()]
         }
+        // A text is unpacked too.
+        Instruction::UnpackList(_) => vec![filter(UNPACKED, 1), instruction.clone()],
         // `loop(..)` goes back into a loop.
         Instruction::CallFunction("loop", Some(1)) => {
             vec![filter(LOOPED, 1), instruction.clone()]
@@ -142,8 +168,7 @@ fn replaced<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
         Instruction::CallMethod(_, None)
         | Instruction::ApplyFilter(_, None, _)
         | Instruction::PerformTest(_, None, _) => spread(instruction),
-        Instruction::Add
-        | Instruction::BuildList(_)
+        Instruction::BuildList(_)
         | Instruction::BuildTuple(_)
         | Instruction::BuildMap(_)
         | Instruction::CallFunction(..)

@@ -7,6 +7,7 @@ use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, Value};
 
 use super::budget::too_much;
+use super::sequences::Sequence;
 
 /// Bytes of an entry of a list, roughly; any value weighs as much.
 pub(super) const ITEM_BYTES: usize = 32;
@@ -101,9 +102,12 @@ pub(super) fn is_container(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map)
 }
 
-/// Whether a value is a list that was weighed.
+/// Whether a value is a list that was weighed, or has its items in one.
 pub(super) fn is_weighed(value: &Value) -> bool {
-    value.downcast_object_ref::<List>().is_some()
+    match value.downcast_object_ref::<Sequence>() {
+        Some(sequence) => is_weighed(sequence.list()),
+        None => value.downcast_object_ref::<List>().is_some(),
+    }
 }
 
 /// A walk through a value.
@@ -122,6 +126,10 @@ impl Reading {
         if let Some(list) = value.downcast_object_ref::<List>() {
             self.count(list.weight.bytes, ITEM_BYTES)?;
             return nested(depth, list.weight.depth);
+        }
+        // To read an iterator would end it.
+        if let Some(sequence) = value.downcast_object_ref::<Sequence>() {
+            return self.value(sequence.list(), depth, in_namespace);
         }
         let len = value.as_str().map_or(ITEM_BYTES, |text| ITEM_BYTES + text.len());
         self.count(len, ITEM_BYTES)?;

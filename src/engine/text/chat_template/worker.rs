@@ -38,6 +38,8 @@ pub(super) enum NoWorker {
 #[derive(Debug)]
 pub(super) struct Worker {
     jobs: Sender<Job>,
+    /// Of the template for chats without tools and of that with them.
+    loops_over_content: [bool; 2],
 }
 
 struct Job {
@@ -62,7 +64,7 @@ impl Worker {
         let (compiled, outcome) = sync_channel(1);
         let work = move || match contained::contain(|| Templates::compile(sources)) {
             Some(Ok(templates)) => {
-                let _ = compiled.send(Ok(()));
+                let _ = compiled.send(Ok(templates.loops_over_content()));
                 templates.serve(&received);
             }
             Some(Err(error)) => drop(compiled.send(Err(error))),
@@ -71,10 +73,15 @@ impl Worker {
         let thread = Builder::new().name("template".to_owned()).stack_size(stack_bytes);
         thread.spawn(work).map_err(NoWorker::Refused)?;
         match outcome.recv() {
-            Ok(Ok(())) => Ok(Self { jobs }),
+            Ok(Ok(loops_over_content)) => Ok(Self { jobs, loops_over_content }),
             Ok(Err(error)) => Err(NoWorker::Template(error)),
             Err(_) => unreachable!("the thread answers before it ends"),
         }
+    }
+
+    /// Whether a template loops over the content of messages.
+    pub fn loops_over_content(&self, with_tools: bool) -> bool {
+        self.loops_over_content[usize::from(with_tools)]
     }
 
     /// Renders with the variables of `context`; the error is for the row.
@@ -98,6 +105,11 @@ impl Templates {
             default: compile(&sources.default)?,
             tool_use: sources.tool_use.as_deref().map(compile).transpose()?,
         })
+    }
+
+    fn loops_over_content(&self) -> [bool; 2] {
+        let tool_use = self.tool_use.as_ref().unwrap_or(&self.default);
+        [self.default.loops_over_content(), tool_use.loops_over_content()]
     }
 
     fn serve(&self, jobs: &Receiver<Job>) {

@@ -217,6 +217,23 @@ fn odd_configs_are_taken() {
     assert_eq!(read().added_token_id("<new>"), None);
 }
 
+/// As transformers 5.24 has them.
+#[test]
+fn named_tokens_of_a_model_are_variables_of_the_template() {
+    let json = byte_level_json(json!({"type": "ByteLevel", "add_prefix_space": false}));
+    let config = json!({"image_token": {"content": "[IMG]"}, "x_token": "[X]", "y_token": null,
+        "add_bos_token": false, "extra_special_tokens": {"boi_token": "[BOI]", "eoi": "[EOI]"}});
+    let tokenizer = load(&json, config);
+    let tokens: Vec<_> = tokenizer.special_tokens().iter().collect();
+    let named =
+        [("boi_token", "[BOI]"), ("eoi", "[EOI]"), ("image_token", "[IMG]"), ("x_token", "[X]")];
+    for (name, token) in named {
+        assert!(tokens.contains(&(&name.to_string(), &token.to_string())), "{name} of {tokens:?}");
+    }
+    assert!(!tokenizer.special_tokens().contains_key("y_token"));
+    assert!(!tokenizer.special_tokens().contains_key("add_bos_token"));
+}
+
 /// The tokenizers crate numbers added tokens by their place; the embeddings are at the file's ids.
 #[test]
 fn added_tokens_keep_ids_with_gaps() {

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::engine::text::{ChatOptions, ChatTemplate};
 
 #[test]
 fn share_gpt_speakers_become_roles_and_the_last_answer_is_not_sent() {
@@ -117,6 +118,37 @@ fn a_system_prompt_is_for_chats_that_have_none() {
     let chat = RowOptions { chat: ChatMode::Always, ..options.clone() };
     assert_eq!(made(r#"{"prompt":"x"}"#, &chat), json!([system, user("x")]).into());
     assert_eq!(prompt(r#"{"prompt":"x"}"#, &options), text("x"));
+}
+
+/// Python's `json.loads` keeps all digits, and so does `tojson`.
+#[test]
+fn large_integers_reach_the_template_with_all_digits() {
+    let large = "115792089237316195423570985008687907853269984665640564039457584007913129639935";
+    let row = format!(
+        r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","content":"",
+            "tool_calls":[{{"type":"function","function":{{"name":"f","arguments":"{{\\"a\\":-{large}}}"}}}}]}},
+            {{"role":"tool","content":"y"}}],
+        "tools":[{{"type":"function","function":{{"name":"f","parameters":
+            {{"type":"object","properties":{{"wei":{{"type":"integer","maximum":{large}}}}}}}}}}}],
+        "documents":[{{"id":{large}}}],"chat_template_kwargs":{{"n":{large}}}}}"#
+    )
+    .replace('\n', " ");
+    let source = "{{ tools[0].function.parameters.properties.wei.maximum }} {{ n + 1 - 1 }} \
+        {{ messages[1].tool_calls[0].function.arguments | tojson }} {{ documents | tojson }}";
+    let template = ChatTemplate::new(source, None, None).unwrap();
+    let chat = made(&row, &RowOptions::default());
+    let chat_options = ChatOptions {
+        tools: chat.tools.clone(),
+        documents: chat.documents.clone(),
+        kwargs: chat.kwargs.clone(),
+        ..ChatOptions::default()
+    };
+    let rendered = template.render(&chat.messages, &chat_options).unwrap();
+    let expected = format!(r#"{large} {large} {{"a": -{large}}} [{{"id": {large}}}]"#);
+    assert_eq!(rendered, expected);
+    // Where only a number makes sense, one of any size is what it was.
+    let role = format!(r#"{{"messages":[{{"role":"user","content":{large}}}]}}"#);
+    assert_eq!(error(&role, &RowOptions::default()).code, "invalid_prompt");
 }
 
 #[test]
