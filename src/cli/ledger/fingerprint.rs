@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The fields that say which model answers and how it computes, without the run's parameters.
-const SYSTEM: [&str; 9] = [
+const SYSTEM: [&str; 10] = [
     "version",
     "model",
     "config",
+    "hf_overrides",
     "checkpoint_format",
     "tokenizer",
     "quantization",
