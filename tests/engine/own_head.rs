@@ -133,7 +133,9 @@ fn in_every_family_the_files_decide() {
         let bytes = std::fs::read(&files).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let names = file.names();
-        let ending = table.strip_prefix("model.").unwrap_or(&table);
+        // As published files have it: without what stands before the module.
+        let (outer, _) = table.strip_suffix(".weight").unwrap().rsplit_once('.').unwrap();
+        let ending = &table[outer.len() + 1..];
         let stored = names.iter().find(|name| name.ends_with(ending)).unwrap();
         let (prompt, vocab) = (&golden::<Golden>(&path).prompts[1], summary.spec.vocab_size());
         // The first token is the one whose number is counted from the other end.

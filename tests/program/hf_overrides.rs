@@ -121,15 +121,33 @@ fn every_command_that_loads_a_model_takes_it() {
         ),
         (
             "demo",
-            &["eval", "-m", "m", "-i", "eval.jsonl", "--scorer", "exact", "--max-tokens", "2"],
+            &[
+                "eval",
+                "-m",
+                "m",
+                "-i",
+                "eval.jsonl",
+                "--scorer",
+                "exact",
+                "-o",
+                "e.jsonl",
+                "--max-tokens",
+                "2",
+            ],
         ),
         ("golden_embeddings/bert", &["embed", "-m", "m", "-i", "in.jsonl"]),
-        ("golden_embeddings/bert", &["score", "-m", "m", "-i", "pairs.jsonl"]),
+        ("golden_embeddings/bert", &["score", "-m", "m", "-i", "texts.jsonl"]),
         ("golden_embeddings/bert", &["rerank", "-m", "m", "-i", "pairs.jsonl"]),
         ("golden_classifiers/bert", &["classify", "-m", "m", "-i", "in.jsonl"]),
     ] {
         let folder = setting(model, &odd);
         fs::write(folder.path().join("pairs.jsonl"), pairs).unwrap();
+        let texts = "{\"text_1\":\"a\",\"text_2\":\"b\"}\n";
+        fs::write(folder.path().join("texts.jsonl"), texts).unwrap();
+        if !folder.path().join("m/tokenizer.json").exists() {
+            let tokenizer = format!("{TESTDATA}/golden_embeddings/bert/tokenizer.json");
+            fs::copy(tokenizer, folder.path().join("m/tokenizer.json")).unwrap();
+        }
         fs::write(folder.path().join("eval.jsonl"), "{\"prompt\":\"a\",\"expected\":\"b\"}\n")
             .unwrap();
         let (code, _, said) = run(folder.path(), command);

@@ -9,10 +9,11 @@ use serde_json::Value;
 use super::plain_values;
 
 /// The fields that say which model answers and how it computes, without the run's parameters.
-const SYSTEM: [&str; 9] = [
+const SYSTEM: [&str; 10] = [
     "version",
     "model",
     "config",
+    "hf_overrides",
     "checkpoint_format",
     "tokenizer",
     "quantization",

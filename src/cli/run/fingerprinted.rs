@@ -53,9 +53,7 @@ pub fn of_files(
     set("version", format!("{version}, rows {ROW_FORMAT}"));
     let [weights, model_config, tokenizer] = model_hashes(engine.model.load_format, folders)?;
     set("model", weights);
-    if !engine.model.hf_overrides.is_empty() {
-        set("hf_overrides", engine.model.hf_overrides.text());
-    }
+    set("hf_overrides", engine.model.hf_overrides.text());
     set("config", model_config);
     set("tokenizer", tokenizer);
     match summary {
@@ -143,9 +141,7 @@ fn set_model(
 
 /// An output layer that is another than the config says.
 fn set_head(note: Option<String>, set: &mut dyn FnMut(&str, String)) {
-    if let Some(note) = note {
-        set("output_layer", note);
-    }
+    set("output_layer", note.unwrap_or_else(|| "as the config says".to_owned()));
 }
 
 /// What completions depend on.
