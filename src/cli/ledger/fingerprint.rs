@@ -53,7 +53,8 @@ impl Fingerprint {
             let text = now.fields.get(name)?;
             let [then_value, value] = [then, text].map(|text| plain_values::value(name, text));
             // As texts: the order of names counts.
-            let is_other = then != text && then_value.to_string() != value.to_string();
+            let [then_json, json] = [&then_value, &value].map(serde_json::Value::to_string);
+            let is_other = then != text && then_json != json;
             is_other.then(|| format!("{name}: {} then, {} now", shown(&then_value), shown(&value)))
         };
         let of_adapters = |run: &Fingerprint| match run.fields.get(LORA_MODULES) {

@@ -165,7 +165,11 @@ impl<'a> Debugged<'a> {
     /// A number, or the name of a variant.
     fn word(&self, word: &str) -> Value {
         let number = serde_json::from_str::<Value>(word).ok();
-        let number = number.filter(|number| number.is_boolean() || number.to_string() == word);
+        let is_same = |number: &Value| {
+            let text = number.to_string();
+            number.is_boolean() || text == word
+        };
+        let number = number.filter(is_same);
         number.unwrap_or_else(|| word.into())
     }
 

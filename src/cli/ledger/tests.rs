@@ -146,6 +146,7 @@ impl Probe {
     fn ledger(&self) -> Ledger {
         Ledger {
             book: Some(Book::Spill(Spill::default())),
+            columns: Vec::new(),
             output: Output::to_stream(Box::new(self.clone())),
             errors: None,
             next: 0,

@@ -48,6 +48,7 @@ use crate::cli::terminal::exit::Exit;
 use crate::cli::terminal::stdout;
 use crate::engine::machine;
 use crate::engine::model_summary::ModelSummary;
+use crate::engine::request::SamplingParams;
 use crate::engine::runner::{Runner, Work};
 use crate::engine::stats::EngineStats;
 use complete::{GoesOn, Next};
@@ -256,6 +257,15 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Most tokens of an answer, which the estimate of the time goes by.
+    fn max_tokens(&self, defaults: &SamplingParams, shape: &Shape) -> Option<u32> {
+        let params = self.start_of_rows(defaults, shape);
+        if let Some(tokens) = params.max_tokens.filter(|_| shape.task == Task::Complete) {
+            self.counters.set_max_tokens(u64::from(tokens) * params.n as u64);
+        }
+        params.max_tokens
+    }
+
     fn run(mut self, input: GoesOn, mut draft: Draft, load: Load<'_>) -> Result<Exit, CliError> {
         let GoesOn { reading, shape: known, is_prefix } = input;
         let Loaded { mut engine, base, load_time, shape, format, fingerprint } =
@@ -273,11 +283,7 @@ impl Job<'_> {
         let (requests, incoming) = channel();
         let processor = engine.input_processor();
         let defaults = processor.default_sampling_params();
-        let params = self.start_of_rows(&defaults, &shape);
-        let max_tokens = params.max_tokens;
-        if let Some(tokens) = max_tokens.filter(|_| shape.task == Task::Complete) {
-            self.counters.set_max_tokens(u64::from(tokens) * params.n as u64);
-        }
+        let max_tokens = self.max_tokens(&defaults, &shape);
         let writing = WriteThread::new(
             self.config.clone(),
             format.clone(),

@@ -113,6 +113,30 @@ fn end_of_raw(text: &str) -> Option<usize> {
     text.match_indices("{%").map(|(at, _)| at).find(is_end)
 }
 
+/// Puts a call in the place of an open bracket that holds a slice. `bracket`: where it is in `out`,
+/// and where its colons are; without colons it is none.
+fn ends_slice((at, colons): (usize, Vec<usize>), out: &mut String) -> bool {
+    if colons.is_empty() {
+        return false;
+    }
+    let call = slice_call(&out[at..], at, &colons);
+    out.truncate(at);
+    out.push_str(&call);
+    true
+}
+
+/// Copies an operator of arithmetic, and marks the operand before it. `ends_tag`: it is a part of
+/// the tag's end. Returns the rest.
+fn operator<'a>(rest: &'a str, c: char, ends_tag: bool, out: &mut String) -> &'a str {
+    // `**` and `//` are one operator each.
+    let len = 1 + usize::from(matches!(c, '*' | '/') && rest[1..].starts_with(c));
+    if !ends_tag && ends_operand(out) {
+        out.truncate(out.trim_end().len());
+        out.push_str(&format!("|{MADE} "));
+    }
+    copy(rest, Some(len), out)
+}
+
 /// Copies an expression and the `end` that closes its tag, slices translated. Returns the rest.
 fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str, String> {
     let mut num_operators = 0;
@@ -159,13 +183,9 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
                 }
             }
             ')' | ']' | '}' => {
-                if let Some((at, colons)) = open.pop()
-                    && c == ']'
-                    && !colons.is_empty()
-                {
-                    let call = slice_call(&out[at..], at, &colons);
-                    out.truncate(at);
-                    out.push_str(&call);
+                let is_slice =
+                    open.pop().is_some_and(|bracket| c == ']' && ends_slice(bracket, out));
+                if is_slice {
                     rest = &rest[1..];
                     continue;
                 }
@@ -177,14 +197,9 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
                 continue;
             }
             '~' | '+' | '-' | '*' | '/' | '%' => {
-                // `**` and `//` are one operator each.
-                let len = 1 + usize::from(matches!(c, '*' | '/') && rest[1..].starts_with(c));
-                if ends_operand(out) && !(open.is_empty() && rest[1..].starts_with(end)) {
-                    out.truncate(out.trim_end().len());
-                    out.push_str(&format!("|{MADE} "));
-                    num_operators += 1;
-                }
-                rest = copy(rest, Some(len), out);
+                let ends_tag = open.is_empty() && rest[1..].starts_with(end);
+                num_operators += usize::from(!ends_tag && ends_operand(out));
+                rest = operator(rest, c, ends_tag, out);
                 continue;
             }
             'a' | 'o' => num_operators += usize::from(is_junction(out, rest)),

@@ -48,7 +48,7 @@ fn show_file(
     let name = path.display().to_string();
     let file = FinishedRows::open(path, format);
     let mut file = file.map_err(|error| CliError::from_input(error, &name))?;
-    rows.header(&file.header().to_vec())?;
+    rows.header(file.header())?;
     let mut place = 0;
     while let Some(row) = file.next_row().map_err(|error| unreadable(path, &error))? {
         let is_error = all_failed || row.tokens.is_none();

@@ -272,8 +272,11 @@ pub(in crate::engine::text) fn order(a: &Value, b: &Value) -> Result<Option<Orde
     Ok(Some(a.len().cmp(&b.len())))
 }
 
+/// A comparison of two values.
+type Comparison = fn(&Value, &Value) -> Result<bool, Error>;
+
 /// The six comparisons: `==`, `!=`, `<`, `<=`, `>`, `>=`.
-pub(in crate::engine::text) const COMPARISONS: [fn(&Value, &Value) -> Result<bool, Error>; 6] = [
+pub(in crate::engine::text) const COMPARISONS: [Comparison; 6] = [
     |a, b| Ok(equal(a, b)),
     |a, b| Ok(!equal(a, b)),
     |a, b| order(a, b).map(|order| order.is_some_and(Ordering::is_lt)),
