@@ -205,7 +205,7 @@ fn name_of(kind: DocumentKind) -> &'static str {
 fn begin_of(kind: DocumentKind) -> &'static str {
     match kind {
         DocumentKind::Stats | DocumentKind::Bench => "{\n  \"model_id\": ",
-        DocumentKind::Plan => "{\n  \"schema\": ",
+        DocumentKind::Plan => "{\n  \"schema\": 1,\n  \"elapsed_time\": ",
         DocumentKind::Report(ReportForm::Json) => concat!(
             "{\n  \"schema\": 1,\n  \"tool\": \"vllm-batch\",\n  \"version\": \"",
             env!("CARGO_PKG_VERSION"),

@@ -159,7 +159,7 @@ fn a_fault_of_any_operation_ends_the_run_and_the_same_command_continues() {
                 disk.fail_at(at, fault);
                 let result = job.run(&disk, job.replaces);
                 if !disk.fault_struck() {
-                    assert!(at > 50, "{job:?}: {at} operations only");
+                    assert!(at > 40, "{job:?}: {at} operations only");
                     break;
                 }
                 num_faults += 1;
