@@ -10,11 +10,10 @@ use crate::cli::args::{
 };
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
-    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat, LoraConfig,
-    ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, HfOverrides, KvCacheDType,
+    LoadFormat, LoraConfig, ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
 };
 use crate::engine::input_processor::AnswerParser;
-use crate::engine::model::hf_config::HfOverrides;
 use crate::engine::text::RunDate;
 
 /// What the flags say of the engine, and the chat template's text.
