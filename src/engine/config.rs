@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::model::hf_config::HfOverrides;
+pub use super::model::hf_config::HfOverrides;
 use super::pooling::{PoolingTask, PoolingType, TokenClasses};
 use super::text::RunDate;
 

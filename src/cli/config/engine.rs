@@ -11,12 +11,11 @@ use crate::cli::args::{
 };
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
-    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat, LoraConfig,
-    ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, HfOverrides, KvCacheDType,
+    LoadFormat, LoraConfig, ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
 };
 use crate::engine::files;
 use crate::engine::input_processor::AnswerParser;
-use crate::engine::model::hf_config::HfOverrides;
 use crate::engine::text::RunDate;
 
 /// More than any chat template has.
