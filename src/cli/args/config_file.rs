@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::cli::terminal::error::{CliError, Location};
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 
 /// More than any list of flags takes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -75,7 +75,7 @@ fn text(path: &Path) -> Result<String, String> {
     if path.is_dir() {
         return Err("it is a folder".to_owned());
     }
-    let bytes = files::read(path, MAX_BYTES).map_err(|error| error.to_string())?;
+    let bytes = read_file(path, MAX_BYTES).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|error| error.to_string())
 }
 

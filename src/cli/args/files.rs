@@ -1,5 +1,5 @@
-//! Which flags name files, and what each file is to the command. A command's set of names is made of
-//! this table: a flag that is in it is compared, locked and looked at as all others are.
+//! The role of each file that a flag names. A command's set of names is made of this table: a flag
+//! that is in it is compared, locked and looked at as all others are.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

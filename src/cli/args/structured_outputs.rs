@@ -2,7 +2,7 @@
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 
 /// What answers must match.
 #[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
@@ -58,7 +58,7 @@ fn file_or_text(value: &str) -> Result<String, String> {
             false => Ok(value.to_owned()),
         };
     }
-    let bytes = files::read(path, MAX_BYTES);
+    let bytes = read_file(path, MAX_BYTES);
     let bytes = bytes.map_err(|error| format!("cannot read '{value}': {error}"))?;
     String::from_utf8(bytes).map_err(|error| format!("cannot read '{value}': {error}"))
 }

@@ -14,7 +14,7 @@ use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, HfOverrides, KvCacheDType,
     LoadFormat, LoraConfig, ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
 };
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 use crate::engine::input_processor::AnswerParser;
 use crate::engine::text::RunDate;
 
@@ -147,7 +147,7 @@ fn chat_template(value: &Path) -> Result<String, CliError> {
                 CliError::refused("chat_template", message)
                     .help("give a file, or a template that has {{ or {%")
             };
-            let bytes = files::read(value, MAX_TEMPLATE_BYTES).map_err(|error| refused(&error))?;
+            let bytes = read_file(value, MAX_TEMPLATE_BYTES).map_err(|error| refused(&error))?;
             String::from_utf8(bytes).map_err(|error| refused(&error))
         }
     }

@@ -11,7 +11,7 @@ use super::fingerprint::Fingerprint;
 use super::output::Facts;
 use crate::cli::input::shard::Shard;
 use crate::cli::output::FileFormat;
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 
 /// No side file is longer: what is belongs to something else.
 const MAX_BYTES: u64 = 16 << 20;
@@ -133,7 +133,7 @@ impl Meta {
     /// # Errors
     /// Nothing is, it cannot be read, or it is damaged.
     pub fn beside(out: &Path) -> io::Result<Self> {
-        let bytes = files::read(&side_file_of(out), MAX_BYTES)?;
+        let bytes = read_file(&side_file_of(out), MAX_BYTES)?;
         let text = String::from_utf8(bytes).map_err(io::Error::other)?;
         Self::parse(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }

@@ -93,8 +93,8 @@ impl Output {
         Self { target, compression, matrix, table, buffer, num_rows: 0, bytes: 0, hasher }
     }
 
-    /// Takes bytes that belong to no row (a CSV header), before the first row. A file gets them with
-    /// it, a stream at the next flush.
+    /// Takes bytes that belong to no row (a CSV header), before the first row. A file gets them
+    /// with it, a stream at the next flush.
     pub fn write_header(&mut self, bytes: &[u8]) {
         assert_eq!(self.num_rows, 0, "a header comes before the first row");
         self.buffer.extend_from_slice(bytes);

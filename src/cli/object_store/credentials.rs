@@ -12,7 +12,7 @@ use super::error::{ErrorKind, StoreError};
 use super::xml;
 use crate::cli::network::{Cause, agent, percent_encoded};
 use crate::cli::terminal::clock::now;
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 use crate::engine::text::RunDate;
 
 /// How long before their end keys are replaced.
@@ -261,7 +261,7 @@ fn read(path: &Path) -> Result<String, StoreError> {
         let message = format!("cannot read the token in {}: {error}", path.display());
         StoreError::new(ErrorKind::Access, message)
     };
-    let bytes = files::read(path, MAX_TOKEN_BYTES).map_err(|error| unreadable(&error))?;
+    let bytes = read_file(path, MAX_TOKEN_BYTES).map_err(|error| unreadable(&error))?;
     String::from_utf8(bytes).map_err(|error| unreadable(&error))
 }
 

@@ -8,7 +8,7 @@ use super::credentials::{Credentials, Source};
 use super::error::{ErrorKind, StoreError};
 use super::profile::Sections;
 use crate::cli::network::NetworkLimits;
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 
 /// Where buckets are whose region nobody says; one that is elsewhere says so.
 const DEFAULT_REGION: &str = "us-east-1";
@@ -196,7 +196,7 @@ impl Profile {
         let file = |variable: &str, name: &str| {
             let path = get(variable).map_or_else(|| home.join(".aws").join(name), PathBuf::from);
             // Whoever has no such file has the keys elsewhere.
-            let bytes = files::read(&path, MAX_PROFILE_BYTES).unwrap_or_default();
+            let bytes = read_file(&path, MAX_PROFILE_BYTES).unwrap_or_default();
             Sections::parse(&String::from_utf8_lossy(&bytes))
         };
         let settings = file("AWS_CONFIG_FILE", "config");

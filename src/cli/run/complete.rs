@@ -1,5 +1,5 @@
-//! What is left to do where the output is complete: nothing, rows that the input has more than then,
-//! or error rows that are asked again. Decided before the model is loaded.
+//! Work that is left where the output is complete: none, new rows of the input, or error rows that
+//! are asked again. Decided before the model is loaded.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

@@ -52,8 +52,8 @@ impl Meter {
         self.total.filter(|total| *total > 0 && self.done <= *total)
     }
 
-    /// Seconds until the last row is done: by the tokens that are generated and those to come, where
-    /// rows are generated, else by rows. Before the first row is done, answers count as long as
+    /// Seconds until the last row is done: by generated tokens and those to come, or by rows where
+    /// none are generated. Before the first row is done, answers count as long as
     /// they can be. None where nothing says it.
     pub fn remaining(&self) -> Option<f64> {
         let total = self.total()?;

@@ -9,7 +9,7 @@ use crate::cli::input::shard::Shard;
 use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::meta::{Meta, RowCounts, SCHEMA};
 use crate::cli::terminal::error::CliError;
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 
 /// No side file is longer: what is belongs to something else.
 const MAX_BYTES: u64 = 16 << 20;
@@ -35,7 +35,7 @@ pub fn read_meta(output: &Path) -> Result<Meta, CliError> {
         }
         _ => CliError::refused("no_meta", format!("cannot read {}: {error}", path.display())),
     };
-    let bytes = files::read(&path, MAX_BYTES).map_err(unreadable)?;
+    let bytes = read_file(&path, MAX_BYTES).map_err(unreadable)?;
     parse(&String::from_utf8_lossy(&bytes), &path)
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use crate::cli::network::NetworkLimits;
-use crate::engine::files;
+use crate::engine::files::read as read_file;
 
 /// More than any token has.
 const MAX_TOKEN_BYTES: u64 = 1 << 20;
@@ -105,7 +105,7 @@ fn find_token(get: &impl Fn(&str) -> Option<String>, file: &Path) -> Option<Toke
         .iter()
         .find_map(|name| Token::new(&get(name)?, *name))
         .or_else(|| {
-            let text = String::from_utf8(files::read(file, MAX_TOKEN_BYTES).ok()?).ok()?;
+            let text = String::from_utf8(read_file(file, MAX_TOKEN_BYTES).ok()?).ok()?;
             Token::new(&text, file.display().to_string())
         })
 }
