@@ -18,6 +18,7 @@ use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use super::structured_output::{GrammarCompiler, Guidance, Thinking};
 pub use super::text::{
     AnswerForm, AnswerParser, Chat, ChatEnding, ParsedAnswer, Tool, ToolCall, ToolChoice,
+    json_with_integers, without_marks,
 };
 use super::text::{ChatTemplate, RenderedChat, RunDate, TextError, Tokenizer};
 

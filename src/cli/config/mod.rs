@@ -35,8 +35,9 @@ use crate::cli::judge::Judge;
 use crate::cli::terminal::clock::now;
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{EngineConfig, Engines};
+use crate::engine::input_processor::json_with_integers;
 use crate::engine::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
-use crate::engine::text::{RunDate, json_with_integers};
+use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;

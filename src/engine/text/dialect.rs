@@ -128,9 +128,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
             return Ok(&rest[end.len()..]);
         }
         num_steps += usize::from(is_step(out, rest));
-        if num_steps > MAX_STEPS {
-            return Err(format!("an expression with more than {MAX_STEPS} steps"));
-        }
+        check_size(num_steps, num_operators)?;
         match c {
             '\'' | '"' => {
                 rest = string(rest, c, out)?;
@@ -142,12 +140,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
             }
             '=' | '!' | '<' | '>' | 'i' | 'n' if is_comparison(out, rest) => {
                 let is_loop = c == 'i' && open.is_empty() && std::mem::take(&mut are_targets);
-                if !is_loop && ends_constant(out) {
-                    out.truncate(out.trim_end().len());
-                    out.push_str(&format!("|{MADE} "));
-                }
-                let len = rest.len() - rest.trim_start_matches(['=', '!', '<', '>']).len();
-                rest = copy(rest, Some(len.max(1)), out);
+                rest = comparison(rest, is_loop, out);
                 continue;
             }
             '(' | '[' | '{' => open.push((out.len(), Vec::new())),
@@ -163,9 +156,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
                     && c == ']'
                     && !colons.is_empty()
                 {
-                    let call = slice_call(&out[at..], at, &colons);
-                    out.truncate(at);
-                    out.push_str(&call);
+                    slice_call(at, &colons, out);
                     rest = &rest[1..];
                     continue;
                 }
@@ -173,6 +164,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
             // minijinja has no sign `+`: it is that of the negated.
             '+' if is_sign(out) && !(open.is_empty() && rest[1..].starts_with(end)) => {
                 out.push_str("- -");
+                num_steps += 1;
                 rest = &rest[1..];
                 continue;
             }
@@ -180,8 +172,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
                 // `**` and `//` are one operator each.
                 let len = 1 + usize::from(matches!(c, '*' | '/') && rest[1..].starts_with(c));
                 if ends_operand(out) && !(open.is_empty() && rest[1..].starts_with(end)) {
-                    out.truncate(out.trim_end().len());
-                    out.push_str(&format!("|{MADE} "));
+                    make(out);
                     num_operators += 1;
                 }
                 rest = copy(rest, Some(len), out);
@@ -190,12 +181,33 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
             'a' | 'o' => num_operators += usize::from(is_junction(out, rest)),
             _ => {}
         }
-        if num_operators > MAX_OPERATORS {
-            return Err(format!("an expression with more than {MAX_OPERATORS} operators"));
-        }
         rest = copy(rest, Some(c.len_utf8()), out);
     }
     Ok(rest)
+}
+
+/// Refuses expressions that compile too slowly, or too deep into the stack.
+fn check_size(num_steps: usize, num_operators: usize) -> Result<(), String> {
+    match (num_steps > MAX_STEPS, num_operators > MAX_OPERATORS) {
+        (true, _) => Err(format!("an expression with more than {MAX_STEPS} steps")),
+        (_, true) => Err(format!("an expression with more than {MAX_OPERATORS} operators")),
+        _ => Ok(()),
+    }
+}
+
+/// Passes the operand before an operator through the filter that counts it.
+fn make(out: &mut String) {
+    out.truncate(out.trim_end().len());
+    out.push_str(&format!("|{MADE} "));
+}
+
+/// Copies an operator that compares, or the first character of its word.
+fn comparison<'a>(rest: &'a str, is_loop: bool, out: &mut String) -> &'a str {
+    if !is_loop && ends_constant(out) {
+        make(out);
+    }
+    let len = rest.len() - rest.trim_start_matches(['=', '!', '<', '>']).len();
+    copy(rest, Some(len.max(1)), out)
 }
 
 /// Whether something comes next that makes the tree of an expression deeper.
@@ -314,8 +326,9 @@ fn is_sign(text: &str) -> bool {
     !is_exponent && !text.ends_with("{{") && !ends_operand(text)
 }
 
-/// `[a:b` with its colons to `.__slice__(a,b)`; what is left out is none.
-fn slice_call(slice: &str, at: usize, colons: &[usize]) -> String {
+/// `[a:b` at the end, with its colons, as `.__slice__(a,b)`; what is left out is none.
+fn slice_call(at: usize, colons: &[usize], out: &mut String) {
+    let slice = out.split_off(at);
     let mut parts = Vec::new();
     let mut start = 1;
     for colon in colons.iter().map(|colon| colon - at).chain([slice.len()]) {
@@ -323,7 +336,7 @@ fn slice_call(slice: &str, at: usize, colons: &[usize]) -> String {
         parts.push(if part.is_empty() { "none" } else { part });
         start = colon + 1;
     }
-    format!(".{SLICE_METHOD}({})", parts.join(","))
+    out.push_str(&format!(".{SLICE_METHOD}({})", parts.join(",")));
 }
 
 #[cfg(test)]
@@ -345,7 +358,7 @@ mod tests {
             ("{{ {'a': [1, 2]}['a'] }}", "{{ {'a': [1, 2]}['a'] }}"),
             ("{{ f({'a': {'b': 1}}) }}x[:]", "{{ f({'a': {'b': 1}}) }}x[:]"),
             ("{{ '%s' % 'a}}' ~ x }}", "{{ '%s'|__made__ % 'a}}'|__made__ ~ x }}"),
-            ("{{ '\\\\U0001F600\\x27' }}", "{{ '\u{1f600}\\\\'' }}"),
+            ("{{ '\\U0001F600\\\\\\x27' }}", "{{ '\u{1f600}\\\\\\'' }}"),
             ("{{ 1 == true and x not in [1] }}", "{{ 1|__made__ == true and x not in [1] }}"),
             ("{% for x in y %}{% if 'a' in x %}", "{% for x in y %}{% if 'a'|__made__ in x %}"),
             ("{% for (a, b) in 'x' in y %}", "{% for (a, b) in 'x'|__made__ in y %}"),

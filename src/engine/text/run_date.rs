@@ -1,5 +1,5 @@
-//! `RunDate`: the date that `strftime_now` of chat templates sees, fixed for a whole run so that the
-//! same input gives the same prompts tomorrow.
+//! `RunDate`: the date that `strftime_now` of chat templates sees, fixed for a whole run: the same
+//! input gives the same prompts tomorrow.
 
 mod strftime;
 

@@ -6,8 +6,7 @@ use super::tools::RowTools;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::AnswerForm;
-use crate::engine::input_processor::{Chat, ChatEnding};
-use crate::engine::text::json_with_integers;
+use crate::engine::input_processor::{Chat, ChatEnding, json_with_integers};
 
 /// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::tool_history;
 use crate::cli::input::row_error::{RowError, code};
-use crate::engine::text::{json_with_integers, without_marks};
+use crate::engine::input_processor::{json_with_integers, without_marks};
 
 /// What each speaker of ShareGPT is in a chat.
 const SHARE_GPT_ROLES: &[(&str, &str)] = &[

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::engine::text::json_with_integers;
+use crate::engine::input_processor::json_with_integers;
 
 const CALLS: &str = "tool_calls";
 

@@ -15,10 +15,11 @@ pub(in crate::engine::text) fn unsupported(feature: &str) -> Error {
     refused(format!("{feature} is not supported in chat templates"))
 }
 
+/// Arguments by name.
+pub(in crate::engine::text) type Named = Vec<(String, Value)>;
+
 /// The arguments by place, and those by name.
-pub(in crate::engine::text) fn split(
-    args: &[Value],
-) -> Result<(&[Value], Vec<(String, Value)>), Error> {
+pub(in crate::engine::text) fn split(args: &[Value]) -> Result<(&[Value], Named), Error> {
     let Some((last, places)) = args.split_last().filter(|(last, _)| last.is_kwargs()) else {
         return Ok((args, Vec::new()));
     };
