@@ -113,30 +113,6 @@ fn end_of_raw(text: &str) -> Option<usize> {
     text.match_indices("{%").map(|(at, _)| at).find(is_end)
 }
 
-/// Puts a call in the place of an open bracket that holds a slice. `bracket`: where it is in `out`,
-/// and where its colons are; without colons it is none.
-fn ends_slice((at, colons): (usize, Vec<usize>), out: &mut String) -> bool {
-    if colons.is_empty() {
-        return false;
-    }
-    let call = slice_call(&out[at..], at, &colons);
-    out.truncate(at);
-    out.push_str(&call);
-    true
-}
-
-/// Copies an operator of arithmetic, and marks the operand before it. `ends_tag`: it is a part of
-/// the tag's end. Returns the rest.
-fn operator<'a>(rest: &'a str, c: char, ends_tag: bool, out: &mut String) -> &'a str {
-    // `**` and `//` are one operator each.
-    let len = 1 + usize::from(matches!(c, '*' | '/') && rest[1..].starts_with(c));
-    if !ends_tag && ends_operand(out) {
-        out.truncate(out.trim_end().len());
-        out.push_str(&format!("|{MADE} "));
-    }
-    copy(rest, Some(len), out)
-}
-
 /// Copies an expression and the `end` that closes its tag, slices translated. Returns the rest.
 fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str, String> {
     let mut num_operators = 0;
@@ -152,9 +128,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
             return Ok(&rest[end.len()..]);
         }
         num_steps += usize::from(is_step(out, rest));
-        if num_steps > MAX_STEPS {
-            return Err(format!("an expression with more than {MAX_STEPS} steps"));
-        }
+        check_size(num_steps, num_operators)?;
         match c {
             '\'' | '"' => {
                 rest = string(rest, c, out)?;
@@ -166,12 +140,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
             }
             '=' | '!' | '<' | '>' | 'i' | 'n' if is_comparison(out, rest) => {
                 let is_loop = c == 'i' && open.is_empty() && std::mem::take(&mut are_targets);
-                if !is_loop && ends_constant(out) {
-                    out.truncate(out.trim_end().len());
-                    out.push_str(&format!("|{MADE} "));
-                }
-                let len = rest.len() - rest.trim_start_matches(['=', '!', '<', '>']).len();
-                rest = copy(rest, Some(len.max(1)), out);
+                rest = comparison(rest, is_loop, out);
                 continue;
             }
             '(' | '[' | '{' => open.push((out.len(), Vec::new())),
@@ -183,9 +152,11 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
                 }
             }
             ')' | ']' | '}' => {
-                let is_slice =
-                    open.pop().is_some_and(|bracket| c == ']' && ends_slice(bracket, out));
-                if is_slice {
+                if let Some((at, colons)) = open.pop()
+                    && c == ']'
+                    && !colons.is_empty()
+                {
+                    slice_call(at, &colons, out);
                     rest = &rest[1..];
                     continue;
                 }
@@ -193,24 +164,50 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
             // minijinja has no sign `+`: it is that of the negated.
             '+' if is_sign(out) && !(open.is_empty() && rest[1..].starts_with(end)) => {
                 out.push_str("- -");
+                num_steps += 1;
                 rest = &rest[1..];
                 continue;
             }
             '~' | '+' | '-' | '*' | '/' | '%' => {
-                let ends_tag = open.is_empty() && rest[1..].starts_with(end);
-                num_operators += usize::from(!ends_tag && ends_operand(out));
-                rest = operator(rest, c, ends_tag, out);
+                // `**` and `//` are one operator each.
+                let len = 1 + usize::from(matches!(c, '*' | '/') && rest[1..].starts_with(c));
+                if ends_operand(out) && !(open.is_empty() && rest[1..].starts_with(end)) {
+                    make(out);
+                    num_operators += 1;
+                }
+                rest = copy(rest, Some(len), out);
                 continue;
             }
             'a' | 'o' => num_operators += usize::from(is_junction(out, rest)),
             _ => {}
         }
-        if num_operators > MAX_OPERATORS {
-            return Err(format!("an expression with more than {MAX_OPERATORS} operators"));
-        }
         rest = copy(rest, Some(c.len_utf8()), out);
     }
     Ok(rest)
+}
+
+/// Refuses expressions that compile too slowly, or too deep into the stack.
+fn check_size(num_steps: usize, num_operators: usize) -> Result<(), String> {
+    match (num_steps > MAX_STEPS, num_operators > MAX_OPERATORS) {
+        (true, _) => Err(format!("an expression with more than {MAX_STEPS} steps")),
+        (_, true) => Err(format!("an expression with more than {MAX_OPERATORS} operators")),
+        _ => Ok(()),
+    }
+}
+
+/// Passes the operand before an operator through the filter that counts it.
+fn make(out: &mut String) {
+    out.truncate(out.trim_end().len());
+    out.push_str(&format!("|{MADE} "));
+}
+
+/// Copies an operator that compares, or the first character of its word.
+fn comparison<'a>(rest: &'a str, is_loop: bool, out: &mut String) -> &'a str {
+    if !is_loop && ends_constant(out) {
+        make(out);
+    }
+    let len = rest.len() - rest.trim_start_matches(['=', '!', '<', '>']).len();
+    copy(rest, Some(len.max(1)), out)
 }
 
 /// Whether something comes next that makes the tree of an expression deeper.
@@ -329,8 +326,9 @@ fn is_sign(text: &str) -> bool {
     !is_exponent && !text.ends_with("{{") && !ends_operand(text)
 }
 
-/// `[a:b` with its colons to `.__slice__(a,b)`; what is left out is none.
-fn slice_call(slice: &str, at: usize, colons: &[usize]) -> String {
+/// `[a:b` at the end, with its colons, as `.__slice__(a,b)`; what is left out is none.
+fn slice_call(at: usize, colons: &[usize], out: &mut String) {
+    let slice = out.split_off(at);
     let mut parts = Vec::new();
     let mut start = 1;
     for colon in colons.iter().map(|colon| colon - at).chain([slice.len()]) {
@@ -338,7 +336,7 @@ fn slice_call(slice: &str, at: usize, colons: &[usize]) -> String {
         parts.push(if part.is_empty() { "none" } else { part });
         start = colon + 1;
     }
-    format!(".{SLICE_METHOD}({})", parts.join(","))
+    out.push_str(&format!(".{SLICE_METHOD}({})", parts.join(",")));
 }
 
 #[cfg(test)]
@@ -360,7 +358,7 @@ mod tests {
             ("{{ {'a': [1, 2]}['a'] }}", "{{ {'a': [1, 2]}['a'] }}"),
             ("{{ f({'a': {'b': 1}}) }}x[:]", "{{ f({'a': {'b': 1}}) }}x[:]"),
             ("{{ '%s' % 'a}}' ~ x }}", "{{ '%s'|__made__ % 'a}}'|__made__ ~ x }}"),
-            ("{{ '\\\\U0001F600\\x27' }}", "{{ '\u{1f600}\\\\'' }}"),
+            ("{{ '\\U0001F600\\\\\\x27' }}", "{{ '\u{1f600}\\\\\\'' }}"),
             ("{{ 1 == true and x not in [1] }}", "{{ 1|__made__ == true and x not in [1] }}"),
             ("{% for x in y %}{% if 'a' in x %}", "{% for x in y %}{% if 'a'|__made__ in x %}"),
             ("{% for (a, b) in 'x' in y %}", "{% for (a, b) in 'x'|__made__ in y %}"),

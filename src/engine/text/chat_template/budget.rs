@@ -84,7 +84,7 @@ impl Budget {
     /// The weight of a value. What it takes to learn it is counted.
     pub(super) fn weigh(&self, value: &Value) -> Result<usize, Error> {
         if !is_container(value) {
-            return Ok(ITEM_BYTES + value.as_str().map_or(0, str::len));
+            return Ok(weight::own_bytes(value));
         }
         let (weight, read) = weight::weigh(value, self.limit())?;
         self.charge(read)?;

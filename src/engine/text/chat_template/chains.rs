@@ -30,9 +30,8 @@ impl Chains {
             let mut generator = CodeGenerator::new("chain", source);
             generator.compile_stmt(&tree);
             let (instructions, _) = generator.finish();
-            let all = (0..).map_while(|index| instructions.get(index));
-            let mut found = all.filter(|one| matches!(one, Instruction::CompareAndPreserve(_)));
-            Ok(found.next().cloned())
+            let mut all = (0..).map_while(|index| instructions.get(index));
+            Ok(all.find(|one| matches!(one, Instruction::CompareAndPreserve(_))).cloned())
         };
         let found: Result<Vec<_>, Error> = SOURCES.into_iter().map(of).collect();
         Ok(Self(found?.into_iter().flatten().collect()))

@@ -17,13 +17,10 @@ use super::super::python::{Pieces, arguments, html, number};
 use super::super::{python, python_methods};
 use super::budget::{Budget, check_items, check_text, num_items, too_much};
 use super::sequences::Sequence;
-use super::weight::{ITEM_BYTES, is_container, is_weighed};
+use super::weight::{ITEM_BYTES, LARGE_BYTES, is_container, is_weighed};
 
 /// Widest column, highest precision, largest batch that a template may ask for.
 const MAX_WIDTH: usize = 1 << 16;
-
-/// What an operation counts whose integers may have thousands of digits.
-const LARGE_BYTES: usize = 4096;
 
 /// Names of filters that instructions call. A template may call them too, and gains nothing.
 pub(super) const COUNTED: &str = "__counted__";
@@ -356,14 +353,19 @@ pub(in crate::engine::text) fn filtered(
     filter: fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>,
     args: Vec<Value>,
 ) -> Result<Value, Error> {
-    let num_large = args.iter().filter(|arg| number::is_large(arg)).count();
-    budget.charge(args.len() * ITEM_BYTES + num_large * LARGE_BYTES)?;
+    charge_arguments(budget, &args)?;
     if args.is_empty() {
         return Err(too_much("a filter without a value"));
     }
     charge_filter(budget, name, &args)?;
     check_call(budget, name, &args)?;
     made_items(budget, filter(state, &args)?)
+}
+
+/// Counts the arguments of a call without what they hold.
+fn charge_arguments(budget: &Budget, args: &[Value]) -> Result<(), Error> {
+    let num_large = args.iter().filter(|arg| number::is_large(arg)).count();
+    budget.charge(args.len() * ITEM_BYTES + num_large * LARGE_BYTES)
 }
 
 /// Counts a value that was made; the items of what is no list too.
@@ -409,7 +411,7 @@ pub(super) fn called(
 ) -> Result<Value, Error> {
     let all: Vec<Value> = [value].into_iter().chain(args).cloned().collect();
     check_call(budget, method, &all)?;
-    budget.charge(args.len() * ITEM_BYTES)?;
+    charge_arguments(budget, &all)?;
     match (value.kind(), method) {
         (ValueKind::Map, "copy") => {}
         (ValueKind::Map, "get") => {

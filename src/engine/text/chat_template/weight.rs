@@ -6,11 +6,16 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, Value};
 
+use super::super::python::number;
 use super::budget::too_much;
 use super::sequences::Sequence;
 
 /// Bytes of an entry of a list, roughly; any value weighs as much.
 pub(super) const ITEM_BYTES: usize = 32;
+
+/// What an integer of more than 128 bits counts, and an operation with it: it may have thousands of
+/// digits.
+pub(super) const LARGE_BYTES: usize = 16 << 10;
 
 /// Heaviest value that a template may make.
 pub(super) const MAX_WEIGHT: usize = 64 << 20;
@@ -97,6 +102,15 @@ pub(super) fn weigh_for_namespace(value: &Value, limit: usize) -> Result<usize, 
     Ok(reading.read)
 }
 
+/// Bytes of a value without what it holds.
+pub(super) fn own_bytes(value: &Value) -> usize {
+    match value.as_str() {
+        Some(text) => ITEM_BYTES + text.len(),
+        None if number::is_large(value) => LARGE_BYTES,
+        None => ITEM_BYTES,
+    }
+}
+
 /// Whether a value holds others.
 pub(super) fn is_container(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map)
@@ -131,8 +145,7 @@ impl Reading {
         if let Some(sequence) = value.downcast_object_ref::<Sequence>() {
             return self.value(sequence.list(), depth, in_namespace);
         }
-        let len = value.as_str().map_or(ITEM_BYTES, |text| ITEM_BYTES + text.len());
-        self.count(len, ITEM_BYTES)?;
+        self.count(own_bytes(value), ITEM_BYTES)?;
         if !is_container(value) {
             return Ok(0);
         }

@@ -7,6 +7,9 @@ use crate::engine::text::python::arguments::{as_int, bind, given, int, refused, 
 use crate::engine::text::python::number::{self, Number, parse_float, parse_int};
 use crate::engine::text::python::{operators, type_name};
 
+/// Most digits that a template may round to; a float has 323 at most.
+const MAX_ROUNDED: u64 = 400;
+
 fn undefined(value: &Value) -> Result<(), Error> {
     match value.is_undefined() {
         true => Err(refused("an undefined value is used")),
@@ -66,7 +69,7 @@ pub(super) fn round(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Erro
     let value = value.unwrap_or_default();
     let method = method.as_ref().map_or(Ok("common"), text)?;
     let digits = int(&precision, 0)?;
-    if digits.unsigned_abs() > 4300 {
+    if digits.unsigned_abs() > MAX_ROUNDED {
         return Err(refused("the chat template rounds to too many digits"));
     }
     let number = Number::of(&value)

@@ -5,7 +5,7 @@ use minijinja::{Error, Value};
 
 use super::arguments::{refused, split};
 use super::spec::{Spec, converted};
-use super::{Pieces, html};
+use super::{Formatted, Pieces, html};
 
 /// Deepest nesting of fields in the format of a field, as in Python.
 const MAX_DEPTH: usize = 2;
@@ -17,6 +17,7 @@ struct Fields<'a> {
     next: Option<usize>,
     has_numbers: bool,
     escapes: bool,
+    formatted: Formatted,
 }
 
 enum Lookup {
@@ -38,7 +39,9 @@ pub(in crate::engine::text) fn format_map(text: &Value, map: &Value) -> Result<V
 
 fn formatted(text: &Value, places: &[Value], named: Lookup) -> Result<Value, Error> {
     let escapes = text.is_safe();
-    let mut fields = Fields { places, named, next: Some(0), has_numbers: false, escapes };
+    let formatted = Formatted::default();
+    let mut fields =
+        Fields { places, named, next: Some(0), has_numbers: false, escapes, formatted };
     let made = fields.write(text.as_str().unwrap_or_default(), MAX_DEPTH)?;
     Ok(if escapes { Value::from_safe_string(made) } else { Value::from(made) })
 }
@@ -83,7 +86,9 @@ impl Fields<'_> {
         };
         let mut value = self.value(name)?;
         if let Some(conversion) = conversion {
-            value = Value::from(converted(&value, conversion)?);
+            let text = converted(&value, conversion)?;
+            self.formatted.count(&text)?;
+            value = Value::from(text);
         }
         let spec = match spec.contains(['{', '}']) {
             true if depth == 0 => return Err(refused("max string recursion exceeded")),

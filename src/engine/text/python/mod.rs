@@ -118,6 +118,24 @@ impl Pieces {
     }
 }
 
+/// Texts that one format may make of its values, those included of which it shows a part only.
+const MAX_FORMATTED: usize = 64 << 20;
+
+/// What a format has made so far.
+#[derive(Default)]
+struct Formatted(usize);
+
+impl Formatted {
+    /// Counts a text that was made.
+    fn count(&mut self, text: &str) -> Result<(), Error> {
+        self.0 += text.len();
+        match self.0 > MAX_FORMATTED {
+            true => Err(refused("the chat template formats more than 64 MiB of texts")),
+            false => Ok(()),
+        }
+    }
+}
+
 /// What `write!` makes of a value, if it is not too much.
 fn written(what: std::fmt::Arguments<'_>) -> Result<String, Error> {
     let mut text = BoundedText::default();

@@ -92,6 +92,11 @@ pub(in crate::engine::text) fn integer(value: &Value) -> Option<BigInt> {
     }
 }
 
+/// An integer of 64 bits, which most are; not True or False.
+pub(in crate::engine::text) fn small(value: &Value) -> Option<i64> {
+    if value.is_integer() { value.as_i64() } else { None }
+}
+
 /// Whether a value is an integer that minijinja has no room for.
 pub(in crate::engine::text) fn is_large(value: &Value) -> bool {
     value.downcast_object_ref::<Large>().is_some()
@@ -145,6 +150,10 @@ pub(in crate::engine::text) fn truncated(float: f64) -> Option<BigInt> {
 fn compare(int: &BigInt, float: f64) -> Option<Ordering> {
     if float.is_nan() {
         return None;
+    }
+    if int.bits() <= 53 {
+        // Exact as a float.
+        return to_float(int).ok()?.partial_cmp(&float);
     }
     let Some(whole) = truncated(float) else {
         return Some(if float > 0.0 { Ordering::Less } else { Ordering::Greater });

@@ -10,6 +10,9 @@ use super::arguments::refused;
 use super::number::{self, Number};
 use super::{escaped, is_tuple, percent, type_name};
 
+/// An operator that compares.
+pub(in crate::engine::text) type Comparison = fn(&Value, &Value) -> Result<bool, Error>;
+
 /// An operator with two operands.
 pub(in crate::engine::text) type Operator = fn(&Value, &Value) -> Result<Value, Error>;
 
@@ -224,6 +227,9 @@ pub(in crate::engine::text) fn equal(a: &Value, b: &Value) -> bool {
     if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
         return a == b;
     }
+    if let (Some(a), Some(b)) = (number::small(a), number::small(b)) {
+        return a == b;
+    }
     if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
         return a.order(&b) == Some(Ordering::Equal);
     }
@@ -254,6 +260,9 @@ pub(in crate::engine::text) fn equal(a: &Value, b: &Value) -> bool {
 pub(in crate::engine::text) fn order(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
     if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
         return Ok(Some(a.cmp(b)));
+    }
+    if let (Some(a), Some(b)) = (number::small(a), number::small(b)) {
+        return Ok(Some(a.cmp(&b)));
     }
     if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
         return Ok(a.order(&b));

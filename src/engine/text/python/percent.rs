@@ -9,7 +9,7 @@ use minijinja::{Error, Value};
 use super::arguments::{as_int, refused};
 use super::number::{self, Number};
 use super::spec::{Spec, check_width, converted};
-use super::{Pieces, html, type_name};
+use super::{Formatted, Pieces, html, type_name};
 
 /// What is formatted.
 struct Values<'a> {
@@ -19,6 +19,7 @@ struct Values<'a> {
     next: usize,
     /// By name, which leaves what is not used alone.
     by_name: bool,
+    formatted: Formatted,
 }
 
 impl Values<'_> {
@@ -49,7 +50,7 @@ pub(in crate::engine::text) fn format(format: &Value, values: &Value) -> Result<
     };
     // Whatever has items counts as a mapping, a list included.
     let by_name = !values.is_tuple() && matches!(values.kind(), Map | Seq | Iterable | Undefined);
-    let mut values = Values { values, items, next: 0, by_name };
+    let mut values = Values { values, items, next: 0, by_name, formatted: Formatted::default() };
     let mut out = Pieces::default();
     let text = format.as_str().unwrap_or_default();
     let mut chars = text.chars().peekable();
@@ -120,7 +121,7 @@ fn field(
     if spec.align.is_some() {
         spec.zero = false;
     }
-    convert(kind, &value, spec, escapes)
+    convert(kind, &value, spec, (escapes, &mut values.formatted))
 }
 
 /// A width or a precision; `*` takes it from the values.
@@ -139,7 +140,12 @@ fn size(chars: &mut Peekable<Chars<'_>>, values: &mut Values<'_>) -> Result<i64,
     Ok(size as i64)
 }
 
-fn convert(kind: char, value: &Value, mut spec: Spec, escapes: bool) -> Result<String, Error> {
+fn convert(
+    kind: char,
+    value: &Value,
+    mut spec: Spec,
+    (escapes, formatted): (bool, &mut Formatted),
+) -> Result<String, Error> {
     let wrong = |wanted: &str| {
         let found = type_name(value);
         refused(format!("%{kind} format: {wanted} is required, not {found}"))
@@ -152,6 +158,7 @@ fn convert(kind: char, value: &Value, mut spec: Spec, escapes: bool) -> Result<S
     match kind {
         's' | 'r' | 'a' => {
             let mut made = converted(value, kind)?;
+            formatted.count(&made)?;
             if escapes && !(kind == 's' && value.is_safe()) {
                 made = html::escape(&made);
             }

@@ -125,7 +125,7 @@ fn large_integers_reach_the_template_with_all_digits() {
     let large = "115792089237316195423570985008687907853269984665640564039457584007913129639935";
     let row = format!(
         r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","content":"",
-            "tool_calls":[{{"type":"function","function":{{"name":"f","arguments":"{{\\"a\\":-{large}}}"}}}}]}},
+            "tool_calls":[{{"type":"function","function":{{"name":"f","arguments":"{{\"a\":-{large}}}"}}}}]}},
             {{"role":"tool","content":"y"}}],
         "tools":[{{"type":"function","function":{{"name":"f","parameters":
             {{"type":"object","properties":{{"wei":{{"type":"integer","maximum":{large}}}}}}}}}}}],
