@@ -281,9 +281,6 @@ pub(in crate::engine::text) fn order(a: &Value, b: &Value) -> Result<Option<Orde
     Ok(Some(a.len().cmp(&b.len())))
 }
 
-/// A comparison of two values.
-type Comparison = fn(&Value, &Value) -> Result<bool, Error>;
-
 /// The six comparisons: `==`, `!=`, `<`, `<=`, `>`, `>=`.
 pub(in crate::engine::text) const COMPARISONS: [Comparison; 6] = [
     |a, b| Ok(equal(a, b)),
