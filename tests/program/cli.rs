@@ -447,8 +447,10 @@ fn quiet_twice_says_nothing_and_json_progress_is_json() {
     assert_exit(&twice, 0);
     assert_eq!(text(&twice.stderr), "");
     let json = finish(&mut demo(folder.path(), &["-qq", "--progress", "json"]), &prompts);
-    let last = rows(text(&json.stderr)).pop().expect("at least the last state");
-    assert_eq!((&last["event"], &last["rows_done"]), (&"progress".into(), &last["rows_total"]));
+    let events = rows(text(&json.stderr));
+    let [.., progress, result] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((&progress["event"], &result["event"]), (&"progress".into(), &"result".into()));
+    assert_eq!(progress["rows_done"], progress["rows_total"]);
 }
 
 #[test]

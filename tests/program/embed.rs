@@ -294,7 +294,6 @@ fn what_a_model_cannot_do_is_refused_by_name() {
         (&["--output-format", "full"], "--output-format full"),
         (&["--truncate-prompt-tokens", "0"], "at least 1"),
         (&["--model", "testdata/golden/opt350"], "another width than the model's"),
-        (&["--model", "org/name:a.gguf"], "GGUF files of models that make vectors"),
     ] {
         assert_refused(&embed("{\"text\":\"a\"}\n", flags), flags, what);
     }

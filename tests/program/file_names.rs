@@ -47,16 +47,14 @@ const JOBS: [Job; 7] = [
     },
     Job {
         command: "eval",
-        line: "-m m -i in.jsonl --scorer command --scorer-command sh@judge.sh --baseline \
-               then.jsonl --structured-outputs.grammar schema.json",
-        reads: &[
-            "in.jsonl",
-            "m/config.json",
-            "judge.sh",
-            "then.jsonl",
-            "then.jsonl.meta.json",
-            "schema.json",
-        ],
+        line: "-m m -i in.jsonl --scorer command --scorer-command sh@judge.sh",
+        reads: &["in.jsonl", "m/config.json", "judge.sh"],
+    },
+    Job {
+        command: "eval",
+        line: "-m m -i in.jsonl --scorer exact --baseline then.jsonl \
+               --structured-outputs.grammar schema.json",
+        reads: &["in.jsonl", "then.jsonl", "then.jsonl.meta.json", "schema.json"],
     },
     Job {
         command: "eval",

@@ -215,13 +215,9 @@ fn tables_made_to_break_a_reader() {
     assert_eq!(csv("prompt\n\0\n\"\0\n\"\n"), ["ok", "ok"]);
     assert_eq!(csv("prompt,prompt\na,b\n"), ["ok"]);
     assert_eq!(csv("prompt,x\n\"a\"b\"\"c\",\"\n\"\n"), ["ok"]);
-    let names: Vec<String> = (0..100_000).map(|column| format!("c{column}")).collect();
-    let wide = format!(
-        "{},prompt\n{}a\n{}\nb\n",
-        names.join(","),
-        ",".repeat(100_000),
-        ",".repeat(100_001)
-    );
+    let names: Vec<String> = (0..65_000).map(|column| format!("c{column}")).collect();
+    let wide =
+        format!("{},prompt\n{}a\n{}\nb\n", names.join(","), ",".repeat(65_000), ",".repeat(65_001));
     assert_eq!(csv(&wide), ["ok", "bad_csv", "bad_csv"]);
     let commas = format!("prompt\n{}\na\n", ",".repeat(1 << 20));
     let (rows, _) = parse(commas.as_bytes(), InputFormat::Csv).expect("not refused");

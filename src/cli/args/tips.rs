@@ -79,8 +79,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("task", NO_POOLING),
     ("runner", NO_POOLING),
     ("hf-token", "the token is taken from HF_TOKEN, or from the Hugging Face cache"),
-    ("hf-overrides", "edit a copy of the model's config.json instead"),
-    ("rope-scaling", "edit a copy of the model's config.json instead"),
+    ("rope-scaling", "it is --hf-overrides '{\"rope_scaling\": ...}' here"),
     ("max-logprobs", "there is no such limit; --logprobs -1 gives all"),
     (
         "swap-space",

@@ -119,7 +119,7 @@ impl PoolingSummary {
         let tokens = config.token_classes.as_ref().or(modules.logit_score.as_ref());
         let classifier = model::classifier(&hf_config, tokens)?;
         let spec = model::encoder_spec(&hf_config)?;
-        check_classes(classifier.as_ref(), &spec, &hf_config)?;
+        check_classes(classifier.as_ref(), &spec, (&hf_config, tokens.is_some()))?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
@@ -445,13 +445,15 @@ fn check_end(
     }
 }
 
-/// Refuses tokens as classes of a model that gives no numbers for tokens.
+/// Refuses tokens as classes of a model that gives no numbers for tokens. A class of classifiers
+/// has such a head where its config names the tokens, as it is edited for vLLM. `are_given`: the
+/// tokens are those of a flag or of a module.
 fn check_classes(
     classifier: Option<&Classifier>,
     spec: &EncoderSpec,
-    config: &HfConfig,
+    (config, are_given): (&HfConfig, bool),
 ) -> Result<(), EngineError> {
-    let writes = spec.words().is_some() && !model::is_classifier(config)?;
+    let writes = spec.words().is_some() && !(are_given && model::is_classifier(config)?);
     match classifier.map(|classifier| &classifier.head) {
         Some(ClassifierHead::Tokens(_)) if !writes => {
             let text = "--classifier-from-token: the model is no language model that writes texts";
