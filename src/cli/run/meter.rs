@@ -218,7 +218,7 @@ mod tests {
     fn a_bar_of_a_useful_width_comes_before_the_figures() {
         let meter = Meter { failed: 12, ..meter(1768, Some(3000), 31.0) };
         for (columns, text) in [
-            (40, " 58%|███▌  | 1768/3000 [<00:21, 12 failed]"),
+            (40, " 58%|██▎ | 1768/3000 [<00:21, 12 failed]"),
             (80, " 58%|████████▊      | 1768/3000 [00:31<00:21, 12 failed, 57.03 rows/s, out"),
             (120, " 58%|██████████"),
             (160, " 58%|██████████"),

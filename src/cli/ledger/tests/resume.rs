@@ -215,9 +215,8 @@ fn each_step_of_the_end_is_durable_before_the_next() {
     let ledger = split_run(&folder, &spy);
     finish(ledger).expect("a folder");
     let steps = [
-        // What kept the names of the journal and the side file free until they were looked at.
+        // What kept the journal's name free until it was looked at.
         "remove out.journal.part",
-        "remove out.meta.json.part",
         // The journal and its name, before a row.
         "sync out.journal",
         "sync folder of out.journal",
