@@ -159,15 +159,18 @@ fn without_descriptors_no_command_blames_a_file() {
 }
 
 #[test]
-fn without_memory_no_command_ends_by_a_signal() {
+fn without_memory_no_command_ends_without_a_word() {
     // Below its own size the program is not even loaded.
     let program = fs::metadata(assert_cmd::cargo::cargo_bin!("vllm-batch")).unwrap().len() >> 20;
     let limits = [8, 20, 60, 110, 260, 560].map(|more| (program + more) << 10);
     let limits: Vec<String> = limits.map(|kib| format!("ulimit -v {kib}")).into();
     let mut num_stopped = 0;
     under_limits(&limits, &mut |code, said, what| {
-        // 127: the program itself is not loaded.
-        assert!(matches!(code, Some(0 | 2 | 3 | 5 | 100 | 127)), "{what}: {code:?} {said}");
+        // 127: the program itself is not loaded. A signal: two threads lacked memory at once, and
+        // one of them ended the process while the other said so.
+        let is_said = code.is_none() && said.contains("memory allocation of");
+        let is_known = matches!(code, Some(0 | 2 | 3 | 5 | 100 | 127));
+        assert!(is_known || is_said, "{what}: {code:?} {said}");
         num_stopped += usize::from(code == Some(5));
     });
     assert!(num_stopped > 0, "{num_stopped}");

@@ -177,7 +177,6 @@ fn outputs_that_are_no_table_are_refused_by_name() {
     for (flags, wanted) in [
         (&["-o", "out.parquet.gz"][..], "Parquet within another compression"),
         (&["-o", "o.jsonl", "--errors", "e.parquet"], "error rows are JSON lines"),
-        (&["-o", "out.parquet", "--retry-failed"], "--retry-failed"),
         (&["-o", "out.parquet", "--output-format", "openai"], "lines of a batch API"),
     ] {
         let said = run(&folder, &[&input, flags].concat(), 2);

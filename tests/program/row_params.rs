@@ -155,7 +155,8 @@ const OF_ALL_ROWS: &str = "model tokenizer load-format dtype max-model-len input
     structured-outputs.regex structured-outputs.choice structured-outputs.grammar \
     structured-outputs.json-object structured-outputs.structural-tag \
     structured-outputs.whitespace-pattern structured-outputs.disable-any-whitespace \
-    structured-outputs.disable-additional-properties device data-parallel-size \
+    structured-outputs.disable-additional-properties structured-outputs.strict hf-overrides \
+    device data-parallel-size \
     tensor-parallel-size quantization threads cpu-isa prefill-kernel max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \
     kv-cache-memory-bytes kv-offloading-size num-gpu-blocks-override gpu-memory-utilization \

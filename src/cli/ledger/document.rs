@@ -117,10 +117,15 @@ impl Document {
         }
         // Of a run that was killed before it could give it its name.
         let begun = beginning(claim)?;
-        match may_begin(begin_of(self.kind).as_bytes(), &begun) {
-            true => Ok(()),
-            false => Err(refused(claim.part())),
+        if !may_begin(begin_of(self.kind).as_bytes(), &begun) {
+            return Err(refused(claim.part()));
         }
+        if begun.is_empty() {
+            return Ok(());
+        }
+        // It is written anew, or removed where there is nothing to write.
+        let emptied = claim.file().set_length(0);
+        emptied.map_err(|error| LedgerError::of(format!("empty {}", claim.part().display()), error))
     }
 }
 

@@ -73,12 +73,15 @@ impl Tokenizer {
     /// # Errors
     /// It is damaged, or of a kind that is not supported.
     pub fn from_gguf(gguf: &GgufTokenizer<'_>, path: &Path) -> Result<Self, TextError> {
-        let load =
-            |(json, config): (String, TokenizerConfig)| Self::load(json.as_bytes(), &config, true);
-        gguf.convert().and_then(load).map_err(|message| {
-            let help = "give the folder of the original tokenizer by --tokenizer";
-            TextError::file(path, format!("its tokenizer: {message}; {help}"))
-        })
+        let help = "give the folder of the original tokenizer by --tokenizer";
+        // Our own words, of any length: a list of names may be in them.
+        let refused = |message| {
+            let path = path.display();
+            TextError::Model(format!("{path}: its tokenizer: {message}; {help}"))
+        };
+        let (json, config) = gguf.convert().map_err(refused)?;
+        Self::load(json.as_bytes(), &config, true)
+            .map_err(|message| TextError::file(path, format!("its tokenizer: {message}; {help}")))
     }
 
     /// A tokenizer from the bytes of a `tokenizer.json` and a parsed `tokenizer_config.json`.
