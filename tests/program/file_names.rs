@@ -25,7 +25,7 @@ struct Job {
     reads: &'static [&'static str],
 }
 
-const JOBS: [Job; 7] = [
+const JOBS: [Job; 8] = [
     Job {
         command: "run",
         line: "-m m -i in.jsonl --structured-outputs.json schema.json --chat-template t.jinja \
