@@ -71,8 +71,8 @@ const COMPARING_TESTS: [&[&str]; 6] = [
 ];
 
 /// Filters that look at the first items of their arguments, or at none.
-const READ_LITTLE: [&str; 11] =
-    ["length", "count", "default", "d", "first", "attr", "abs", "int", "float", "round", "random"];
+const READ_LITTLE: [&str; 10] =
+    ["length", "count", "default", "d", "first", "abs", "int", "float", "round", "random"];
 
 /// Filters that look at the items of their arguments and not at what those hold, or leave that to
 /// other filters and tests.

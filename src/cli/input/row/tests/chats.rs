@@ -129,7 +129,7 @@ fn large_integers_reach_the_template_with_all_digits() {
             {{"role":"tool","content":"y"}}],
         "tools":[{{"type":"function","function":{{"name":"f","parameters":
             {{"type":"object","properties":{{"wei":{{"type":"integer","maximum":{large}}}}}}}}}}}],
-        "documents":[{{"id":{large}}}],"chat_template_kwargs":{{"n":{large}}}}}"#
+        "chat_template_kwargs":{{"n":{large},"documents":[{{"id":{large}}}]}}}}"#
     )
     .replace('\n', " ");
     let chat = made(&row, &RowOptions::default());
