@@ -180,26 +180,6 @@ fn length_before(text: &str, line: usize, column: usize) -> usize {
     lines.map(str::len).sum::<usize>() + column
 }
 
-/// Equal values, with numbers as machines have them.
-pub fn equal(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => {
-            let is_rounded = a.is_f64() || b.is_f64();
-            a == b || is_rounded && a.as_f64() == b.as_f64()
-        }
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
-        }
-        (Value::Object(a), Value::Object(b)) => {
-            let is_there = |(name, value): (&String, &Value)| {
-                b.get(name).is_some_and(|other| equal(value, other))
-            };
-            a.len() == b.len() && a.iter().all(is_there)
-        }
-        _ => a == b,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -253,7 +233,6 @@ mod tests {
         }
         let text = "{\"b\":[1.50,-2e3,\"x\\\"3\"],\"a\":null}";
         assert_eq!(exact(text).to_string(), text);
-        assert!(!super::equal(&json!(9007199254740993u64), &json!(9007199254740992u64)));
     }
 
     #[test]
