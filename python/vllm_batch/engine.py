@@ -87,7 +87,7 @@ class Engine:
     ) -> Iterator[Row]:
         """Answers rows. They are read on another thread, as far ahead as `max_pending` says.
 
-        `rows`: mappings as docs/CLI.md has them, or texts; or a frame of pandas or polars, or an
+        `rows`: mappings as docs/ROWS.md has them, or texts; or a frame of pandas or polars, or an
         Arrow table, whose records are the rows. A row without `id` gets its index. NaN is null.
         `ordered`: in the order of the rows; else each as soon as it has finished.
 

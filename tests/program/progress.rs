@@ -60,7 +60,7 @@ fn every_key_is_in_the_documents() {
     let flags = ["-i", "in.jsonl", "-o", "out.jsonl", "--progress", "json", "-q", "--max-tokens"];
     let ended = finish(run(path, &flags).args(["4", "--errors", "errors.jsonl"]));
     ended.assert_exit(3);
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CLI.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/JOBS.md");
     let page = fs::read_to_string(page).unwrap();
     let meta = fs::read_to_string(path.join("out.jsonl.meta.json")).unwrap();
     let mut found = Vec::new();

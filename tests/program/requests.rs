@@ -1,5 +1,5 @@
 //! Every field of every endpoint through the program: it is done, refused by name, or named as one
-//! that changes nothing. The tables are those of docs/CLI.md.
+//! that changes nothing. The tables are those of docs/REQUESTS.md.
 
 use std::collections::BTreeSet;
 use std::fs;

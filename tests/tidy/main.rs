@@ -2,6 +2,7 @@
 //! "Invariants"). A rule is a function from a source to its violations; each is shown to find one.
 
 mod code;
+mod documents;
 mod kernels;
 mod layers;
 mod lexer;
@@ -10,6 +11,7 @@ mod shape;
 mod source;
 mod tree;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -230,6 +232,17 @@ fn what_reliability_promises_is_tested() {
     let tests: Vec<_> = tracked_files().into_iter().filter(is_test).collect();
     let tests: Vec<_> = tests.iter().map(|path| (path.clone(), read(path))).collect();
     none(tree::named_tests_without_code(&read("docs/RELIABILITY.md"), &tests));
+}
+
+/// Every Markdown file of the repository, by path.
+fn all_documents() -> BTreeMap<String, String> {
+    let paths = tracked_files().into_iter().filter(|path| path.ends_with(".md"));
+    paths.map(|path| (path.clone(), read(&path))).collect()
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    none(documents::broken_links(&all_documents(), |path| root().join(path).exists()));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn page() -> String {
         }
     }
     page.section("SEE ALSO");
-    page.text("docs/CLI.md of the sources, with all fields of rows and all codes of error rows");
+    page.text("docs/CLI.md of the sources; docs/OUTPUT.md has the fields and error codes of rows");
     page.0
 }
 
