@@ -154,12 +154,11 @@ fn differences(path: &str, examples: &[Example]) -> Vec<String> {
     }
     let program = Path::new(env!("CARGO_BIN_EXE_vllm-batch"));
     link(program, &programs.path().join("vllm-batch"));
-    let search = std::env::var("PATH").unwrap_or_default();
-    let search = format!("{}:{search}", programs.path().display());
+    let search = format!("PATH='{}':$PATH", programs.path().display());
     let mut found = Vec::new();
     for example in examples {
         let mut command = Command::new("bash");
-        command.args(["-c", &example.command]).current_dir(folder.path()).env("PATH", &search);
+        command.args(["-c", &format!("{search}\n{}", example.command)]).current_dir(folder.path());
         command.env("CUDA_VISIBLE_DEVICES", "").env("HF_HUB_OFFLINE", "1");
         command.env_remove("GITHUB_ACTIONS").env_remove("FORCE_COLOR");
         let output = command.output().unwrap();
