@@ -18,7 +18,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const RUN_ELSEWHERE: [&str; 1] = ["docs/RETRIEVAL.md"];
 
 /// Most blocks of commands that are not run.
-const MAX_TEXT_BLOCKS: usize = 20;
+const MAX_TEXT_BLOCKS: usize = 14;
 
 /// A fenced block.
 struct Block {
