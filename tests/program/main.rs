@@ -10,6 +10,7 @@ mod completions;
 mod decoded;
 mod demo;
 mod diff;
+mod documents;
 mod embed;
 mod ended;
 mod eval;

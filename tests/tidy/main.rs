@@ -245,6 +245,50 @@ fn links_of_documents_lead_somewhere() {
     none(documents::broken_links(&all_documents(), |path| root().join(path).exists()));
 }
 
+/// The documents that users and contributors read.
+fn is_page(path: &str) -> bool {
+    ["AGENTS.md", "README.md"].contains(&path) || path.starts_with("docs/")
+}
+
+#[test]
+fn files_that_pages_name_are_there() {
+    let (documents, files) = (all_documents(), tracked_files());
+    let pages = documents.iter().filter(|(path, _)| is_page(path));
+    none(pages.flat_map(|(path, text)| documents::missing_files(path, text, &files)).collect());
+}
+
+#[test]
+fn functions_that_pages_of_the_code_name_are_there() {
+    let texts: Vec<String> = sources(ALL_CODE).into_iter().map(|source| source.text).collect();
+    let pages =
+        ["AGENTS", "docs/ARCHITECTURE", "docs/DECISIONS", "docs/ADD_A_MODEL", "docs/ADD_A_KERNEL"];
+    let pages = pages.map(|page| format!("{page}.md"));
+    let missing = |page: &String| documents::missing_functions(page, &read(page), &texts);
+    none(pages.iter().flat_map(missing).collect());
+}
+
+#[test]
+fn files_that_pages_show_whole_are_shown_as_they_are() {
+    let pages = all_documents();
+    let differing =
+        |(path, text): (&String, &String)| documents::differing_copies(path, text, read);
+    none(pages.iter().filter(|(path, _)| is_page(path)).flat_map(differing).collect());
+}
+
+/// The files that AGENTS.md says still match on `Device`.
+#[test]
+fn files_that_match_on_device_are_named() {
+    let agents = read("AGENTS.md");
+    let line = agents.lines().find(|line| line.contains("match on `Device`")).expect("the rule");
+    let named = |path: &str| line.split('`').any(|name| path.ends_with(&format!("/{name}")));
+    let found = sources(RUST).into_iter().filter(|source| {
+        let is_outside = !source.is_in(&["src/engine/device/", "src/engine/ops/"]);
+        let matches = ["Device::Cpu", "Device::Cuda"].iter().any(|v| source.text.contains(v));
+        is_outside && source.is_in(&["src/"]) && matches != named(&source.path)
+    });
+    none(found.map(|source| format!("{}: not as AGENTS.md says", source.path)).collect());
+}
+
 #[test]
 fn what_is_fuzzed_and_compared_is_what_is_shipped() {
     let [own, fuzzed, oracles] = tree::LOCK_FILES.map(read);
