@@ -112,7 +112,14 @@ impl RowFormat {
                 return refused("--output-format openai: the lines are JSON, not CSV");
             }
             (InputFormat::Csv | InputFormat::Tsv, _) if shape.headers.is_none() => {
-                return refused("CSV output needs CSV input: other rows have no fixed columns");
+                let error = CliError::new(
+                    Exit::Refused,
+                    "output",
+                    "CSV output needs CSV input: other rows have no fixed columns",
+                );
+                return Err(error.help(
+                    "name the output FILE.jsonl (-o); if the input is a table, give --format csv",
+                ));
             }
             (InputFormat::Csv | InputFormat::Tsv, _) => named,
             _ if lines == BatchLines::OpenAi => InputFormat::Jsonl,
@@ -120,11 +127,15 @@ impl RowFormat {
             (_, format) => format,
         };
         let out_field = config.output.field.clone();
-        Ok(match format.delimiter() {
+        // CSV is written as it was read. A TSV has tabs, whatever it is made of.
+        let delimiter = match (format, shape.format) {
+            (InputFormat::Csv, InputFormat::Csv) => shape.delimiter,
+            (format, _) => format.delimiter(),
+        };
+        Ok(match delimiter {
             Some(delimiter) => {
                 let sources = &config.input.sources;
-                let has_others = sources.formats().iter().any(|other| other.delimiter().is_none());
-                if has_others && sources.list().len() > 1 {
+                if !sources.are_tables() && sources.list().len() > 1 {
                     return refused("one CSV cannot hold the rows of tables and of other inputs");
                 }
                 let detail = config.output.detail;
@@ -344,9 +355,12 @@ fn is_same(asked: &Value, shown: Option<&Value>) -> bool {
 /// Why answers are no cells of a CSV, if they are none.
 fn has_no_columns(pooled: Option<&PooledForm>, likelihoods: Likelihoods) -> Option<&'static str> {
     match likelihoods {
-        Likelihoods::None => pooled
-            .filter(|form| !form.has_columns())
-            .map(|_| "vectors and scores are written as JSON lines, not as CSV"),
+        Likelihoods::None => pooled.filter(|form| !form.has_columns()).map(|form| match form {
+            PooledForm::Vectors => {
+                "vectors are written as JSON lines, FILE.npy or FILE.parquet, not as CSV"
+            }
+            _ => "scores are written as JSON lines or FILE.parquet, not as CSV",
+        }),
         Likelihoods::OfChoices | Likelihoods::OfTexts => {
             Some("--loglikelihood: answers are written as JSON lines, not as CSV")
         }
