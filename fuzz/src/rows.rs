@@ -53,7 +53,8 @@ pub fn run(
     see: &mut dyn FnMut(&Passthrough, &[u8]),
 ) -> Result<Counts, InputError> {
     let input = Box::new(Cursor::new(input.to_vec()));
-    let mut records = Records::open(input, layout.into(), MAX_LINE)?;
+    let layout: Layout = layout.into();
+    let mut records = Records::open(input, layout, MAX_LINE)?;
     let mut parser = RowParser::new(&mut records, options)?;
     let (mut rows, mut last_line) = (0, 0);
     for record in records.by_ref() {

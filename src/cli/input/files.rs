@@ -46,7 +46,8 @@ fn look_at(
     let input = open_one(source)?;
     if matches!(input, Opened::Parquet(_)) {
         // Its footer is read with its rows.
-        return Ok(source.is_of(InputFormat::Parquet));
+        source.is_of(InputFormat::Parquet);
+        return Ok(());
     }
     let refused = |error| CliError::from_input(error, &source.name);
     let records = records_of(input, source, names).map_err(refused)?;

@@ -126,46 +126,15 @@ impl RowFormat {
             (InputFormat::Jsonl, _) => InputFormat::Jsonl,
             (_, format) => format,
         };
-        let out_field = config.output.field.clone();
         // CSV is written as it was read. A TSV has tabs, whatever it is made of.
         let delimiter = match (format, shape.format) {
             (InputFormat::Csv, InputFormat::Csv) => shape.delimiter,
             (format, _) => format.delimiter(),
         };
-        Ok(match delimiter {
-            Some(delimiter) => {
-                let sources = &config.input.sources;
-                if !sources.are_tables() && sources.list().len() > 1 {
-                    return refused("one CSV cannot hold the rows of tables and of other inputs");
-                }
-                let detail = config.output.detail;
-                let is_simple = detail == Detail::Simple;
-                let crlf = shape.crlf;
-                let csv = CsvFormat { delimiter, crlf, out_field, is_simple, parser, pooled };
-                if detail == Detail::Full {
-                    return refused("--output-format full: CSV has room for the text only");
-                }
-                if config
-                    .engine
-                    .model
-                    .reasoning_parser
-                    .as_deref()
-                    .is_some_and(|name| name != "none")
-                    && !is_simple
-                {
-                    return refused("--reasoning-parser: CSV has no room for the thinking");
-                }
-                let typed = config.row_params(SamplingParams::default());
-                if let Some(name) = csv.has_no_room_for(&typed) {
-                    let flag = name.replace('_', "-");
-                    return refused(&format!(
-                        "--{flag}: CSV has room for the text of one completion only"
-                    ));
-                }
-                RowFormat::Csv(csv)
-            }
-            None => RowFormat::Json(json()),
-        })
+        match delimiter {
+            Some(delimiter) => csv_format(config, delimiter, shape.crlf).map(RowFormat::Csv),
+            None => Ok(RowFormat::Json(json())),
+        }
     }
 
     /// Refuses parameters of a row that ask for what the output has no room for.
@@ -350,6 +319,36 @@ fn is_same(asked: &Value, shown: Option<&Value>) -> bool {
         }
         (asked, shown) => Some(asked) == shown,
     }
+}
+
+/// How the rows of a run are written as CSV.
+fn csv_format(config: &RunConfig, delimiter: u8, crlf: bool) -> Result<CsvFormat, CliError> {
+    let sources = &config.input.sources;
+    if !sources.are_tables() && sources.list().len() > 1 {
+        return refused("one CSV cannot hold the rows of tables and of other inputs");
+    }
+    let detail = config.output.detail;
+    let csv = CsvFormat {
+        delimiter,
+        crlf,
+        out_field: config.output.field.clone(),
+        is_simple: detail == Detail::Simple,
+        parser: AnswerParser::default(),
+        pooled: PooledForm::of(config.input.rows.task),
+    };
+    if detail == Detail::Full {
+        return refused("--output-format full: CSV has room for the text only");
+    }
+    let reasoning_parser = config.engine.model.reasoning_parser.as_deref();
+    if reasoning_parser.is_some_and(|name| name != "none") && !csv.is_simple {
+        return refused("--reasoning-parser: CSV has no room for the thinking");
+    }
+    let typed = config.row_params(SamplingParams::default());
+    if let Some(name) = csv.has_no_room_for(&typed) {
+        let flag = name.replace('_', "-");
+        return refused(&format!("--{flag}: CSV has room for the text of one completion only"));
+    }
+    Ok(csv)
 }
 
 /// Why answers are no cells of a CSV, if they are none.

@@ -17,10 +17,10 @@ use super::{Body, InputError, InputFormat, Records, foreign, sniff};
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
 
-/// No first line is looked at further than this.
-const MAX_FIRST_LINE: usize = 64 << 10;
+/// No header is looked for further than this.
+const MAX_HEADER: usize = 64 << 10;
 
-/// How much of a file is looked at for bytes of another encoding.
+/// How much of a file is looked at for bytes of another encoding, and no first line further.
 pub(super) const FIRST_PART: usize = 1 << 20;
 
 /// Lines of JSON that must be in another encoding before the file is: one may be damaged.
@@ -30,6 +30,7 @@ const LINES_OF_JSON: usize = 2;
 struct Beginning {
     head: Vec<u8>,
     rest: Box<dyn Read + Send>,
+    piece: Vec<u8>,
 }
 
 /// An input that cannot be read further.
@@ -43,7 +44,7 @@ impl Read for Broken {
 
 impl Beginning {
     fn new(rest: Box<dyn Read + Send>) -> Self {
-        Self { head: Vec::new(), rest }
+        Self { head: Vec::new(), rest, piece: vec![0; PIECE] }
     }
 
     fn into_reader(self) -> Box<dyn Read + Send> {
@@ -52,22 +53,22 @@ impl Beginning {
 
     /// Reads what is there; false at the end.
     fn read_more(&mut self) -> io::Result<bool> {
-        let length = self.head.len();
-        self.head.resize(length + PIECE, 0);
-        let count = loop {
-            match self.rest.read(&mut self.head[length..]) {
+        loop {
+            match self.rest.read(&mut self.piece) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                count => break count,
+                Err(error) => return Err(error),
+                Ok(count) => {
+                    self.head.extend_from_slice(&self.piece[..count]);
+                    return Ok(count > 0);
+                }
             }
-        };
-        self.head.truncate(length + *count.as_ref().unwrap_or(&0));
-        count.map(|count| count > 0)
+        }
     }
 
     /// Reads until there are four bytes and one that is not blank.
     fn fill_magic(&mut self) -> io::Result<()> {
         let is_enough = |head: &[u8]| {
-            head.len() >= 4 && (sniff::first_byte(head).is_some() || head.len() >= MAX_FIRST_LINE)
+            head.len() >= 4 && (sniff::first_byte(head).is_some() || head.len() >= MAX_HEADER)
         };
         while !is_enough(&self.head) && self.read_more()? {}
         Ok(())
@@ -83,7 +84,7 @@ impl Beginning {
                 has_text |= !byte.is_ascii_whitespace();
             }
             scanned = self.head.len();
-            if scanned >= reach && (has_line || scanned >= MAX_FIRST_LINE) {
+            if scanned >= reach && (has_line || scanned >= FIRST_PART) {
                 return;
             }
             match self.read_more() {
@@ -111,7 +112,7 @@ impl Beginning {
 
     /// The first line that is not blank.
     fn first_line(&self) -> String {
-        let head = &self.head[..self.head.len().min(MAX_FIRST_LINE)];
+        let head = &self.head[..self.head.len().min(MAX_HEADER)];
         let mut lines = head.split(|byte| *byte == b'\n');
         let line = lines.find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
         String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned()

@@ -105,10 +105,10 @@ fn names_are_those_that_people_write() {
 fn utf_16_is_found_by_its_mark_and_by_its_zero_bytes() {
     let table = "id,text\r\n1,caf\u{e9} \u{4e2d}\u{1f600}\r\n2,b\r\n";
     let lines = "\u{feff}\u{4e2d}\u{6587}\n";
-    let (le, be): (fn(u16) -> [u8; 2], fn(u16) -> [u8; 2]) = (u16::to_le_bytes, u16::to_be_bytes);
+    let orders: [fn(u16) -> [u8; 2]; 2] = [u16::to_le_bytes, u16::to_be_bytes];
     let auto = |format| layout(format, "auto");
     let expected = read(table.as_bytes(), auto(InputFormat::Csv));
-    for order in [le, be] {
+    for order in orders {
         for mark in ["\u{feff}", ""] {
             let bytes = utf_16(&format!("{mark}{table}"), order);
             assert_eq!(read(&bytes, auto(InputFormat::Csv)), expected, "{mark:?}");
@@ -120,14 +120,14 @@ fn utf_16_is_found_by_its_mark_and_by_its_zero_bytes() {
         let json = utf_16("{\"prompt\":\"\u{4e2d}\u{6587}\"}\n", order);
         assert_eq!(open(&json, auto(InputFormat::Auto)).unwrap().format(), InputFormat::Jsonl);
     }
-    let mut records = open(&utf_16(table, le), auto(InputFormat::Csv)).unwrap();
+    let mut records = open(&utf_16(table, u16::to_le_bytes), auto(InputFormat::Csv)).unwrap();
     assert!(records.crlf());
     let notes = records.take_notes();
     assert_eq!(notes, ["the text is UTF-16LE, without a mark; --encoding names another"]);
     assert!(records.take_notes().is_empty(), "once");
     // A mark counts more than a flag.
     for flag in ["windows-1252", "utf-8"] {
-        let bytes = utf_16(&format!("\u{feff}{table}"), be);
+        let bytes = utf_16(&format!("\u{feff}{table}"), u16::to_be_bytes);
         assert_eq!(read(&bytes, layout(InputFormat::Csv, flag)), expected);
     }
 }
