@@ -7,7 +7,7 @@ use serde_json::de::IoRead;
 use serde_json::value::RawValue;
 use vllm_batch::cli::config::Detail;
 use vllm_batch::cli::input::fields::Passthrough;
-use vllm_batch::cli::input::reader::{InputError, InputFormat, Records};
+use vllm_batch::cli::input::reader::{InputError, Layout, Records};
 use vllm_batch::cli::input::row::{RowOptions, RowParser};
 use vllm_batch::cli::input::row_error::RowError;
 use vllm_batch::cli::output::{Asked, JsonFormat, PooledForm, RowFormat, RunFacts, Tokens};
@@ -47,12 +47,14 @@ pub fn is_compressed(input: &[u8]) -> bool {
 /// gets what a row shows again, and its line.
 pub fn run(
     input: &[u8],
-    format: InputFormat,
+    layout: impl Into<Layout>,
     options: &RowOptions,
     output: RowFormat,
     see: &mut dyn FnMut(&Passthrough, &[u8]),
 ) -> Result<Counts, InputError> {
-    let mut records = Records::open(Box::new(Cursor::new(input.to_vec())), format, MAX_LINE)?;
+    let input = Box::new(Cursor::new(input.to_vec()));
+    let layout: Layout = layout.into();
+    let mut records = Records::open(input, layout, MAX_LINE)?;
     let mut parser = RowParser::new(&mut records, options)?;
     let (mut rows, mut last_line) = (0, 0);
     for record in records.by_ref() {

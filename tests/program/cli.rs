@@ -230,7 +230,7 @@ mod without_a_model {
     #[test]
     fn text_without_columns_may_be_a_csv_without_its_name() {
         let folder = temporary();
-        fs::write(folder.path().join("rows"), "id,text\n1,a\n").unwrap();
+        fs::write(folder.path().join("rows"), "the text\na\n").unwrap();
         let flags = ["run", "--model", "./none", "-i", "rows", "--prompt-column", "text"];
         let output = finish(&mut vllm_batch(folder.path(), &flags), "");
         assert_exit(&output, 2);

@@ -7,6 +7,7 @@ mod check;
 mod classify;
 mod cli;
 mod completions;
+mod data_files;
 mod decoded;
 mod demo;
 mod diff;

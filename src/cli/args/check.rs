@@ -6,7 +6,7 @@ use clap::ArgAction;
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{count, positive};
-use super::{FormatArg, LastAssistantArg, LoraModulesArgs, SplitArgs, TaskArg};
+use super::{LastAssistantArg, LayoutArgs, LoraModulesArgs, SplitArgs, TaskArg};
 use crate::cli::input::own_params::OwnParams;
 use crate::cli::terminal::display::DisplayArgs;
 
@@ -21,8 +21,8 @@ Examples:
   zcat huge.jsonl.gz | vllm-batch check --limit 10000 -
 
 What is checked is what `run` (or the command of --task) makes an error row of before it asks the
-model: JSON and CSV, UTF-8, the shape of each row, its messages, its parameters as far as their
-limits do not depend on the model, that no two batch requests have one custom_id, and that adapters
+model: JSON and CSV, the encoding, the shape of each row, its messages, its parameters as far as
+their limits do not depend on the model, that no two batch requests have one custom_id, and that adapters
 that they name are among --lora-modules.
 
 Exit codes:
@@ -41,9 +41,9 @@ pub struct CheckArgs {
     /// Which part of a dataset.
     #[command(flatten)]
     pub dataset: SplitArgs,
-    /// What the inputs are [default: auto, from their names and first rows]
-    #[arg(long, value_name = "FORMAT", help_heading = "Input")]
-    pub format: Option<FormatArg>,
+    /// How their bytes become rows.
+    #[command(flatten)]
+    pub layout: LayoutArgs,
     /// Column or field that holds the prompt [default: the first of prompt, messages, text,
     /// question, ...]
     #[arg(long, value_name = "COLUMN", help_heading = "Input")]

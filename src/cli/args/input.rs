@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
-use super::values::positive;
+use super::values::{delimiter, positive};
 use crate::cli::input::own_params::OwnParams;
-use crate::cli::input::reader::InputFormat;
+use crate::cli::input::reader::{InputFormat, Layout, TextEncoding};
 use crate::cli::input::row::{LastAssistant, Likelihoods};
 use crate::cli::input::shard::{ShardArg, shard_arg};
+use crate::cli::terminal::error::CliError;
 
 /// Which part of a dataset of the hub.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -33,9 +34,9 @@ pub struct InputArgs {
     /// Which part of a dataset.
     #[command(flatten)]
     pub dataset: SplitArgs,
-    /// What the input is [default: auto, from its name and first row]
-    #[arg(long, value_name = "FORMAT")]
-    pub format: Option<FormatArg>,
+    /// How its bytes become rows.
+    #[command(flatten)]
+    pub layout: LayoutArgs,
     /// Column or field that holds the prompt [default: the first of prompt, messages, text,
     /// question, ...]
     #[arg(long, value_name = "COLUMN")]
@@ -105,6 +106,68 @@ impl InputArgs {
     }
 }
 
+/// How the bytes of an input become rows.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct LayoutArgs {
+    /// What the input is [default: auto, from its name and first line]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<FormatArg>,
+    /// Encoding of the input's text: utf-8, utf-16le, windows-1252, shift_jis, gb18030, ...; a mark
+    /// at the beginning of a file wins [default: auto, UTF-16 or UTF-8]
+    #[arg(long, value_name = "NAME", value_parser = TextEncoding::parse, hide_short_help = true)]
+    pub encoding: Option<TextEncoding>,
+    /// What separates the cells of a table: one character, or tab [default: from the header]
+    #[arg(long, value_name = "C", value_parser = delimiter, hide_short_help = true)]
+    pub delimiter: Option<u8>,
+    /// Tables have no header: their columns are called column_1, column_2, ...
+    #[arg(long, hide_short_help = true)]
+    pub no_header: bool,
+}
+
+impl LayoutArgs {
+    /// How an input is read: as the flags say, else as its name does.
+    pub fn resolve(&self, path: Option<&Path>) -> Layout {
+        let format = FormatArg::resolve(self.format, path);
+        let is_told = !matches!(self.format, None | Some(FormatArg::Auto));
+        let of_tables = self.delimiter.is_some() || self.no_header;
+        let format = match format {
+            // A flag of tables says what the name does not.
+            InputFormat::Auto | InputFormat::Txt if of_tables && !is_told => InputFormat::Csv,
+            format => format,
+        };
+        Layout {
+            format,
+            is_told,
+            encoding: self.encoding.unwrap_or_default(),
+            delimiter: self.delimiter,
+            no_header: self.no_header,
+        }
+    }
+
+    /// Refuses flags that none of the inputs has a use for.
+    ///
+    /// # Errors
+    /// One was typed.
+    pub fn check(&self, layouts: &[Layout]) -> Result<(), CliError> {
+        let any = |is: fn(InputFormat) -> bool| layouts.iter().any(|layout| is(layout.format));
+        let flags = [
+            ("--encoding", self.encoding.is_some(), any(|format| format != InputFormat::Parquet)),
+            ("--delimiter", self.delimiter.is_some(), any(|format| format.delimiter().is_some())),
+            ("--no-header", self.no_header, any(|format| format.delimiter().is_some())),
+        ];
+        let idle = flags.iter().find(|(_, is_typed, is_used)| *is_typed && !is_used);
+        match (idle, layouts) {
+            (Some((flag, ..)), [first, ..]) => {
+                let format = format!("{:?}", first.format).to_lowercase();
+                let message = format!("{flag}: input of the format {format} has no use for it");
+                Err(CliError::refused("flag", message).help("leave the flag out"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum FormatArg {
@@ -124,7 +187,7 @@ pub enum FormatArg {
 
 impl FormatArg {
     /// How an input is divided into rows: as the flag says, else as its name does.
-    pub fn resolve(flag: Option<Self>, path: Option<&Path>) -> InputFormat {
+    fn resolve(flag: Option<Self>, path: Option<&Path>) -> InputFormat {
         match flag {
             None | Some(FormatArg::Auto) => path.map_or(InputFormat::Auto, InputFormat::from_path),
             Some(FormatArg::Jsonl) => InputFormat::Jsonl,

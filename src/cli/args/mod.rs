@@ -35,7 +35,7 @@ pub use engine::{
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use files::{DocumentKind, FlagFiles, ReportForm, Role, role};
 pub use input::{
-    BadRowArg, FormatArg, InputArgs, LastAssistantArg, LoglikelihoodArg, OverflowArg, SplitArgs,
+    BadRowArg, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg, SplitArgs,
 };
 pub use lora::{LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;

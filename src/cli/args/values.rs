@@ -1,5 +1,7 @@
 //! Values on the command line: numbers with units, ranges with vLLM's messages.
 
+use crate::cli::input::reader::is_delimiter;
+
 /// Parses a count: `8192`, `8k` (8000), `8K` (8192), `1.5M`, as vLLM's `human_readable_int`.
 ///
 /// # Errors
@@ -46,6 +48,19 @@ pub fn positive_u32(text: &str) -> Result<u32, String> {
 /// As `count`, or too large.
 pub fn count_u32(text: &str) -> Result<u32, String> {
     u32::try_from(count(text)?).map_err(|_| "too large".to_owned())
+}
+
+/// Parses what separates the cells of a table.
+///
+/// # Errors
+/// It is not one character that may.
+pub fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"\\t" => Ok(b'\t'),
+        [byte] if is_delimiter(*byte) => Ok(*byte),
+        _ if text.eq_ignore_ascii_case("tab") => Ok(b'\t'),
+        _ => Err("expected one character, as , ; | or tab: no letter, digit or quote".to_owned()),
+    }
 }
 
 /// Parses a seed. vLLM's -1 stands for none; here equal commands give equal bytes.

@@ -5,10 +5,10 @@
 use std::io;
 use std::path::Path;
 
-use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
+use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS};
 use crate::cli::config::{NamedModel, PoolingConfig, model_names, served_name};
 use crate::cli::input::custom_ids::CustomIds;
-use crate::cli::input::reader::{InputError, MAX_LINE, Opened, Records, refuse_name};
+use crate::cli::input::reader::{InputError, MAX_LINE, Opened, Reading, Records, refuse_name};
 use crate::cli::input::row::{
     BadRow, ChatDefaults, ChatMode, ModelNames, Row, RowOptions, RowParser, Task,
 };
@@ -28,12 +28,19 @@ pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
     refuse_other_prompts(&args)?;
     let names = names(&args)?;
     model::fetch_inputs(&mut args.files, &args.dataset, console)?;
+    let layouts = args.files.iter().map(|path| args.layout.resolve(named(path)));
+    args.layout.check(&layouts.collect::<Vec<_>>())?;
     let mut exits = Vec::new();
     for path in &args.files {
         exits.push(Check::new(path, (&args, &names), console).run());
     }
     let worst = [Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
     Ok(worst.unwrap_or(Exit::Success))
+}
+
+/// A file; None: standard input.
+fn named(path: &Path) -> Option<&Path> {
+    Some(path).filter(|path| *path != Path::new("-"))
 }
 
 /// What rows may call adapters, and the model.
@@ -89,7 +96,7 @@ impl<'a> Check<'a> {
         (args, names): (&'a CheckArgs, &'a ModelNames),
         console: &'a Console,
     ) -> Self {
-        let path = Some(path).filter(|path| *path != Path::new("-"));
+        let path = named(path);
         Self {
             args,
             names,
@@ -130,10 +137,16 @@ impl<'a> Check<'a> {
 
     /// Every row, up to the end or to what ends a run.
     fn read(&mut self) -> Result<(), InputError> {
-        let format = FormatArg::resolve(self.args.format, self.path);
-        self.path.map_or(Ok(()), |path| refuse_name(path, format))?;
-        let mut records = Records::of(self.open()?, format, MAX_LINE)?;
-        let mut parser = RowParser::new(&mut records, &self.options())?;
+        let layout = self.args.layout.resolve(self.path);
+        self.path.map_or(Ok(()), |path| refuse_name(path, layout.format))?;
+        let options = self.options();
+        let names = options.header_names();
+        let reading = Reading { layout, names: Some(&names) };
+        let mut records = Records::of(self.open()?, reading, MAX_LINE)?;
+        for note in records.take_notes() {
+            self.console.note(&sanitized(&format!("{}: {note}", self.name)));
+        }
+        let mut parser = RowParser::new(&mut records, &options)?;
         let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
         while self.num_rows < limit {
             let record = records.next();

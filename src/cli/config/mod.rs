@@ -24,7 +24,7 @@ pub use self::output::{Detail, OutputConfig, errors_beside, is_table};
 pub use self::particular::ParticularFlags;
 pub use self::pooling::{PoolingConfig, all_typed, first_typed};
 use self::sampling::overlay;
-use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
+use crate::cli::args::{BadRowArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
 use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::files::Shape;
 use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
@@ -320,8 +320,8 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         return Err(CliError::refused("no_input", "no --input, and standard input is a terminal")
             .help("give --input FILE, pipe rows in, or type them after --input -"));
     }
-    let sources =
-        Arc::new(Sources::new(&args.input, |path| FormatArg::resolve(args.format, path))?);
+    let sources = Arc::new(Sources::new(&args.input, |path| args.layout.resolve(path))?);
+    args.layout.check(&sources.layouts())?;
     Ok(InputConfig {
         name: sources.name(),
         sources: Arc::clone(&sources),
@@ -492,12 +492,12 @@ mod tests {
 
     #[test]
     fn the_files_name_decides_the_format_unless_a_flag_does() {
-        let format = |line: &str| config(line).unwrap().input.sources.list()[0].format;
+        let format = |line: &str| config(line).unwrap().input.sources.list()[0].layout.format;
         assert_eq!(format(""), InputFormat::Csv);
         assert_eq!(format("--format txt"), InputFormat::Txt);
         let standard_input = config("--input -").unwrap().input;
         let source = standard_input.sources.list().last().unwrap();
-        assert_eq!((&source.path, source.format), (&None, InputFormat::Auto));
+        assert_eq!((&source.path, source.layout.format), (&None, InputFormat::Auto));
     }
 
     #[test]

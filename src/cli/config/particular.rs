@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::pooling::all_typed;
+use super::pooling::{all_typed, is_matrix};
 use crate::cli::args::RunArgs;
 use crate::cli::input::files::Shape;
+use crate::cli::input::reader::InputFormat;
 use crate::cli::input::row::Task;
 use crate::cli::terminal::error::CliError;
 
@@ -148,8 +149,8 @@ fn idle(args: &RunArgs) -> Vec<String> {
         ),
     ];
     let typed = flags.into_iter().filter(|(_, is_typed, _)| *is_typed);
-    let mut idle: Vec<String> =
-        typed.map(|(flag, _, lacks)| format!("{flag}: there is {lacks}")).collect();
+    let mut idle: Vec<String> = unknown_name(output.out.as_deref()).into_iter().collect();
+    idle.extend(typed.map(|(flag, _, lacks)| format!("{flag}: there is {lacks}")));
     // The seed is that of dummy weights, too.
     let is_sampling = |name: &String| !["seed", "generation_config"].contains(&name.as_str());
     let names: Vec<String> = all_typed(sampling).into_iter().filter(is_sampling).collect();
@@ -159,6 +160,20 @@ fn idle(args: &RunArgs) -> Vec<String> {
         idle.push(format!("{}: nothing is sampled with --loglikelihood", flags.join(", ")));
     }
     idle
+}
+
+/// What is said of an output whose name ends with what is no format.
+fn unknown_name(out: Option<&Path>) -> Option<String> {
+    let out = out?;
+    let is_text = InputFormat::from_path(out) == InputFormat::Txt;
+    let is_unknown = InputFormat::is_unknown(out) && !is_matrix(out);
+    let name = out.display();
+    (is_text || is_unknown).then(|| {
+        format!(
+            "{name}: its name says no format, so rows are JSON lines, or CSV where the input is; \
+             .jsonl, .csv, .tsv and .parquet say one"
+        )
+    })
 }
 
 fn refused(flag: &str, why: &str) -> CliError {

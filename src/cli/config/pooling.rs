@@ -165,7 +165,7 @@ pub fn first_typed<Flags: Serialize + Default>(flags: &Flags) -> Option<String> 
 }
 
 /// Whether a file's name asks for a matrix of NumPy's.
-fn is_matrix(path: &Path) -> bool {
+pub(super) fn is_matrix(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("npy"))
 }
 

@@ -1,10 +1,13 @@
 //! `Files`: the records of all input files, one file after the other.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
 
 use super::parquet::{ParquetFile, is_parquet};
-use super::reader::{InputError, InputFormat, MAX_LINE, Opened, Record, Records, refuse_name};
+use super::reader::{
+    HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records, refuse_name,
+};
 use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
 use super::sources::{Source, Sources};
 use crate::cli::terminal::error::CliError;
@@ -15,32 +18,41 @@ use crate::cli::terminal::exit::Exit;
 /// # Errors
 /// A file is not there, cannot be read or holds no rows; or a table has other columns than the one
 /// before.
-pub fn open(sources: &Sources) -> Result<Opened, CliError> {
+pub fn open(sources: &Sources, options: &RowOptions) -> Result<Opened, CliError> {
     let input = open_one(&sources.list()[0])?;
     if sources.list().len() > 1 {
-        let mut columns = None;
+        let (names, mut columns) = (options.header_names(), None);
         for source in sources.list() {
-            look_at(source, &mut columns)?;
+            look_at(source, &names, &mut columns)?;
         }
     }
     Ok(input)
 }
 
 /// A pipe is not opened: whoever writes to it would lose its reader.
-fn look_at(source: &Source, columns: &mut Option<Arc<[String]>>) -> Result<(), CliError> {
+fn look_at(
+    source: &Source,
+    names: &HeaderNames,
+    columns: &mut Option<Arc<[String]>>,
+) -> Result<(), CliError> {
     let Some(path) = &source.path else { return Ok(()) };
-    if let Some(object) = source.object.as_ref().filter(|_| source.format.delimiter().is_none()) {
+    let has_columns = source.layout.format.delimiter().is_some();
+    if let Some(object) = source.object.as_ref().filter(|_| !has_columns) {
         return object.facts().map(drop).map_err(CliError::from_store);
     }
     if path.exists() && !path.is_file() && !path.is_dir() {
         return Ok(());
     }
     let input = open_one(source)?;
-    if source.format.delimiter().is_none() {
+    if matches!(input, Opened::Parquet(_)) {
+        // Its footer is read with its rows.
+        source.is_of(InputFormat::Parquet);
         return Ok(());
     }
     let refused = |error| CliError::from_input(error, &source.name);
-    let found = Records::of(input, source.format, MAX_LINE).map_err(refused)?.headers();
+    let records = records_of(input, source, names).map_err(refused)?;
+    source.is_of(records.format());
+    let found = records.headers();
     if let (Some(known), Some(found)) = (columns.as_deref(), found.as_deref()) {
         check_columns(known, found).map_err(refused)?;
     }
@@ -48,11 +60,16 @@ fn look_at(source: &Source, columns: &mut Option<Arc<[String]>>) -> Result<(), C
     Ok(())
 }
 
+fn records_of(input: Opened, source: &Source, names: &HeaderNames) -> Result<Records, InputError> {
+    Records::of(input, Reading { layout: source.layout, names: Some(names) }, MAX_LINE)
+}
+
 fn open_one(source: &Source) -> Result<Opened, CliError> {
     let Some(path) = &source.path else {
         return Ok(Opened::Stream(Box::new(std::io::stdin())));
     };
-    refuse_name(path, source.format).map_err(|error| CliError::from_input(error, &source.name))?;
+    refuse_name(path, source.layout.format)
+        .map_err(|error| CliError::from_input(error, &source.name))?;
     if let Some(object) = &source.object {
         let opened = Opened::of_object(object).map_err(CliError::from_store)?;
         if matches!(opened, Opened::Parquet(_)) {
@@ -98,6 +115,8 @@ pub struct Shape {
     pub format: InputFormat,
     /// Column names of a CSV.
     pub headers: Option<Arc<[String]>>,
+    /// What separates the cells of a CSV.
+    pub delimiter: Option<u8>,
     /// Lines end with CRLF.
     pub crlf: bool,
     /// Rows become lines of a batch API.
@@ -121,6 +140,10 @@ pub struct Files {
     lines_before: u64,
     records: Records,
     parser: RowParser,
+    /// Of tables whose format nobody names.
+    header_names: HeaderNames,
+    /// What was found out of files, and was said of one.
+    said: HashSet<String>,
 }
 
 impl Files {
@@ -135,15 +158,25 @@ impl Files {
     ) -> Result<Self, CliError> {
         let source = &sources.list()[0];
         let refused = |error| CliError::from_input(error, &source.name);
-        let mut records = Records::of(first, source.format, MAX_LINE).map_err(refused)?;
+        let header_names = options.header_names();
+        let mut records = records_of(first, source, &header_names).map_err(refused)?;
         let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
         parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
-        Ok(Self { sources, current: 0, lines_before: 0, records, parser })
+        let said = HashSet::new();
+        Ok(Self { sources, current: 0, lines_before: 0, records, parser, header_names, said })
     }
 
     /// What the records of the current file are.
     pub fn records(&self) -> &Records {
         &self.records
+    }
+
+    /// What was found out of the current file and a user may want to know. What holds for several
+    /// is said of the first.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let mut notes = self.records.take_notes();
+        notes.retain(|note| self.said.insert(note.clone()));
+        notes
     }
 
     /// The parser of all rows.
@@ -202,7 +235,8 @@ impl Files {
         let source = &self.sources.list()[self.current];
         source.begins_after(self.lines_before);
         let refused = |error| CliError::from_input(error, &source.name);
-        self.records = Records::of(open_one(source)?, source.format, MAX_LINE).map_err(refused)?;
+        let input = open_one(source)?;
+        self.records = records_of(input, source, &self.header_names).map_err(refused)?;
         self.parser.name_file(Some(&source.name));
         self.parser.begin_file(&mut self.records).map_err(refused)
     }

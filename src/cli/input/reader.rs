@@ -3,9 +3,14 @@
 
 mod csv;
 mod decompress;
+mod encoding;
 mod foreign;
+mod layout;
+mod line_ends;
 mod lines;
+mod opening;
 mod sniff;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +23,12 @@ use std::sync::Arc;
 
 use self::csv::CsvRecords;
 pub use self::decompress::{Codec, Decoder};
+pub use self::encoding::TextEncoding;
 pub use self::foreign::{foreign_kind, refuse_name};
+pub use self::layout::{HeaderNames, Layout, Reading};
 use self::lines::Lines;
 pub(in crate::cli) use self::sniff::is_mark;
+pub use self::table::is_delimiter;
 use super::compress::Compression;
 use super::parquet::{MAGIC_LEN, ParquetFile, ParquetRows, is_parquet, may_be_parquet};
 use super::row_error::{RowError, code};
@@ -37,7 +45,7 @@ const SHOWN_OF_LONG: usize = 256;
 /// How the input is divided into rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputFormat {
-    /// By the file's extension, else by its first byte.
+    /// By the file's extension, else by its first line.
     #[default]
     Auto,
     /// One JSON value per line.
@@ -66,7 +74,12 @@ impl InputFormat {
         }
     }
 
-    /// What separates the cells of a record, if records have cells.
+    /// Whether a file has an extension, and it stands for no format.
+    pub fn is_unknown(path: &Path) -> bool {
+        Self::from_path(path) == InputFormat::Auto && inner_name(path).extension().is_some()
+    }
+
+    /// What separates the cells of a record by custom, if records have cells.
     pub fn delimiter(self) -> Option<u8> {
         match self {
             InputFormat::Csv => Some(b','),
@@ -138,6 +151,8 @@ pub enum Content {
 pub enum Opened {
     /// From its first byte to its last.
     Stream(Box<dyn Read + Send>),
+    /// The same, and its bytes are there without waiting.
+    File(File),
     /// At any place.
     Parquet(File),
 }
@@ -150,6 +165,7 @@ impl Opened {
     pub fn of_file(file: File) -> io::Result<Self> {
         Ok(match is_parquet(&file)? {
             true => Opened::Parquet(file),
+            false if file.metadata()?.is_file() => Opened::File(file),
             false => Opened::Stream(Box::new(file)),
         })
     }
@@ -220,6 +236,8 @@ pub struct Records {
     blank_lines: u64,
     /// Read and given back.
     given_back: VecDeque<Record>,
+    /// What was found out of the input and a user may want to know.
+    notes: Vec<String>,
 }
 
 /// Where records come from.
@@ -234,56 +252,50 @@ impl Records {
     ///
     /// # Errors
     /// As `open`; or the footer of a Parquet file says what cannot be read.
-    pub fn of(input: Opened, format: InputFormat, max_line: usize) -> Result<Self, InputError> {
+    pub fn of<'a>(
+        input: Opened,
+        reading: impl Into<Reading<'a>>,
+        max_line: usize,
+    ) -> Result<Self, InputError> {
+        let reading = reading.into();
         match input {
-            Opened::Stream(input) => Self::open(input, format, max_line),
+            Opened::Stream(input) => Self::open(input, reading, max_line),
+            Opened::File(file) => {
+                let sizes = (max_line, opening::FIRST_PART);
+                opening::records(Box::new(file), &reading, sizes)
+            }
             Opened::Parquet(file) => {
                 let rows = Box::new(ParquetRows::new(ParquetFile::open(file)?));
-                Ok(Self::new(InputFormat::Parquet, Body::Parquet(rows)))
+                let is_named = reading.layout.encoding != TextEncoding::Auto;
+                let flag = is_named.then_some("--encoding").or(reading.layout.flag_of_tables());
+                let note = flag.map(|flag| format!("{flag}: Parquet has no use for it"));
+                let notes = note.into_iter().collect();
+                Ok(Self { notes, ..Self::new(InputFormat::Parquet, Body::Parquet(rows)) })
             }
         }
     }
 
     fn new(format: InputFormat, body: Body) -> Self {
-        Self { format, body, crlf: false, blank_lines: 0, given_back: VecDeque::new() }
+        let (given_back, notes) = (VecDeque::new(), Vec::new());
+        Self { format, body, crlf: false, blank_lines: 0, given_back, notes }
     }
 
-    /// Looks at the first bytes: decompresses, resolves the format, skips a UTF-8 BOM, reads a CSV
-    /// header. `format` is the flag, or [`InputFormat::from_path`].
+    /// Looks at the first line: decompresses, finds the encoding and the format, skips a mark,
+    /// reads a CSV header.
     ///
     /// # Errors
-    /// The input cannot be read or decompressed, or is UTF-16, or otherwise not text.
-    pub fn open(
-        mut input: Box<dyn Read + Send>,
-        format: InputFormat,
+    /// The input cannot be read or decompressed, or is not text, or in another encoding.
+    pub fn open<'a>(
+        input: Box<dyn Read + Send>,
+        reading: impl Into<Reading<'a>>,
         max_line: usize,
     ) -> Result<Self, InputError> {
-        let mut head = sniff::peek(&mut *input)?;
-        let codec = Codec::of(&head);
-        if let Some(codec) = codec {
-            input = Box::new(Decoder::new(codec, Box::new(Cursor::new(head).chain(input)))?);
-            head = sniff::peek(&mut *input).map_err(decompress::refusal)?;
-        }
-        sniff::refuse_unsupported(&head, codec)?;
-        foreign::refuse_binary(&head, format)?;
-        if format == InputFormat::Parquet {
-            let message = "the input is no Parquet file: it does not begin and end with PAR1";
-            return Err(InputError::refused(message, "leave --format out, or rename the file"));
-        }
-        if head.starts_with(sniff::UTF8_BOM) {
-            head.drain(..sniff::UTF8_BOM.len());
-        }
-        let format = match format {
-            InputFormat::Auto => sniff::format(&head),
-            given => given,
-        };
-        let mut lines = Lines::new(Box::new(Cursor::new(head).chain(input)), max_line);
-        let Some(delimiter) = format.delimiter() else {
-            return Ok(Self::new(format, Body::Lines(lines)));
-        };
-        let records = CsvRecords::open(&mut lines, delimiter)?;
-        let (crlf, blank_lines) = (records.crlf, records.blank_before_header);
-        Ok(Self { crlf, blank_lines, ..Self::new(format, Body::Csv(records, lines)) })
+        opening::records(input, &reading.into(), (max_line, 0))
+    }
+
+    /// What was found out of the input and a user may want to know, once.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 
     /// The resolved format, never `Auto`.
@@ -295,6 +307,14 @@ impl Records {
     pub fn headers(&self) -> Option<Arc<[String]>> {
         match &self.body {
             Body::Csv(csv, _) => Some(Arc::clone(&csv.names)),
+            Body::Lines(_) | Body::Parquet(_) => None,
+        }
+    }
+
+    /// What separates the cells of a table.
+    pub fn delimiter(&self) -> Option<u8> {
+        match &self.body {
+            Body::Csv(csv, _) => Some(csv.delimiter),
             Body::Lines(_) | Body::Parquet(_) => None,
         }
     }
@@ -319,8 +339,7 @@ impl Records {
 
     /// Takes records back that were read ahead: they come again, in their order.
     pub fn give_back(&mut self, records: VecDeque<Record>) {
-        assert!(self.given_back.is_empty(), "records are read ahead once");
-        self.given_back = records;
+        records.into_iter().rev().for_each(|record| self.given_back.push_front(record));
     }
 
     fn next_record(&mut self) -> io::Result<Option<Record>> {
@@ -353,8 +372,12 @@ impl Iterator for Records {
 }
 
 /// Text of bytes: lossy, with an error, where they are not UTF-8. Then at most `kept` bytes after
-/// the first bad one count.
-fn decode(bytes: Vec<u8>, line: u64, kept: usize) -> (String, Option<RowError>) {
+/// the first bad one count. `encoding`: of the bytes that they were decoded from.
+fn decode(
+    bytes: Vec<u8>,
+    (line, encoding): (u64, &str),
+    kept: usize,
+) -> (String, Option<RowError>) {
     String::from_utf8(bytes).map_or_else(
         |error| {
             let offset = error.utf8_error().valid_up_to();
@@ -363,10 +386,22 @@ fn decode(bytes: Vec<u8>, line: u64, kept: usize) -> (String, Option<RowError>) 
             let text = String::from_utf8_lossy(&bytes).into_owned();
             // From 1, as columns are.
             let (byte, place) = (bytes[offset], offset + 1);
-            let message = format!("byte {byte:#04x} at offset {place} is not UTF-8");
+            let (message, help) = match encoding {
+                "UTF-8" => (
+                    format!("byte {byte:#04x} at offset {place} is not UTF-8; see --encoding"),
+                    "name the file's encoding, as in --encoding windows-1252, or remove the byte",
+                ),
+                _ => (
+                    format!(
+                        "character {} is not {encoding}; see --encoding",
+                        text[..offset].chars().count() + 1
+                    ),
+                    "name the encoding of the file with --encoding, or remove the character",
+                ),
+            };
             // Up to the offset the lossy text has the same bytes.
             let error = RowError::new(code::BAD_UTF8, line, message).at(&text, offset);
-            (text, Some(error.with_help("convert the file with iconv, or remove the byte")))
+            (text, Some(error.with_help(help)))
         },
         |text| (text, None),
     )

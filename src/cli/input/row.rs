@@ -9,6 +9,7 @@ mod compared;
 mod decide;
 mod embeddings;
 mod endpoint;
+mod header;
 mod likelihoods;
 mod messages;
 mod model_names;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::parquet::footer_of;
-use super::reader::InputFormat;
+use super::reader::{InputFormat, Layout};
 use super::row_error::RowError;
 use crate::cli::object_store::{Object, ObjectName, Store, is_object};
 use crate::cli::terminal::error::CliError;
@@ -22,8 +22,10 @@ pub struct Source {
     pub object: Option<Object>,
     /// As messages name it.
     pub name: String,
-    /// How it is divided into rows.
-    pub format: InputFormat,
+    /// How its bytes become rows.
+    pub layout: Layout,
+    /// Its format, once its first line was looked at.
+    found: OnceLock<InputFormat>,
     /// Lines of the files before it, once they are read.
     lines_before: OnceLock<u64>,
     /// It has rows, and no lines.
@@ -35,14 +37,14 @@ pub struct Source {
 pub struct Sources(Vec<Source>);
 
 impl Sources {
-    /// The files of `--input`, each a name, a pattern or `-`. Nothing is standard input. `format`
-    /// is what the flag and a file's name say.
+    /// The files of `--input`, each a name, a pattern or `-`. Nothing is standard input. `layout`
+    /// is what the flags and a file's name say.
     ///
     /// # Errors
     /// A pattern that matches nothing or is none; standard input twice.
     pub fn new(
         inputs: &[PathBuf],
-        format: impl Fn(Option<&Path>) -> InputFormat,
+        layout: impl Fn(Option<&Path>) -> Layout,
     ) -> Result<Self, CliError> {
         let mut list = Vec::new();
         for input in inputs {
@@ -67,7 +69,8 @@ impl Sources {
             let object = name.map(|name| object(&mut store, name)).transpose()?;
             sources.push(Source {
                 name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
-                format: format(path.as_deref()),
+                layout: layout(path.as_deref()),
+                found: OnceLock::new(),
                 path,
                 object,
                 lines_before: OnceLock::new(),
@@ -102,15 +105,20 @@ impl Sources {
         self.0.iter().all(|source| source.object.is_some() || source.is_file())
     }
 
-    /// The formats, each once.
-    pub fn formats(&self) -> Vec<InputFormat> {
-        let mut formats: Vec<InputFormat> = Vec::new();
+    /// The layouts, each once.
+    pub fn layouts(&self) -> Vec<Layout> {
+        let mut layouts: Vec<Layout> = Vec::new();
         for source in &self.0 {
-            if !formats.contains(&source.format) {
-                formats.push(source.format);
+            if !layouts.contains(&source.layout) {
+                layouts.push(source.layout);
             }
         }
-        formats
+        layouts
+    }
+
+    /// Whether each is a table, as far as is known.
+    pub fn are_tables(&self) -> bool {
+        self.0.iter().all(|source| source.format().delimiter().is_some())
     }
 
     /// The file that a line is in, and its number there.
@@ -147,6 +155,16 @@ impl Sources {
 }
 
 impl Source {
+    /// Its format, as far as is known.
+    pub fn format(&self) -> InputFormat {
+        self.found.get().copied().unwrap_or(self.layout.format)
+    }
+
+    /// Says what its first line showed.
+    pub fn is_of(&self, format: InputFormat) {
+        let _ = self.found.set(format);
+    }
+
     fn is_file(&self) -> bool {
         self.path.as_ref().is_some_and(|path| path.is_file())
     }
@@ -219,7 +237,8 @@ mod tests {
 
     fn sources(inputs: &[&str]) -> Result<Sources, CliError> {
         let inputs: Vec<PathBuf> = inputs.iter().map(PathBuf::from).collect();
-        Sources::new(&inputs, |path| path.map_or(InputFormat::Auto, InputFormat::from_path))
+        let format = |path: &Path| InputFormat::from_path(path).into();
+        Sources::new(&inputs, |path| path.map_or_else(Layout::default, format))
     }
 
     #[test]

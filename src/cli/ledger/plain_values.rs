@@ -23,6 +23,8 @@ const TEXTS: &[&str] = &[
     "reasoning_parser",
     "tool_call_parser",
     "format",
+    "encoding",
+    "delimiter",
     "out_field",
     "served_model_name",
     "judge",

@@ -20,7 +20,7 @@ const POOLED_COLUMNS: [&str; 2] = ["prompt_tokens", "error"];
 /// completion_tokens, error; or what the text became, prompt_tokens, error.
 #[derive(Clone, Debug)]
 pub struct CsvFormat {
-    /// `,` or tab.
+    /// The input's, or a tab.
     pub delimiter: u8,
     /// End lines with CRLF, because the input does.
     pub crlf: bool,

@@ -64,13 +64,12 @@ impl FinishedRows {
             None => Box::new(input),
         };
         let mut input = BufReader::with_capacity(BUFFER, input);
-        let (mut header, delimiter) =
-            (Vec::new(), if format == FileFormat::Tsv { b'\t' } else { b',' });
+        let mut header = Vec::new();
         let body = match format {
             FileFormat::Jsonl => Body::Lines(input),
             FileFormat::Csv | FileFormat::Tsv => {
                 header = read_record(&mut input)?;
-                let cells = Cells::of(&header, delimiter);
+                let cells = Cells::of(&header);
                 Body::Csv(input, cells)
             }
             FileFormat::Npy => {
@@ -156,7 +155,11 @@ pub fn csv_record_end(bytes: &[u8], in_quotes: &mut bool) -> Option<usize> {
 }
 
 impl Cells {
-    fn of(header: &[u8], delimiter: u8) -> Self {
+    /// Of a header, whose last column is `error`.
+    fn of(header: &[u8]) -> Self {
+        let line = header.trim_ascii_end();
+        let before = line.strip_suffix(b"\"error\"").or_else(|| line.strip_suffix(b"error"));
+        let delimiter = before.and_then(<[u8]>::last).copied().unwrap_or(b',');
         let names = cells(header, delimiter);
         let before_last = names.len().checked_sub(2).map(|index| names[index].as_str());
         let has_completion = before_last == Some("completion_tokens");
@@ -238,12 +241,15 @@ mod tests {
 
     #[test]
     fn records_of_csv_say_their_tokens_in_the_last_columns() {
-        let of = |header: &str, record: &str| {
-            Cells::of(header.as_bytes(), b',').tokens(record.as_bytes())
-        };
+        let of =
+            |header: &str, record: &str| Cells::of(header.as_bytes()).tokens(record.as_bytes());
         let run = "id,response,finish_reason,prompt_tokens,completion_tokens,error\n";
         assert_eq!(of(run, "1,\"a\n,\"\"\",stop,3,2,\n"), Some((3, 2)));
         assert_eq!(of(run, "1,,error,,,bad_json: no\n"), None);
+        let semicolons = "id;response;finish_reason;prompt_tokens;completion_tokens;error\r\n";
+        assert_eq!(of(semicolons, "1;a,b;stop;3;2;\r\n"), Some((3, 2)));
+        let quoted = "\"GIF8\"\t\"label\"\t\"prompt_tokens\"\t\"error\"\n";
+        assert_eq!(of(quoted, "1\ta\t3\t\n"), Some((3, 0)));
         let pooled = "id,label,probs,prompt_tokens,error\n";
         assert_eq!(of(pooled, "1,a,[1],3,\n"), Some((3, 0)));
         assert_eq!(of(pooled, "1,,,,bad_csv: no\n"), None);

@@ -197,7 +197,7 @@ fn what_is_not_json_is_an_error_row_in_its_place() {
 fn invalid_utf8_is_an_error_row_with_its_offset() {
     let out = jsonl(b"{\"prompt\":\"a\"}\n{\"prompt\":\"\xff\"}\n{\"prompt\":\"a\"}\n");
     let shown = "\"line\":2,\"input\":\"{\\\"prompt\\\":\\\"\u{fffd}\\\"}\"";
-    let error = bad(shown, "bad_utf8", "byte 0xff at offset 12 is not UTF-8");
+    let error = bad(shown, "bad_utf8", "byte 0xff at offset 12 is not UTF-8; see --encoding");
     assert_eq!(out, a() + &error + &a());
 }
 

@@ -112,49 +112,29 @@ impl RowFormat {
                 return refused("--output-format openai: the lines are JSON, not CSV");
             }
             (InputFormat::Csv | InputFormat::Tsv, _) if shape.headers.is_none() => {
-                return refused("CSV output needs CSV input: other rows have no fixed columns");
+                let error = CliError::new(
+                    Exit::Refused,
+                    "output",
+                    "CSV output needs CSV input: other rows have no fixed columns",
+                );
+                return Err(error.help(
+                    "name the output FILE.jsonl (-o); if the input is a table, give --format csv",
+                ));
             }
             (InputFormat::Csv | InputFormat::Tsv, _) => named,
             _ if lines == BatchLines::OpenAi => InputFormat::Jsonl,
             (InputFormat::Jsonl, _) => InputFormat::Jsonl,
             (_, format) => format,
         };
-        let out_field = config.output.field.clone();
-        Ok(match format.delimiter() {
-            Some(delimiter) => {
-                let sources = &config.input.sources;
-                let has_others = sources.formats().iter().any(|other| other.delimiter().is_none());
-                if has_others && sources.list().len() > 1 {
-                    return refused("one CSV cannot hold the rows of tables and of other inputs");
-                }
-                let detail = config.output.detail;
-                let is_simple = detail == Detail::Simple;
-                let crlf = shape.crlf;
-                let csv = CsvFormat { delimiter, crlf, out_field, is_simple, parser, pooled };
-                if detail == Detail::Full {
-                    return refused("--output-format full: CSV has room for the text only");
-                }
-                if config
-                    .engine
-                    .model
-                    .reasoning_parser
-                    .as_deref()
-                    .is_some_and(|name| name != "none")
-                    && !is_simple
-                {
-                    return refused("--reasoning-parser: CSV has no room for the thinking");
-                }
-                let typed = config.row_params(SamplingParams::default());
-                if let Some(name) = csv.has_no_room_for(&typed) {
-                    let flag = name.replace('_', "-");
-                    return refused(&format!(
-                        "--{flag}: CSV has room for the text of one completion only"
-                    ));
-                }
-                RowFormat::Csv(csv)
-            }
-            None => RowFormat::Json(json()),
-        })
+        // CSV is written as it was read. A TSV has tabs, whatever it is made of.
+        let delimiter = match (format, shape.format) {
+            (InputFormat::Csv, InputFormat::Csv) => shape.delimiter,
+            (format, _) => format.delimiter(),
+        };
+        match delimiter {
+            Some(delimiter) => csv_format(config, delimiter, shape.crlf).map(RowFormat::Csv),
+            None => Ok(RowFormat::Json(json())),
+        }
     }
 
     /// Refuses parameters of a row that ask for what the output has no room for.
@@ -341,12 +321,45 @@ fn is_same(asked: &Value, shown: Option<&Value>) -> bool {
     }
 }
 
+/// How the rows of a run are written as CSV.
+fn csv_format(config: &RunConfig, delimiter: u8, crlf: bool) -> Result<CsvFormat, CliError> {
+    let sources = &config.input.sources;
+    if !sources.are_tables() && sources.list().len() > 1 {
+        return refused("one CSV cannot hold the rows of tables and of other inputs");
+    }
+    let detail = config.output.detail;
+    let csv = CsvFormat {
+        delimiter,
+        crlf,
+        out_field: config.output.field.clone(),
+        is_simple: detail == Detail::Simple,
+        parser: AnswerParser::default(),
+        pooled: PooledForm::of(config.input.rows.task),
+    };
+    if detail == Detail::Full {
+        return refused("--output-format full: CSV has room for the text only");
+    }
+    let reasoning_parser = config.engine.model.reasoning_parser.as_deref();
+    if reasoning_parser.is_some_and(|name| name != "none") && !csv.is_simple {
+        return refused("--reasoning-parser: CSV has no room for the thinking");
+    }
+    let typed = config.row_params(SamplingParams::default());
+    if let Some(name) = csv.has_no_room_for(&typed) {
+        let flag = name.replace('_', "-");
+        return refused(&format!("--{flag}: CSV has room for the text of one completion only"));
+    }
+    Ok(csv)
+}
+
 /// Why answers are no cells of a CSV, if they are none.
 fn has_no_columns(pooled: Option<&PooledForm>, likelihoods: Likelihoods) -> Option<&'static str> {
     match likelihoods {
-        Likelihoods::None => pooled
-            .filter(|form| !form.has_columns())
-            .map(|_| "vectors and scores are written as JSON lines, not as CSV"),
+        Likelihoods::None => pooled.filter(|form| !form.has_columns()).map(|form| match form {
+            PooledForm::Vectors => {
+                "vectors are written as JSON lines, FILE.npy or FILE.parquet, not as CSV"
+            }
+            _ => "scores are written as JSON lines or FILE.parquet, not as CSV",
+        }),
         Likelihoods::OfChoices | Likelihoods::OfTexts => {
             Some("--loglikelihood: answers are written as JSON lines, not as CSV")
         }

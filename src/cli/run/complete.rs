@@ -197,7 +197,7 @@ impl Job<'_> {
     }
 
     fn read_again(&self) -> Result<ReadThread, CliError> {
-        let input = files::open(&self.read.sources)?;
+        let input = files::open(&self.read.sources, &self.read.rows)?;
         let (console, counters) = (self.console.clone(), self.counters.clone());
         Ok(read::start(Arc::clone(&self.read), input, console, counters))
     }

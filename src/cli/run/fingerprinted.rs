@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crate::cli::config::{RunConfig, is_table};
+use crate::cli::input::reader::Layout;
 use crate::cli::input::row::ChatDefaults;
 use crate::cli::ledger::fingerprint::{Fingerprint, LORA_MODULES};
 use crate::cli::model::{Folders, Summary};
@@ -27,7 +28,7 @@ use crate::engine::weight_files::{
 };
 
 /// The version of what rows look like: raised when the same run would write other bytes.
-const ROW_FORMAT: u32 = 5;
+const ROW_FORMAT: u32 = 6;
 
 /// The field with who judges. Answers are the same whoever does.
 pub const JUDGE: &str = "judge";
@@ -77,9 +78,9 @@ pub fn of_files(
     set("quantization", format!("{:?}", engine.device.quantization));
     set("kv_cache_dtype", format!("{:?}", engine.cache.kv_cache_dtype));
     let input = &config.input;
-    let formats: Vec<String> =
-        input.sources.formats().iter().map(|format| format!("{format:?}")).collect();
-    set("format", formats.join(", "));
+    for (name, value) in of_layouts(&input.sources.layouts()) {
+        set(name, value);
+    }
     set("chat", format!("{:?}", input.rows.chat));
     set("template", format!("{:?}", input.rows.template));
     set("prompt_column", format!("{:?}", input.rows.prompt_column));
@@ -99,6 +100,26 @@ pub fn of_files(
     set(JUDGE, judge);
     set("output_format", format!("{:?} {:?}{matrix}", input.rows.lines, config.output.detail));
     Ok(FileFields(fields))
+}
+
+/// How the bytes of an input become rows.
+fn of_layouts(layouts: &[Layout]) -> [(&'static str, String); 4] {
+    let each = |text: &dyn Fn(&Layout) -> String| {
+        let mut texts: Vec<String> = layouts.iter().map(text).collect();
+        texts.dedup();
+        texts.join(", ")
+    };
+    [
+        ("format", each(&|layout| format!("{:?}", layout.format))),
+        ("encoding", each(&|layout| layout.encoding.to_string())),
+        (
+            "delimiter",
+            each(&|layout| {
+                layout.delimiter.map_or("auto".to_owned(), |byte| char::from(byte).to_string())
+            }),
+        ),
+        ("no_header", each(&|layout| layout.no_header.to_string())),
+    ]
 }
 
 impl FileFields {

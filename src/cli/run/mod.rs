@@ -149,7 +149,7 @@ fn run_config(
     let ready = Ready::open(config.output.ready_fd)?;
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
     let counters = Arc::new(Counters::default());
-    let input = files::open(&config.input.sources)?;
+    let input = files::open(&config.input.sources, &config.input.rows)?;
     let read = Arc::new(config.input.clone());
     let reading = read::start(read.clone(), input, console.clone(), counters.clone());
     // A file shows its first row at once, and is refused before anything else happens. Standard

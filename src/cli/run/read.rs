@@ -112,7 +112,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             return rows.flatten().map_or((), total);
         }
         // Whatever is wrong with the input, the reading thread says it.
-        let Ok(first) = files::open(sources) else { return };
+        let Ok(first) = files::open(sources, &input.rows) else { return };
         let Ok(mut files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
         let mut ids = files.as_parser().is_batch().then(CustomIds::default);
         if ids.is_none() {
@@ -210,6 +210,7 @@ impl Input {
         Shape {
             format: records.format(),
             headers: records.headers(),
+            delimiter: records.delimiter(),
             crlf: records.crlf(),
             has_batch_lines: self.files.as_parser().writes_batch_lines(),
             is_chat: self.files.as_parser().is_chat(),
@@ -230,9 +231,10 @@ impl Input {
     pub fn take_notes(&mut self) -> bool {
         let begins_file = self.noted_of != self.files.current();
         self.noted_of = self.files.current();
+        let found = self.files.take_notes();
         let note = self.files.parser().take_note();
         let remarks = self.files.parser().take_remarks();
-        for text in note.iter().chain(&remarks) {
+        for text in found.iter().chain(&note).chain(&remarks) {
             self.unsaid.push(sanitized(&format!("{}: {text}", self.files.name())));
         }
         let is_decided = note.is_some();
@@ -257,8 +259,8 @@ impl Input {
 
     /// What a row's output depends on besides the row: part of its hash.
     pub fn shape_text(&self) -> String {
-        let Shape { headers, crlf, .. } = self.shape();
-        format!("{} {headers:?} {crlf}", self.note)
+        let Shape { headers, delimiter, crlf, .. } = self.shape();
+        format!("{} {headers:?} {delimiter:?} {crlf}", self.note)
     }
 
     /// The same of a row that cannot be asked: where there are several files, it may show which.

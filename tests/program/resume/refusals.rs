@@ -46,6 +46,7 @@ const CHANGES: &[(&str, (&str, &str))] = &[
     ("template", ("--template", "Q: {{prompt}}")),
     ("prompt_column", ("--prompt-column", "prompt")),
     ("row_params", ("--row-params", "none")),
+    ("encoding", ("--encoding", "utf-8")),
     ("out_field", ("--out-field", "answer")),
     ("output_format", ("--output-format", "full")),
     ("reasoning_parser", ("--reasoning-parser", "deepseek_r1")),

@@ -141,7 +141,8 @@ pub fn dataset(
     output_len: u32,
 ) -> Result<Vec<BenchRow>, CliError> {
     let sources = &input.sources;
-    let mut files = Files::new(Arc::clone(sources), files::open(sources)?, &input.rows)?;
+    let first = files::open(sources, &input.rows)?;
+    let mut files = Files::new(Arc::clone(sources), first, &input.rows)?;
     let base = SamplingParams { max_tokens: Some(output_len), ..SamplingParams::default() };
     let mut rows = Vec::new();
     while rows.len() < num_prompts.unwrap_or(usize::MAX) {

@@ -31,6 +31,9 @@ pub fn run(args: &DiffArgs, console: &Console) -> Result<Exit, CliError> {
     }
     let mut a = OutputFile::open(&args.a, &args.field)?;
     let mut b = OutputFile::open(&args.b, &args.field)?;
+    for note in a.take_notes().iter().chain(&b.take_notes()) {
+        console.note(&sanitized(note));
+    }
     let mut screen = Screen::new(args, io::stdout().lock());
     let header = format!("--- {}\n+++ {}\n", sanitized(a.name()), sanitized(b.name()));
     let counts = match args.by_id {

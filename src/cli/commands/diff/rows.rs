@@ -8,7 +8,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::cli::input::fields::JsonFields;
-use crate::cli::input::reader::{Content, InputError, InputFormat, Opened, Record, Records};
+use crate::cli::input::reader::{
+    Content, HeaderNames, InputError, InputFormat, Opened, Reading, Record, Records,
+};
 use crate::cli::terminal::error::{CliError, Location};
 
 /// Longest row. One of output may be longer than one of input: it has logprobs.
@@ -79,7 +81,10 @@ impl OutputFile {
                 )
             }
         };
-        let records = Records::of(input, format, MAX_ROW).map_err(refused)?;
+        // No output is lines of text.
+        let names = HeaderNames::any_of([vec![field.to_owned()]]).needing_columns();
+        let reading = Reading { layout: format.into(), names: Some(&names) };
+        let records = Records::of(input, reading, MAX_ROW).map_err(refused)?;
         let columns = match records.headers() {
             // A CSV without rows has no header.
             Some(names) if names.is_empty() => None,
@@ -92,6 +97,12 @@ impl OutputFile {
     /// As messages name it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What was found out of the file and a user may want to know.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let notes = self.records.take_notes().into_iter();
+        notes.map(|note| format!("{}: {note}", self.name)).collect()
     }
 
     /// Whether equal records of both are equal rows.

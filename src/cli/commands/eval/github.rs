@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::Origin;
 use super::report::Report;
 use super::totals::Failure;
-use crate::cli::args::FormatArg;
 use crate::cli::input::files::{self, Files};
 use crate::cli::input::reader::Content;
 use crate::cli::input::sources::Sources;
@@ -173,11 +172,11 @@ struct Records {
 
 fn records_of(origin: &Origin) -> Option<Records> {
     let Origin { args, config } = origin;
-    let format = args.format;
+    let layout = args.layout;
     // Sources of their own: lines are counted in them.
-    let sources = Sources::new(&args.input, |path| FormatArg::resolve(format, path));
+    let sources = Sources::new(&args.input, |path| layout.resolve(path));
     let sources = sources.ok().filter(Sources::are_files).map(Arc::new)?;
-    let first = files::open(&sources).ok()?;
+    let first = files::open(&sources, &config.rows).ok()?;
     let files = Files::new(Arc::clone(&sources), first, &config.rows).ok()?;
     Some(Records { sources, files })
 }

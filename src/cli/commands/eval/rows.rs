@@ -8,7 +8,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::cli::input::fields::JsonFields;
-use crate::cli::input::reader::{Content, InputError, InputFormat, Opened, Records};
+use crate::cli::input::reader::{
+    Content, InputError, InputFormat, Layout, Opened, Records, TextEncoding,
+};
 use crate::cli::judge::NOT_JUDGED;
 use crate::cli::judge::row::{JudgedRow as OwnFields, text_of};
 use crate::cli::judge::scorers::perplexity::Loglikelihood;
@@ -81,7 +83,8 @@ impl JudgedFile {
         let mut options = File::options();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).and_then(regular);
         let input = file.map_err(|error| refused(InputError::Io(error)))?;
-        let records = Records::of(input, InputFormat::Jsonl, MAX_ROW).map_err(refused)?;
+        let layout = Layout { encoding: TextEncoding::UTF_8, ..InputFormat::Jsonl.into() };
+        let records = Records::of(input, layout, MAX_ROW).map_err(refused)?;
         let (out_field, expected_column) = (out_field.to_owned(), expected.map(str::to_owned));
         Ok(Self { name, out_field, expected_column, records, num_rows: 0 })
     }

@@ -43,7 +43,8 @@ pub fn run(args: PlanArgs, named: FlagFiles, console: &Console) -> Result<Exit, 
     let (flags, mut run, of_texts) = args.into_parts();
     model::fetch_inputs(&mut run.input.input, &run.input.dataset, console)?;
     let config = planned(flags.task, run.clone(), of_texts)?;
-    let mut rows = Input::open(&config.input, files::open(&config.input.sources)?)?;
+    let input = files::open(&config.input.sources, &config.input.rows)?;
+    let mut rows = Input::open(&config.input, input)?;
     let shape = rows.shape();
     let config = match shape.task == config.input.rows.task {
         true => config,

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::lines::Lines;
+use super::table::{doubled, name_unnamed};
 use super::{Content, InputError, Record, decode, too_long};
 use crate::cli::input::row_error::{RowError, code};
 
@@ -22,10 +23,21 @@ const MAX_SURPLUS: usize = 64;
 
 /// What a CSV input is, after its header.
 pub(super) struct CsvRecords {
-    delimiter: u8,
+    pub(super) delimiter: u8,
     pub(super) names: Arc<[String]>,
+}
+
+/// A CSV input whose first line is read.
+pub(super) struct OpenedCsv {
+    pub(super) records: CsvRecords,
+    /// Lines end with CRLF.
     pub(super) crlf: bool,
-    pub(super) blank_before_header: u64,
+    /// Before the first line.
+    pub(super) blank_lines: u64,
+    /// The first row, where there is no header.
+    pub(super) first: Option<Record>,
+    /// What a user may want to know of the names.
+    pub(super) note: Option<String>,
 }
 
 /// Where in a record a byte is, as the csv crate sees it: a quote opens a cell only at its start,
@@ -64,33 +76,34 @@ struct RawRecord {
 }
 
 impl CsvRecords {
-    /// Reads the header.
-    pub(super) fn open(lines: &mut Lines, delimiter: u8) -> Result<Self, InputError> {
-        let mut blank_before_header = 0;
+    /// Reads the header, or the first row of a table without one, whose columns are called by their
+    /// places.
+    pub(super) fn open(
+        lines: &mut Lines,
+        delimiter: u8,
+        has_header: bool,
+    ) -> Result<OpenedCsv, InputError> {
+        let mut blank_lines = 0;
         let table = (delimiter, MAX_COLUMNS);
-        let Some(header) = read_record(lines, table, &mut blank_before_header)? else {
-            return Ok(Self { delimiter, names: Arc::new([]), crlf: false, blank_before_header });
+        let Some(first) = read_record(lines, table, &mut blank_lines)? else {
+            let records = Self { delimiter, names: Arc::new([]) };
+            return Ok(OpenedCsv { records, crlf: false, blank_lines, first: None, note: None });
         };
-        let refused = |message: String| {
-            let message = format!("line {}: the CSV header {message}", header.line);
-            InputError::refused(message, "the first line must name the columns")
-        };
-        if header.open_quote {
-            return Err(refused("has a quote that is never closed".to_owned()));
+        let (line, crlf) = (first.line, first.crlf);
+        let mut names = header(&first, lines, delimiter)?;
+        if !has_header {
+            names.iter_mut().for_each(String::clear);
         }
-        if header.length > lines.max_line as u64 {
-            return Err(refused(format!("has {} bytes", header.length)));
+        let note = name_unnamed(&mut names).filter(|_| has_header);
+        if let Some((name, one, other)) = doubled(&names) {
+            let message =
+                format!("line {line}: columns {one} and {other} are both called '{name}'");
+            let help = "rename one of them: a row's cells are known by the names of their columns";
+            return Err(InputError::refused(message, help));
         }
-        if header.cells > MAX_COLUMNS as u64 {
-            return Err(refused(format!("has {} cells, the limit is {MAX_COLUMNS}", header.cells)));
-        }
-        let crlf = header.crlf;
-        let (text, error) = decode(header.bytes.clone(), header.line, usize::MAX);
-        if let Some(error) = error {
-            return Err(refused(format!("is not UTF-8: {}", error.message)));
-        }
-        let names = split_cells(&text, delimiter).into();
-        Ok(Self { delimiter, names, crlf, blank_before_header })
+        let records = Self { delimiter, names: names.into() };
+        let first = (!has_header).then(|| records.record(first, lines));
+        Ok(OpenedCsv { records, crlf, blank_lines, first, note })
     }
 
     /// The next record, with as many cells as the header has.
@@ -100,18 +113,20 @@ impl CsvRecords {
         blank_lines: &mut u64,
     ) -> io::Result<Option<Record>> {
         let table = (self.delimiter, self.names.len() + MAX_SURPLUS);
-        let Some(mut raw) = read_record(lines, table, blank_lines)? else {
-            return Ok(None);
-        };
+        let raw = read_record(lines, table, blank_lines)?;
+        Ok(raw.map(|raw| self.record(raw, lines)))
+    }
+
+    fn record(&self, mut raw: RawRecord, lines: &Lines) -> Record {
         let line = raw.line;
         if raw.length > lines.max_line as u64 {
             let limit = lines.max_line;
             let (text, error) = too_long("record", line, &raw.bytes, raw.length, limit);
             let cells = self.fit(vec![text]);
-            return Ok(Some(Record { line, content: Content::Cells(cells), error: Some(error) }));
+            return Record { line, content: Content::Cells(cells), error: Some(error) };
         }
         raw.bytes.truncate(raw.cells_end.unwrap_or(usize::MAX));
-        let (text, mut error) = decode(raw.bytes, line, usize::MAX);
+        let (text, mut error) = decode(raw.bytes, (line, lines.encoding), usize::MAX);
         let cells = split_cells(&text, self.delimiter);
         let num_cells = raw.cells_end.map_or(cells.len() as u64, |_| raw.cells);
         if raw.open_quote {
@@ -120,7 +135,7 @@ impl CsvRecords {
         } else if cells.len() != self.names.len() {
             error = error.or(Some(self.ragged(&cells, num_cells, line)));
         }
-        Ok(Some(Record { line, content: Content::Cells(self.fit(cells)), error }))
+        Record { line, content: Content::Cells(self.fit(cells)), error }
     }
 
     fn ragged(&self, cells: &[String], num_cells: u64, line: u64) -> RowError {
@@ -138,6 +153,31 @@ impl CsvRecords {
     fn fit(&self, mut cells: Vec<String>) -> Vec<String> {
         cells.resize(self.names.len(), String::new());
         cells
+    }
+}
+
+/// The cells of a first line.
+fn header(first: &RawRecord, lines: &Lines, delimiter: u8) -> Result<Vec<String>, InputError> {
+    let refused = |message: String| {
+        let message = format!("line {}: the CSV header {message}", first.line);
+        InputError::refused(message, "the first line must name the columns")
+    };
+    if first.open_quote {
+        return Err(refused("has a quote that is never closed".to_owned()));
+    }
+    if first.length > lines.max_line as u64 {
+        return Err(refused(format!("has {} bytes", first.length)));
+    }
+    if first.cells > MAX_COLUMNS as u64 {
+        return Err(refused(format!("has {} cells, the limit is {MAX_COLUMNS}", first.cells)));
+    }
+    let (text, error) = decode(first.bytes.clone(), (first.line, lines.encoding), usize::MAX);
+    match error {
+        None => Ok(split_cells(&text, delimiter)),
+        Some(error) => {
+            let message = format!("line {}: the CSV header: {}", first.line, error.message);
+            Err(InputError::refused(message, error.help.unwrap_or_default()))
+        }
     }
 }
 
@@ -205,7 +245,7 @@ fn read_record(
 }
 
 /// The cells of one record. Quotes are always understood, so any text has cells.
-fn split_cells(text: &str, delimiter: u8) -> Vec<String> {
+pub(super) fn split_cells(text: &str, delimiter: u8) -> Vec<String> {
     if !text.contains('"') {
         // Most records, and the csv crate makes its tables anew for each.
         return text.split(char::from(delimiter)).map(str::to_owned).collect();

@@ -11,6 +11,9 @@ const MAGIC: &[(&[u8], &str)] = &[
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF8", "a GIF image"),
     (b"%PDF-", "a PDF document"),
+    (b"%!PS-Adobe-", "a PostScript document"),
+    (b"{\\rtf", "an RTF document"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of Microsoft Office (xls, doc)"),
     (b"\x7fELF", "a program"),
     (b"SQLite format 3\0", "a SQLite database"),
     (b"\x89HDF", "an HDF5 file"),
@@ -18,10 +21,34 @@ const MAGIC: &[(&[u8], &str)] = &[
     (b"ARROW1", "an Arrow file"),
     (b"7z\xbc\xaf", "a 7z archive"),
     (b"Obj\x01", "an Avro file"),
+    (b"RIFF", "sound, a video or a WebP image"),
+    (b"OggS", "sound"),
+    (b"fLaC", "sound"),
+    (b"II*\0", "a TIFF image"),
+    (b"MM\0*", "a TIFF image"),
+    (b"\0asm", "a WebAssembly program"),
+    (b"Rar!\x1a", "a RAR archive"),
 ];
 
 /// Extensions of files that are not rows, and what they are.
 const EXTENSIONS: &[(&str, &str)] = &[
+    ("faiss", "an index of vectors"),
+    ("index", "an index of vectors"),
+    ("hnsw", "an index of vectors"),
+    ("lance", "a Lance dataset"),
+    ("duckdb", "a database"),
+    ("sqlite3", "a database"),
+    ("h5", "HDF5"),
+    ("hdf5", "HDF5"),
+    ("pickle", "a Python pickle"),
+    ("joblib", "a Python pickle"),
+    ("pt", "tensors of PyTorch"),
+    ("pth", "tensors of PyTorch"),
+    ("doc", "a Word document"),
+    ("rtf", "an RTF document"),
+    ("odt", "a document"),
+    ("pptx", "slides"),
+    ("htm", "HTML"),
     ("yaml", "YAML"),
     ("yml", "YAML"),
     ("toml", "TOML"),
@@ -54,7 +81,7 @@ const LENGTH_BYTES: usize = 8;
 /// Refuses a file that is not text. Where the name or a flag says that it is lines of JSON or CSV,
 /// a NUL byte costs its line only.
 pub(super) fn refuse_binary(head: &[u8], format: InputFormat) -> Result<(), InputError> {
-    if let Some(what) = binary_kind(head).filter(|_| !is_text(head)) {
+    if let Some(what) = binary_kind(head).filter(|_| !is_text(head) || is_document(head)) {
         let message = format!("the input is a binary file: {what}");
         return Err(InputError::refused(message, "give rows as JSON lines, CSV, TSV or text"));
     }
@@ -63,7 +90,7 @@ pub(super) fn refuse_binary(head: &[u8], format: InputFormat) -> Result<(), Inpu
         None => Ok(()),
         Some(offset) => Err(InputError::refused(
             format!("the input is a binary file: it has a NUL byte at offset {}", offset + 1),
-            "give rows as JSON lines, CSV, TSV or text; convert UTF-16 with iconv",
+            "give rows as JSON lines, CSV, TSV or text; if it is UTF-16, say --encoding utf-16le",
         )),
     }
 }
@@ -83,6 +110,16 @@ fn is_text(head: &[u8]) -> bool {
     let reach = &head[..head.len().min(REACH)];
     let encoding = str::from_utf8(reach);
     encoding.map_or_else(|error| error.error_len().is_none(), |_| true) && first_nul(head).is_none()
+}
+
+/// Whether text is a document, by the whole of its first line: all bytes of one may be ASCII.
+fn is_document(head: &[u8]) -> bool {
+    let line = head.split(|byte| b"\r\n".contains(byte)).next().unwrap_or_default();
+    let has_end = line.len() < head.len();
+    let pdf = line.strip_prefix(b"%PDF-").map(<[u8]>::trim_ascii_end);
+    let is_pdf = matches!(pdf, Some([b'0'..=b'9', b'.', b'0'..=b'9']));
+    let is_post_script = line.starts_with(b"%!PS-Adobe-");
+    has_end && (is_pdf || is_post_script) || head.starts_with(b"{\\rtf1")
 }
 
 /// Eight bytes of a length that no text begins with, then a JSON object.
@@ -143,6 +180,21 @@ mod tests {
     }
 
     #[test]
+    fn documents_of_ascii_are_refused() {
+        for (head, what) in [
+            (&b"%PDF-1.4\n1 0 obj\n"[..], "PDF"),
+            (b"%PDF-1.4 \r1 0 obj\r", "PDF"),
+            (b"%!PS-Adobe-3.0\n%%Title: a\n", "PostScript"),
+            (b"{\\rtf1\\ansi a}", "RTF"),
+        ] {
+            for format in [InputFormat::Auto, InputFormat::Txt, InputFormat::Jsonl] {
+                let found = refused(head, format).expect(what);
+                assert!(found.contains(what), "{found}");
+            }
+        }
+    }
+
+    #[test]
     fn a_nul_byte_is_no_text_where_nothing_says_what_the_file_is() {
         for format in [InputFormat::Auto, InputFormat::Txt] {
             let found = refused(b"ab\0c", format).expect("binary");
@@ -160,7 +212,14 @@ mod tests {
         }
         // The last one is cut off within a character.
         let cut = [b"GGUF ", "\u{4e2d}".repeat(REACH / 3).as_bytes()].concat();
-        for head in [&b"GGUF or ONNX?\n"[..], b"GIF8,prompt\n1,a\n", b"%PDF-1.7 is a", &cut] {
+        for head in [
+            &b"GGUF or ONNX?\n"[..],
+            b"GIF8,prompt\n1,a\n",
+            b"%PDF-1.7 is a",
+            b"%PDF-1.7 is a version\n",
+            b"RIFF,prompt\n",
+            &cut,
+        ] {
             assert_eq!(refused(head, InputFormat::Auto), None);
         }
     }

@@ -18,11 +18,28 @@ pub(super) struct Lines {
     /// Number of the line that the next byte belongs to, from 1.
     pub(super) number: u64,
     pub(super) max_line: usize,
+    /// Of the bytes that text was decoded from.
+    pub(super) encoding: &'static str,
 }
 
 impl Lines {
-    pub(super) fn new(input: Box<dyn Read + Send>, max_line: usize) -> Self {
-        Self { input: BufReader::with_capacity(BUFFER, input), number: 1, max_line }
+    pub(super) fn new(
+        input: Box<dyn Read + Send>,
+        (max_line, encoding): (usize, &'static str),
+    ) -> Self {
+        let input = BufReader::with_capacity(BUFFER, input);
+        Self { input, number: 1, max_line, encoding }
+    }
+
+    /// Skips the first line that is not blank, which is short; returns how many blank ones were
+    /// before it.
+    pub(super) fn skip_first(&mut self) -> io::Result<u64> {
+        let (mut piece, mut blank_lines) = (Vec::new(), 0);
+        while self.read_piece(&mut piece, BUFFER)? > 0 && piece.trim_ascii().is_empty() {
+            blank_lines += 1;
+            piece.clear();
+        }
+        Ok(blank_lines)
     }
 
     /// Appends bytes up to and including the next `\n`, at most `limit`. 0 is the end of the input.
@@ -68,7 +85,7 @@ impl Lines {
             let (text, error) = too_long("line", line, &bytes, length, self.max_line);
             return Ok(Some(Record { line, content: Content::Line(text), error: Some(error) }));
         }
-        let (text, error) = decode(bytes, line, KEPT_AFTER_BAD_BYTE);
+        let (text, error) = decode(bytes, (line, self.encoding), KEPT_AFTER_BAD_BYTE);
         Ok(Some(Record { line, content: Content::Line(text), error }))
     }
 }

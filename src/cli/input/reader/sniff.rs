@@ -1,35 +1,12 @@
 //! The first bytes of an input: what it is, and what it must not be.
 
-use std::io::{self, Read};
-
 use super::decompress::Codec;
 use super::{InputError, InputFormat, foreign};
 
-pub(super) const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
-
-/// Looks no further than this for a byte that is not blank.
-const PEEK_LIMIT: usize = 64 << 10;
-
-/// Reads until there are four bytes and one that is not blank, so that a slow pipe is not waited
-/// for longer than the first line takes.
-pub(super) fn peek(input: &mut dyn Read) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        match input.read(&mut buffer) {
-            Ok(0) => return Ok(head),
-            Ok(count) => head.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if head.len() >= 4 && (first_byte(&head).is_some() || head.len() >= PEEK_LIMIT) {
-            return Ok(head);
-        }
-    }
-}
+const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// The first byte of text that is not blank.
-fn first_byte(head: &[u8]) -> Option<u8> {
+pub(super) fn first_byte(head: &[u8]) -> Option<u8> {
     let text = head.strip_prefix(UTF8_BOM).unwrap_or(head);
     text.trim_ascii_start().first().copied()
 }
@@ -72,19 +49,13 @@ pub(super) fn refuse_unsupported(head: &[u8], codec: Option<Codec>) -> Result<()
             ),
         });
     }
-    // UTF-32 first: its little-endian BOM begins with that of UTF-16.
-    let boms: [(&[u8], &str); 4] = [
-        (b"\xff\xfe\0\0", "UTF-32"),
-        (b"\0\0\xfe\xff", "UTF-32"),
-        (b"\xff\xfe", "UTF-16"),
-        (b"\xfe\xff", "UTF-16"),
-    ];
-    match boms.iter().find(|(bom, _)| head.starts_with(bom)) {
-        Some((_, encoding)) => Err(InputError::refused(
-            format!("the input is {encoding}, not UTF-8"),
-            format!("convert with iconv: `iconv -f {encoding} -t UTF-8 FILE | vllm-batch run ...`"),
+    // The mark of little-endian UTF-32 begins with that of UTF-16.
+    match head.starts_with(b"\xff\xfe\0\0") || head.starts_with(b"\0\0\xfe\xff") {
+        true => Err(InputError::refused(
+            "the input is UTF-32, which is not read",
+            "convert it with iconv: `iconv -f UTF-32 -t UTF-8 FILE | vllm-batch run ...`",
         )),
-        None => Ok(()),
+        false => Ok(()),
     }
 }
 

@@ -96,16 +96,13 @@ fn a_slow_pipe_gives_the_same_rows() {
 
 #[test]
 fn what_is_not_text_is_refused_with_a_remedy() {
-    let cases: [(&[u8], &str, &str); 9] = [
+    let cases: [(&[u8], &str, &str); 6] = [
         (b"\xfd7zXZ\0", "compressed with xz", "`xzcat FILE | vllm-batch run ...`"),
         (b"BZh91AY&SY", "compressed with bzip2", "`bzcat FILE |"),
         (b"PK\x03\x04", "compressed with zip", "`unzip -p FILE |"),
         (b"PAR1\x15\x04", "Parquet", "-i FILE.parquet"),
-        (b"\xff\xfe{\0", "UTF-16", "convert with iconv"),
-        (b"\xfe\xff\0{", "UTF-16", "convert with iconv"),
-        (b"\xff\xfe\0\0{\0\0\0", "UTF-32", "convert with iconv"),
-        (b"\0\0\xfe\xff\0\0\0{", "UTF-32", "convert with iconv"),
-        (b"\xff\xfe", "UTF-16", "convert with iconv"),
+        (b"\xff\xfe\0\0{\0\0\0", "UTF-32", "convert it with iconv"),
+        (b"\0\0\xfe\xff\0\0\0{", "UTF-32", "convert it with iconv"),
     ];
     for (input, what, remedy) in cases {
         // Whatever the name says.
@@ -216,7 +213,7 @@ fn csv_errors_are_rows_with_as_many_cells_as_the_header() {
             2,
             strings(&["1", "\u{fffd}"]),
             "bad_utf8",
-            "byte 0xff at offset 3 is not UTF-8".to_owned()
+            "byte 0xff at offset 3 is not UTF-8; see --encoding".to_owned()
         )
     );
 }

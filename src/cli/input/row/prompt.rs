@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
+use super::header::no_prompt_column;
 use super::named::NamedRow;
 use super::shape::{
     MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
@@ -48,7 +49,7 @@ impl From<MadeChat> for Built {
     }
 }
 
-const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of several \
+pub(super) const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of several \
                               with --template '... {{field}} ...'";
 
 impl PromptBuilder {
@@ -133,10 +134,13 @@ impl PromptBuilder {
         let name = match &self.prompt_column {
             Some(name) if !has(name) => return Err(missing("--prompt-column", name)),
             Some(name) => name.as_str(),
-            None => PROMPT_COLUMNS.iter().copied().find(|name| has(name)).ok_or_else(|| {
-                let message = format!("no column holds the prompt: {}", names.join(", "));
-                InputError::refused(message, NO_PROMPT_HELP)
-            })?,
+            // Of a table without header that has one column.
+            None if matches!(names, [only] if only == "column_1") => "column_1",
+            None => PROMPT_COLUMNS
+                .iter()
+                .copied()
+                .find(|name| has(name))
+                .ok_or_else(|| no_prompt_column(names))?,
         };
         let shape = match name {
             "messages" => RowShape::Field(name.to_owned(), PromptKind::Messages),

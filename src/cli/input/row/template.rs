@@ -2,6 +2,9 @@
 
 use crate::cli::input::reader::InputError;
 
+/// What a template may call a line of text.
+pub(super) const TEXT_FIELDS: [&str; 2] = ["prompt", "text"];
+
 /// A parsed template.
 pub(super) struct Template {
     parts: Vec<Part>,

@@ -217,7 +217,7 @@ fn what_is_compressed_twice_is_refused() {
         assert_eq!(help, format!("use `{command} | vllm-batch run ...`"));
     }
     // What is refused in plain text is refused here.
-    assert!(refusal(&encoded(Compression::Gzip, b"\xff\xfe{\0")).0.contains("UTF-16"));
+    assert!(refusal(&encoded(Compression::Gzip, b"\xff\xfe\0\0")).0.contains("UTF-32"));
     assert!(refusal(&encoded(Compression::Zstd, b"PAR1\x15\x04")).0.contains("Parquet"));
 }
 
