@@ -1,11 +1,13 @@
 //! `Files`: the records of all input files, one file after the other.
 
 use std::fs::File;
+use std::io::Cursor;
 use std::sync::Arc;
 
 use super::parquet::{ParquetFile, is_parquet};
 use super::reader::{InputError, InputFormat, MAX_LINE, Opened, Record, Records, refuse_name};
 use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
+use super::sample::{Chosen, Picker};
 use super::sources::{Source, Sources};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -50,7 +52,10 @@ fn look_at(source: &Source, columns: &mut Option<Arc<[String]>>) -> Result<(), C
 
 fn open_one(source: &Source) -> Result<Opened, CliError> {
     let Some(path) = &source.path else {
-        return Ok(Opened::Stream(Box::new(std::io::stdin())));
+        return Ok(Opened::Stream(match &source.text {
+            Some(text) => Box::new(Cursor::new(text.clone())),
+            None => Box::new(std::io::stdin()),
+        }));
     };
     refuse_name(path, source.format).map_err(|error| CliError::from_input(error, &source.name))?;
     if let Some(object) = &source.object {
@@ -91,6 +96,29 @@ pub fn num_rows(sources: &Sources) -> Option<u64> {
     Some(total)
 }
 
+/// How many rows there are, at most `limit`: all files are read, where they do not say it.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn count(sources: &Sources, limit: u64) -> Result<u64, CliError> {
+    if let Some(rows) = num_rows(sources) {
+        return Ok(rows.min(limit));
+    }
+    let mut rows = 0;
+    for source in sources.list() {
+        let refused = |error| CliError::from_input(error, &source.name);
+        let records = Records::of(open_one(source)?, source.format, MAX_LINE).map_err(refused)?;
+        for record in records {
+            if rows == limit {
+                return Ok(rows);
+            }
+            record.map_err(|error| refused(error.into()))?;
+            rows += 1;
+        }
+    }
+    Ok(rows)
+}
+
 /// What is known of the input once it is open and its first row is read.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -121,6 +149,8 @@ pub struct Files {
     lines_before: u64,
     records: Records,
     parser: RowParser,
+    /// The rows of a sample; None: all rows.
+    picker: Option<Picker>,
 }
 
 impl Files {
@@ -138,7 +168,13 @@ impl Files {
         let mut records = Records::of(first, source.format, MAX_LINE).map_err(refused)?;
         let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
         parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
-        Ok(Self { sources, current: 0, lines_before: 0, records, parser })
+        Ok(Self { sources, current: 0, lines_before: 0, records, parser, picker: None })
+    }
+
+    /// The same with the rows of a sample alone.
+    pub fn choosing(mut self, chosen: Option<Arc<Chosen>>) -> Self {
+        self.picker = chosen.map(Picker::new);
+        self
     }
 
     /// What the records of the current file are.
@@ -166,11 +202,24 @@ impl Files {
         self.current
     }
 
-    /// The next record, of the next file that has one.
+    /// The next record, of the next file that has one; of a sample, the next that is in it.
     ///
     /// # Errors
     /// A file cannot be read, or its rows cannot be run with those before.
     pub fn next_record(&mut self) -> Result<Option<Record>, CliError> {
+        loop {
+            if self.picker.as_ref().is_some_and(Picker::is_done) {
+                return Ok(None);
+            }
+            let Some(record) = self.next_of_all()? else { return Ok(None) };
+            if self.picker.as_mut().is_none_or(Picker::picks_next) {
+                return Ok(Some(record));
+            }
+            self.parser.pass_over(record).map_err(|error| self.failed(error))?;
+        }
+    }
+
+    fn next_of_all(&mut self) -> Result<Option<Record>, CliError> {
         loop {
             let record = self.records.next().transpose();
             match record.map_err(|error| self.failed(error.into()))? {
