@@ -96,6 +96,8 @@ fn flags_of_other_programs_lead_to_ours() {
         let usage = "\nUsage: vllm-batch run [OPTIONS] --model <DIR|GGUF|HF_ID>\n";
         assert!(said.contains(usage), "{flag}: {said}");
     }
+    let output = finish(&mut vllm_batch(folder.path(), &["embed", "-m", "m", "-p", "x"]), "");
+    assert!(text(&output.stderr).contains("tip: `run` has it"), "{}", text(&output.stderr));
     // A command that has the flag has no tip about it.
     let output = finish(&mut vllm_batch(folder.path(), &["diff", "a", "b", "--jsn"]), "");
     assert!(text(&output.stderr).contains("tip: a similar flag: '--json'"));

@@ -6,9 +6,9 @@
 pub struct PromptArgs {
     /// One prompt in place of an input: prints the answer alone
     ///
-    /// - takes it from standard input. It is sent as a user message where the model has a chat template; --no-chat completes it as
-    /// text. With --output-format the row is printed as JSON. -v shows the notes and the summary of
-    /// a run
+    /// The prompt - is taken from standard input. It is sent as a user message where the model has
+    /// a chat template; --no-chat completes it as text. With --output-format the row is printed as
+    /// JSON. With -v the notes and the summary of a run are shown
     #[arg(short = 'p', long, value_name = "TEXT")]
     #[arg(conflicts_with_all = [
         "input", "split", "format", "prompt_column", "template", "row_params", "last_assistant",

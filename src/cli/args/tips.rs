@@ -161,6 +161,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("image", NO_IMAGES),
     ("prompt-file", "it is -p - < FILE here, and -i FILE for a prompt in each line"),
     ("file", "it is --input here, or -i"),
+    ("p", "`run` has it: `vllm-batch run -p TEXT`; rows come from --input"),
     ("no-display-prompt", "-p prints the answer alone; leave the flag out"),
     // OpenAI's, as its clients have them.
     ("instructions", "it is --system-prompt here"),

@@ -139,14 +139,8 @@ impl RowFormat {
                 if detail == Detail::Full {
                     return refused("--output-format full: CSV has room for the text only");
                 }
-                if config
-                    .engine
-                    .model
-                    .reasoning_parser
-                    .as_deref()
-                    .is_some_and(|name| name != "none")
-                    && !is_simple
-                {
+                let reasoning = config.engine.model.reasoning_parser.as_deref();
+                if reasoning.is_some_and(|name| name != "none") && !is_simple {
                     return refused("--reasoning-parser: CSV has no room for the thinking");
                 }
                 let typed = config.row_params(SamplingParams::default());
