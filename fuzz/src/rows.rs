@@ -91,7 +91,15 @@ pub fn json_format(choice: u8) -> RowFormat {
     let facts = RunFacts { model: "m\"\n".to_owned(), created: 1, system_fingerprint: None };
     let (out_field, parser) = ("response".to_owned(), AnswerParser::default());
     let (pooled, more_fields) = (PooledForm::Vectors, Vec::new());
-    RowFormat::Json(JsonFormat { out_field, detail, facts, parser, pooled, more_fields })
+    RowFormat::Json(JsonFormat {
+        out_field,
+        detail,
+        facts,
+        parser,
+        is_answer_alone: false,
+        pooled,
+        more_fields,
+    })
 }
 
 /// Fails unless a row is one line that holds one JSON object and nothing else.

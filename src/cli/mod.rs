@@ -21,7 +21,9 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
-use args::{Command, FlagFiles, ParseError, Parsed, PoolingFlags, RunArgs, Settings};
+use args::{
+    Command, FlagFiles, ParseError, Parsed, PoolingFlags, RunArgs, RunCommandArgs, Settings,
+};
 use commands::{bench, check, completions, diff, eval, man, merge, plan, show};
 use input::row::Task;
 use terminal::console::Console;
@@ -66,7 +68,15 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
     };
     match command {
         Command::Run(args) => {
-            shown(&args.display.clone(), &settings, |console| run::run(*args, files, console, load))
+            let RunCommandArgs { run: args, one } = *args;
+            match one.prompt {
+                None => shown(&args.display.clone(), &settings, |console| {
+                    run::run(args, files, console, load)
+                }),
+                Some(prompt) => shown(&args.display.of_one_answer(), &settings, |console| {
+                    run::one_prompt::answer(prompt, args, files, console, load)
+                }),
+            }
         }
         Command::Eval(args) => shown(&args.run.display.clone(), &settings, |console| {
             eval::run(*args, files, console, load)

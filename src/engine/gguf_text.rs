@@ -42,6 +42,11 @@ pub(super) fn chat_template(
     ChatTemplate::from_gguf(default, tool_use, tokenizer, path).map(Some)
 }
 
+/// Whether a file has a chat template, be it one that does not compile.
+pub(super) fn has_chat_template(file: &GgufModel) -> bool {
+    file.described().metadata.text("tokenizer.chat_template") != Ok(None)
+}
+
 fn bad(path: &Path, text: &str) -> TextError {
     TextError::Model(format!("{}: {text}", path.display()))
 }

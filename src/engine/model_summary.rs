@@ -4,6 +4,7 @@
 
 use super::EngineError;
 use super::config::{CacheConfig, DType, GenerationConfigSource, ModelConfig};
+use super::gguf_text;
 use super::input_processor::{ModelLimits, default_sampling_params};
 use super::model;
 use super::model::hf_config::{GenerationConfig, HfConfig};
@@ -12,6 +13,7 @@ use super::model::own_head;
 use super::model::quantization::QuantizationConfig;
 use super::model::spec::{AttentionSpec, DecoderSpec};
 use super::request::SamplingParams;
+use super::text::ChatTemplate;
 
 /// A model without its weights and its tokenizer.
 #[derive(Clone, Debug)]
@@ -55,6 +57,24 @@ impl ModelSummary {
         let generation_config = generation_config(config, &files, &hf_config)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
         Ok(Self { files, spec, quantization, gguf_types, dtype, max_model_len, generation_config })
+    }
+
+    /// Whether chats have a template: a flag's, or one of the files that have the tokenizer.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn has_chat_template(&self, config: &ModelConfig) -> Result<bool, EngineError> {
+        if config.chat_template.is_some() {
+            return Ok(true);
+        }
+        let other = config.tokenizer_dir.as_ref();
+        let other = other.map(|path| ModelFiles::open(path, config.on_lost_file)).transpose()?;
+        match other.as_ref().unwrap_or(&self.files) {
+            ModelFiles::Gguf(file) => Ok(gguf_text::has_chat_template(file)),
+            ModelFiles::Folder(folder) => {
+                ChatTemplate::is_in(folder).map_err(|error| EngineError::Model(error.to_string()))
+            }
+        }
     }
 
     /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people

@@ -60,6 +60,60 @@ fn wrong_usage_exits_2_and_says_what_is_true() {
     assert!(!text(&output.stderr).contains("tip:"), "{}", text(&output.stderr));
 }
 
+/// Names that other programs have for what is here.
+#[test]
+fn flags_of_other_programs_lead_to_ours() {
+    let folder = temporary();
+    for (flag, wanted) in [
+        ("--guided-json", "--structured-outputs.json"),
+        ("--choices", "--structured-outputs.choice"),
+        ("--guided-regex", "--structured-outputs.regex"),
+        ("--schema", "--structured-outputs.json"),
+        ("--json", "--structured-outputs.json"),
+        ("--force", "--overwrite"),
+        ("--n-gpu-layers", "--device"),
+        ("--repeat-penalty", "--repetition-penalty"),
+        ("--reverse-prompt", "--stop"),
+        ("--hf-repo", "--model"),
+        ("--instructions", "--system-prompt"),
+        ("--tools", "rows have it"),
+        ("--tasks", "`eval`"),
+        ("--apply-chat-template", "--chat"),
+        ("--gen_kwargs", "--temperature"),
+        ("--torch_dtype", "--dtype"),
+        ("--load-in-8bit", "--quantization"),
+        ("--num-samples", "--sample N"),
+        ("--text-column", "--prompt-column"),
+        ("--max_new_tokens", "--max-tokens"),
+        ("--max_tokens", "--max-tokens"),
+    ] {
+        let output = finish(&mut vllm_batch(folder.path(), &["run", "-m", "m", flag, "x"]), "");
+        assert_exit(&output, 2);
+        let said = text(&output.stderr);
+        let tip =
+            said.lines().find(|line| line.contains("tip:")).unwrap_or_else(|| panic!("{said}"));
+        assert!(tip.contains(wanted), "{flag}: {tip}");
+        let usage = "\nUsage: vllm-batch run [OPTIONS] --model <DIR|GGUF|HF_ID>\n";
+        assert!(said.contains(usage), "{flag}: {said}");
+    }
+    let output = finish(&mut vllm_batch(folder.path(), &["embed", "-m", "m", "-p", "x"]), "");
+    assert!(text(&output.stderr).contains("tip: `run` has it"), "{}", text(&output.stderr));
+    // A command that has the flag has no tip about it.
+    let output = finish(&mut vllm_batch(folder.path(), &["diff", "a", "b", "--jsn"]), "");
+    assert!(text(&output.stderr).contains("tip: a similar flag: '--json'"));
+    assert!(text(&output.stderr).contains("\nUsage: vllm-batch diff [OPTIONS] <A> <B>\n"));
+}
+
+/// No line of an example or of a paragraph is broken in two.
+#[test]
+fn help_of_eval_fits_a_terminal_of_80_columns() {
+    let folder = temporary();
+    let help = finish(&mut vllm_batch(folder.path(), &["eval", "--help"]), "");
+    let (_, rest) = text(&help.stdout).split_once("Examples:").unwrap();
+    let long = rest.lines().find(|line| line.chars().count() > 80);
+    assert_eq!(long, None);
+}
+
 #[test]
 fn a_file_and_variables_set_flags() {
     let folder = temporary();

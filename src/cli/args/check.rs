@@ -6,7 +6,7 @@ use clap::ArgAction;
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{count, positive};
-use super::{LastAssistantArg, LayoutArgs, LoraModulesArgs, SplitArgs, TaskArg};
+use super::{LastAssistantArg, LayoutArgs, LoraModulesArgs, SampleArgs, SplitArgs, TaskArg};
 use crate::cli::input::own_params::OwnParams;
 use crate::cli::terminal::display::DisplayArgs;
 
@@ -76,6 +76,9 @@ pub struct CheckArgs {
     /// Check only the first N rows of each input
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Input")]
     pub limit: Option<usize>,
+    /// A random part of the rows of each input.
+    #[command(flatten)]
+    pub sample: SampleArgs,
     /// Show only the first N errors of each input, and count the others [default: 100]
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Display")]
     pub max_errors: Option<usize>,

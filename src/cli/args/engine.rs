@@ -25,7 +25,7 @@ pub struct ModelArgs {
     /// Read the weights, or make up random ones from config.json alone (dummy)
     #[arg(long, value_name = "FORMAT", hide_short_help = true)]
     pub load_format: Option<LoadFormatArg>,
-    /// Type of weights and KV cache [default: auto, the checkpoint's own; of GGUF files bfloat16]
+    /// Type of weights and KV cache [default: the checkpoint's; of GGUF bfloat16]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<DTypeArg>,
     /// Keys laid over the model's config.json; null takes one away. E.g. '{"rope_scaling": null}'

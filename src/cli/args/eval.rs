@@ -12,16 +12,18 @@ use crate::cli::judge::settings::{Normalize, PassIf, Scorer, pattern};
 
 const EVAL_EXAMPLES: &str = "\
 Examples:
-  vllm-batch eval --model ./model -i questions.jsonl -o judged.jsonl --scorer number
-  vllm-batch eval --model ./model -i questions.jsonl -o judged.jsonl --fail-under acc=0.8
-  vllm-batch eval --model ./model -i chats.jsonl -o judged.jsonl --scorer icontains,f1 \
-      --report report.html --report report.junit.xml --baseline main.jsonl --max-regression 1%
-  vllm-batch eval --rescore judged.jsonl -o again.jsonl --scorer regex --report report.json
+  vllm-batch eval -m ./model -i rows.jsonl -o judged.jsonl --scorer number
+  vllm-batch eval -m ./model -i rows.jsonl -o judged.jsonl --fail-under acc=0.8
+  vllm-batch eval -m ./model -i rows.jsonl -o judged.jsonl --report page.html
+  vllm-batch eval -m ./model -i rows.jsonl -o judged.jsonl \\
+      --baseline main.jsonl --max-regression 1%
+  vllm-batch eval --rescore judged.jsonl -o again.jsonl --scorer regex
 
-A row says what is expected of its answer: `expected` (or answer, target, ideal, label), a value or a
-list of which any is right; or an `assert` list in promptfoo's names; or `choices`. Its output row
-gets `score`, `passed`, `scorer` and perhaps `extracted`. docs/EVAL.md has the scorers, the report and
-a whole job for CI. All flags of `run` are flags of `eval`.
+A row says what is expected of its answer: `expected` (or answer, target, ideal,
+label), a value, or a list of which any is right; or an `assert` list in
+promptfoo's names; or `choices`. Its output row gets `score`, `passed`, `scorer`
+and perhaps `extracted`. docs/EVAL.md has the scorers, reports and jobs of CI.
+All flags of `run` but --prompt are flags of `eval`.
 
 Exit codes: those of `run`, and
   100 what --fail-under, --fail-over or --max-regression ask for does not hold";

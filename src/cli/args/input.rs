@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
-use super::values::{delimiter, positive};
+use super::values::{delimiter, positive, seed};
 use crate::cli::input::own_params::OwnParams;
 use crate::cli::input::reader::{InputFormat, Layout, TextEncoding};
 use crate::cli::input::row::{LastAssistant, Likelihoods};
+use crate::cli::input::sample::Sample;
 use crate::cli::input::shard::{ShardArg, shard_arg};
 use crate::cli::terminal::error::CliError;
 
@@ -24,10 +25,36 @@ pub struct SplitArgs {
     pub subset: Option<String>,
 }
 
+/// Which random part of an input.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct SampleArgs {
+    /// Complete only N random rows, in their order
+    ///
+    /// They are the same for the same input and --sample-seed, and those of a smaller N are among
+    /// them. Beside --limit they are of the first rows
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub sample: Option<usize>,
+    /// Which random rows [default: 0]
+    #[arg(long, value_name = "N", value_parser = seed, requires = "sample", hide_short_help = true)]
+    pub sample_seed: Option<u64>,
+}
+
+impl SampleArgs {
+    /// What was typed, if a sample was asked for.
+    pub fn sample(self) -> Option<Sample> {
+        let seed = self.sample_seed.unwrap_or_default();
+        self.sample.map(|rows| Sample { rows: rows as u64, seed })
+    }
+}
+
 /// Rows in.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Input")]
 pub struct InputArgs {
+    /// `--prompt`: the only row.
+    #[arg(skip)]
+    pub prompt: Option<String>,
     /// Files of rows, or patterns; - or nothing: standard input
     #[arg(short = 'i', long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
@@ -37,8 +64,10 @@ pub struct InputArgs {
     /// How its bytes become rows.
     #[command(flatten)]
     pub layout: LayoutArgs,
-    /// Column or field that holds the prompt [default: the first of prompt, messages, text,
-    /// question, ...]
+    /// Column or field with the prompt [default: prompt, text, ...]
+    ///
+    /// Without it, the first of prompt, messages, text, question, ... that is there. A part of a
+    /// field is named as in input.messages or a.b[0].c
     #[arg(long, value_name = "COLUMN")]
     pub prompt_column: Option<String>,
     /// Prompt made from a row's fields, e.g. 'Summarise: {{text}}'
@@ -80,6 +109,9 @@ pub struct InputArgs {
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
+    /// A random part of the rows.
+    #[command(flatten)]
+    pub sample: SampleArgs,
     /// Complete only rows I, I+N, ... (counted from 0); or auto, auto/N
     ///
     /// So N processes share an input; `merge` joins their outputs. auto takes I and N from a Slurm

@@ -17,6 +17,7 @@ mod merge;
 mod output;
 mod plan;
 mod pooling;
+mod prompt;
 mod sampling;
 mod scores;
 mod settings;
@@ -35,7 +36,8 @@ pub use engine::{
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use files::{DocumentKind, FlagFiles, ReportForm, Role, role};
 pub use input::{
-    BadRowArg, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg, SplitArgs,
+    BadRowArg, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg, SampleArgs,
+    SplitArgs,
 };
 pub use lora::{LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;
@@ -45,6 +47,7 @@ pub use pooling::{
     ClassArgs, ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg,
     RewardArgs, TaskArg, VectorArgs,
 };
+pub use prompt::PromptArgs;
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use scores::{RerankArgs, ScoreArgs};
 pub use settings::{Settings, Variables};
@@ -65,6 +68,7 @@ const ABOUT: &str = "Run a language model over a dataset: prompts in, ordered co
 
 const EXAMPLES: &str = "\
 Examples:
+  vllm-batch run --model ./model -p 'Name three colours'
   vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
@@ -118,6 +122,7 @@ const PLANNED_OF_TASKS: &[&str] = &[
 
 const RUN_EXAMPLES: &str = "\
 Examples:
+  vllm-batch run --model ./model -p 'Name three colours'
   vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
@@ -148,7 +153,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Complete every row of a dataset, in order
-    Run(Box<RunArgs>),
+    Run(Box<RunCommandArgs>),
     /// Complete every row of a dataset, judge the answers, and say what they are worth
     Eval(Box<EvalArgs>),
     /// Make a vector of every text of a dataset, in order
@@ -183,8 +188,20 @@ pub enum Command {
 }
 
 /// Flags of `run`.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES, disable_help_flag = true, args_override_self = true)]
+pub struct RunCommandArgs {
+    /// The run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// One prompt in the place of rows.
+    #[command(flatten)]
+    pub one: PromptArgs,
+}
+
+/// Flags of a run, whatever is done with its answers.
+#[derive(Clone, Debug, clap::Args)]
+#[command(disable_help_flag = true, args_override_self = true)]
 pub struct RunArgs {
     /// Which model.
     #[command(flatten)]
@@ -252,7 +269,9 @@ impl std::fmt::Display for ParseError {
 /// Help, version, a usage error, or a wrong flag in a variable or in `--config`.
 pub fn parse(argv: &[OsString], variables: &Variables) -> Result<Parsed, ParseError> {
     let program = command(wants_long_help(argv));
-    let explained = |error| ParseError::Usage(tips::explain(error, &program, command_of(argv)));
+    let short = |error| tips::with_short_usage(error, &program, command_of(argv));
+    let explained =
+        |error| ParseError::Usage(short(tips::explain(error, &program, command_of(argv))));
     // What was typed is looked at alone first: it may name the file, and lack what the file has.
     let typed = program.clone().mut_subcommands(settings::without_required);
     let typed = typed.try_get_matches_from(argv).map_err(|error| {
@@ -263,7 +282,7 @@ pub fn parse(argv: &[OsString], variables: &Variables) -> Result<Parsed, ParseEr
     let (before, after) = argv.split_at(argv.len().min(2));
     let words = before.iter().chain(settings.words()).chain(after);
     let matches = program.clone().try_get_matches_from(words);
-    let matches = matches.map_err(|error| ParseError::Usage(placed(error, &settings)))?;
+    let matches = matches.map_err(|error| ParseError::Usage(placed(short(error), &settings)))?;
     let cli = Cli::from_arg_matches(&matches).map_err(ParseError::Usage)?;
     let files = match matches.subcommand() {
         Some((name, matches)) => {
@@ -380,7 +399,7 @@ mod tests {
     fn parse_run(line: &str) -> Result<Box<RunArgs>, clap::Error> {
         let argv: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         match parse(&argv, &[]) {
-            Ok(Parsed { command: Command::Run(args), .. }) => Ok(args),
+            Ok(Parsed { command: Command::Run(args), .. }) => Ok(Box::new(args.run)),
             Err(ParseError::Usage(error)) => Err(error),
             other => panic!("{other:?}"),
         }

@@ -63,7 +63,7 @@ pub struct OutputArgs {
     /// Go on in the place of a run that is dead, without waiting for a sign of it
     #[arg(long, hide_short_help = true)]
     pub take_over: bool,
-    /// Stop after more than N error rows, or more than P% of the rows (of at least 100)
+    /// Stop after more than N error rows, or P% of the rows (at least 100)
     #[arg(long, value_name = "N|P%", value_parser = max_errors)]
     pub max_errors: Option<MaxErrors>,
 }

@@ -27,6 +27,17 @@ const BEAMS: &str = "--beam-width N searches with N beams";
 const NO_BEST_OF: &str = "-n gives several samples, and --beam-width the likeliest completions";
 const NO_LOGS: &str = "there are no request logs; -q hides progress, --stats FILE has the figures";
 const NO_IMAGES: &str = "models read text only";
+const IN_ROWS: &str = "rows have it: give each row a field of this name";
+const ON_GPUS: &str = "all layers are on one device: --device auto, cpu or cuda:N";
+const KV_TYPE: &str = "it is --kv-cache-dtype here, for keys and values alike";
+const HEAD: &str = "--limit N takes the first rows, --sample N random ones";
+const PROMPT_FIELD: &str = "it is --prompt-column here, or --template '... {{name}} ...'";
+const AT_ONCE: &str = "it is --max-num-seqs here; answers do not depend on it";
+const ROPE: &str = "it is --hf-overrides '{\"rope_parameters\": ...}' here";
+const NO_DIALOGUE: &str = "there is no dialogue here; -p TEXT answers one prompt";
+const HARNESS: &str =
+    "there are no built-in tasks; `eval` judges the rows of a file by what each expects";
+const SMALL: &str = "it is --quantization fp8 or int8 here";
 
 /// Flags of vLLM and its neighbours, without dashes.
 const FLAGS: &[(&str, &str)] = &[
@@ -79,7 +90,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("task", NO_POOLING),
     ("runner", NO_POOLING),
     ("hf-token", "the token is taken from HF_TOKEN, or from the Hugging Face cache"),
-    ("rope-scaling", "it is --hf-overrides '{\"rope_scaling\": ...}' here"),
+    ("rope-scaling", ROPE),
     ("max-logprobs", "there is no such limit; --logprobs -1 gives all"),
     (
         "swap-space",
@@ -104,6 +115,129 @@ const FLAGS: &[(&str, &str)] = &[
     ("batch-size", "it is --max-num-seqs here; answers do not depend on it"),
     ("num-threads", "it is --threads here"),
     ("resume", "the same command continues a run; --overwrite starts over"),
+    // vLLM's.
+    ("enable-reasoning", "--reasoning-parser NAME has all of it"),
+    ("override-generation-config", "flags win over it: --temperature, --top-p, ..."),
+    ("chat-template-content-format", "it is found in the chat template; leave the flag out"),
+    ("kv-transfer-config", "--kv-offloading-size GIB moves keys and values to the host's memory"),
+    ("load-format-extra", ALWAYS),
+    ("gpu-memory", "it is --gpu-memory-utilization here, a share of the memory"),
+    ("disable-custom-all-reduce", ONE_DEVICE),
+    ("max-seq-len-to-capture", "CUDA graphs take every length; --enforce-eager turns them off"),
+    ("cuda-graph-sizes", "CUDA graphs take every size; --enforce-eager turns them off"),
+    ("model-impl", "there is one; leave the flag out"),
+    ("skip-tokenizer-init", "prompts of token ids need no tokenizer; leave the flag out"),
+    ("dataset-name", "it is --input FILE here, or OWNER/NAME of the hub with --split"),
+    ("dataset-path", "it is --input FILE here, or OWNER/NAME of the hub with --split"),
+    ("hf-dataset", "it is --input OWNER/NAME with --split here"),
+    ("mm-processor-kwargs", NO_IMAGES),
+    ("allowed-local-media-path", NO_IMAGES),
+    // llama.cpp's.
+    ("n-gpu-layers", ON_GPUS),
+    ("gpu-layers", ON_GPUS),
+    ("split-mode", ONE_DEVICE),
+    ("tensor-split", ONE_DEVICE),
+    ("main-gpu", "it is --device cuda:N here"),
+    ("predict", "it is --max-tokens here"),
+    ("ctx", "it is --max-model-len here"),
+    ("context-length", "it is --max-model-len here"),
+    ("max-length", "--max-tokens limits an answer, --max-model-len prompt and answer together"),
+    ("repeat-penalty", "it is --repetition-penalty here"),
+    ("reverse-prompt", "it is --stop here"),
+    ("parallel", AT_ONCE),
+    ("ubatch-size", "it is --max-num-batched-tokens here; answers do not depend on it"),
+    ("cont-batching", ALWAYS),
+    ("flash-attn", ALWAYS),
+    ("mlock", ALWAYS),
+    ("no-mmap", "weights are mapped where that is possible; leave the flag out"),
+    ("jinja", ALWAYS),
+    ("conversation", NO_DIALOGUE),
+    ("interactive", NO_DIALOGUE),
+    ("hf-repo", "it is --model OWNER/NAME here"),
+    ("hf-file", "it is --model OWNER/NAME here; a GGUF file is named by its path"),
+    ("cache-type-k", KV_TYPE),
+    ("cache-type-v", KV_TYPE),
+    ("model-draft", SPECULATION),
+    ("draft-model", SPECULATION),
+    ("rope-freq-base", ROPE),
+    ("rope-theta", ROPE),
+    ("mmproj", NO_IMAGES),
+    ("image", NO_IMAGES),
+    ("prompt-file", "it is -p - < FILE here, and -i FILE for a prompt in each line"),
+    ("file", "it is --input here, or -i"),
+    ("p", "`run` has it: `vllm-batch run -p TEXT`; rows come from --input"),
+    ("no-display-prompt", "-p prints the answer alone; leave the flag out"),
+    // OpenAI's, as its clients have them.
+    ("instructions", "it is --system-prompt here"),
+    ("system", "it is --system-prompt here"),
+    ("messages", IN_ROWS),
+    ("tools", IN_ROWS),
+    ("functions", IN_ROWS),
+    ("tool-choice", IN_ROWS),
+    ("top-logprobs", "it is --logprobs N here"),
+    (
+        "reasoning-effort",
+        "it is --chat-template-kwargs '{\"reasoning_effort\": \"low\"}' here, or a row's field",
+    ),
+    ("stream", "rows come out in order as they finish; --unordered gives each at once"),
+    ("stop-sequences", "it is --stop here, once for each text"),
+    ("stop-strings", "it is --stop here, once for each text"),
+    ("endpoint", "each line of a batch file has its `url`"),
+    ("completion-window", "there is none; leave the flag out"),
+    // lm-eval's and transformers'.
+    ("tasks", HARNESS),
+    ("num-fewshot", HARNESS),
+    ("model-args", "its parts are flags here: --dtype, --max-model-len, ..."),
+    ("gen-kwargs", "its parts are flags here: --temperature, --max-tokens, ..."),
+    ("apply-chat-template", "it is --chat here"),
+    ("system-instruction", "it is --system-prompt here"),
+    ("output-path", "it is --out here, or -o; `eval` has --report FILE too"),
+    ("output-dir", "it is --out FILE here, or -o"),
+    ("log-samples", "`eval` writes every judged row to --out"),
+    ("use-cache", "the same command continues a run; --overwrite starts over"),
+    ("metric", "it is --scorer here, of `eval`"),
+    ("torch-dtype", "it is --dtype here"),
+    ("precision", "it is --dtype here"),
+    ("load-in-8bit", SMALL),
+    ("load-in-4bit", SMALL),
+    ("cache-dir", "it is --download-dir here"),
+    ("peft", "it is --lora-modules NAME=DIR here"),
+    ("adapter", "it is --lora-modules NAME=DIR here"),
+    ("model-id", "it is --model here, or -m"),
+    ("model-name", "it is --model here, or -m"),
+    ("model-name-or-path", "it is --model here, or -m"),
+    ("model-path", "it is --model here, or -m"),
+    ("do-sample", "--temperature 0 takes the likeliest token, anything above samples"),
+    ("greedy", "it is --temperature 0 here"),
+    ("random-seed", "it is --seed here"),
+    ("num-return-sequences", "it is --n here"),
+    ("num-samples", HEAD),
+    ("max-samples", HEAD),
+    ("max-rows", HEAD),
+    ("head", HEAD),
+    ("shuffle", HEAD),
+    ("random-sample", HEAD),
+    ("column", PROMPT_FIELD),
+    ("text-column", PROMPT_FIELD),
+    ("input-column", PROMPT_FIELD),
+    ("prompt-field", PROMPT_FIELD),
+    ("prompt-key", PROMPT_FIELD),
+    ("prompt-template", "it is --template '... {{name}} ...' here"),
+    ("label-column", "it is --expected-column here, of `eval`"),
+    ("target-column", "it is --expected-column here, of `eval`"),
+    ("workers", AT_ONCE),
+    ("num-workers", AT_ONCE),
+    ("concurrency", AT_ONCE),
+    ("max-concurrency", AT_ONCE),
+    ("timeout", "no row waits for a server; --max-tokens bounds an answer"),
+    ("max-retries", "--retry-failed asks error rows again"),
+    ("retries", "--retry-failed asks error rows again"),
+    ("cpu", "it is --device cpu here"),
+    ("gpu", "it is --device cuda here"),
+    ("debug", "it is -v here"),
+    ("silent", "it is -q here; -qq shows errors only"),
+    ("no-color", "it is --color never here"),
+    ("no-progress", "it is --progress none here, or -q"),
     ("dry-run", "`plan` says what a run would be; `check FILE` looks at an input without a model"),
 ];
 
@@ -142,6 +276,23 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
     let near = candidates.map(|candidate| (score(&candidate), candidate));
     let near = near.filter(|(score, _)| *score >= 0.6);
     near.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, candidate)| candidate)
+}
+
+/// The same error with the usage of its command: clap's names the flags that were typed.
+pub fn with_short_usage(
+    mut error: clap::Error,
+    program: &clap::Command,
+    command: Option<&str>,
+) -> clap::Error {
+    let mut program = program.clone();
+    program.build();
+    if let Some(command) = command.and_then(|name| program.find_subcommand_mut(name))
+        && error.get(ContextKind::Usage).is_some()
+    {
+        let usage = ContextValue::StyledStr(command.render_usage());
+        error.insert(ContextKind::Usage, usage);
+    }
+    error
 }
 
 /// The same error with the tip that is true.
@@ -193,12 +344,15 @@ fn of_word(word: &str, command: Option<&clap::Command>) -> Option<String> {
             _ => None,
         };
     };
-    let name = name.split('=').next().unwrap_or(name);
-    if let Some(tip) = of_flag(name) {
+    // Some write flags as Python writes names.
+    let name = name.split('=').next().unwrap_or(name).replace('_', "-");
+    let flags = command.map(|c| c.get_arguments().filter_map(clap::Arg::get_long));
+    let flags: Vec<&str> = flags.into_iter().flatten().collect();
+    if let Some(tip) = of_flag(&name).filter(|_| !flags.contains(&name.as_str())) {
         return Some(tip.to_owned());
     }
-    let flags = command.map(|c| c.get_arguments().filter_map(clap::Arg::get_long));
-    let near = nearest(name, flags.into_iter().flatten());
+    let name = name.as_str();
+    let near = nearest(name, flags.into_iter());
     near.map(|near| format!("a similar flag: '--{near}'"))
 }
 

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS};
 use crate::cli::config::{NamedModel, PoolingConfig, model_names, served_name};
@@ -13,6 +14,8 @@ use crate::cli::input::row::{
     BadRow, ChatDefaults, ChatMode, ModelNames, Row, RowOptions, RowParser, Task,
 };
 use crate::cli::input::row_error::RowError;
+use crate::cli::input::sample::{Picker, SampledInput};
+use crate::cli::input::sources::Sources;
 use crate::cli::model;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, sanitized};
@@ -114,13 +117,15 @@ impl<'a> Check<'a> {
     }
 
     fn run(mut self) -> Exit {
-        let ended = match self.read() {
+        let read = self.picker().and_then(|picker| {
+            self.read(picker).map_err(|error| CliError::from_input(error, &self.name))
+        });
+        let ended = match read {
             Ok(()) if self.num_rows == 0 => {
                 let message = format!("{} has no rows", self.name);
                 Err(CliError::new(Exit::NoRows, "no_rows", message))
             }
-            Ok(()) => Ok(()),
-            Err(error) => Err(CliError::from_input(error, &self.name)),
+            read => read,
         };
         if let Err(error) = &ended {
             self.console.error(error);
@@ -136,7 +141,7 @@ impl<'a> Check<'a> {
     }
 
     /// Every row, up to the end or to what ends a run.
-    fn read(&mut self) -> Result<(), InputError> {
+    fn read(&mut self, mut picker: Option<Picker>) -> Result<(), InputError> {
         let layout = self.args.layout.resolve(self.path);
         self.path.map_or(Ok(()), |path| refuse_name(path, layout.format))?;
         let options = self.options();
@@ -148,10 +153,14 @@ impl<'a> Check<'a> {
         }
         let mut parser = RowParser::new(&mut records, &options)?;
         let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
-        while self.num_rows < limit {
+        while self.num_rows < limit && !picker.as_ref().is_some_and(Picker::is_done) {
             let record = records.next();
             self.num_blank = records.blank_lines();
             let Some(record) = record.transpose()? else { break };
+            if !picker.as_mut().is_none_or(Picker::picks_next) {
+                parser.pass_over(record)?;
+                continue;
+            }
             let row = parser.parse(record)?;
             self.num_rows += 1;
             if let Some(note) = parser.take_note() {
@@ -166,6 +175,17 @@ impl<'a> Check<'a> {
             self.console.note(&sanitized(&format!("{}: {total}", self.name)));
         }
         Ok(())
+    }
+
+    /// What is in the sample of the input, if one is asked for.
+    fn picker(&self) -> Result<Option<Picker>, CliError> {
+        let Some(sample) = self.args.sample.sample() else { return Ok(None) };
+        let path = self.path.unwrap_or(Path::new("-")).to_owned();
+        let sources = Sources::new(&[path], |path| self.args.layout.resolve(path))?;
+        let limit = self.args.limit.map(|limit| limit as u64);
+        let chosen = SampledInput::new(sample, limit, Arc::new(sources))?;
+        let chosen = chosen.chosen(&self.options().header_names())?;
+        Ok(Some(Picker::new(chosen)))
     }
 
     fn open(&self) -> io::Result<Opened> {

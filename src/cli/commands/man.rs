@@ -31,6 +31,7 @@ fn page() -> String {
         page.control(&format!(".TP\n\\fB{}\\fR", escaped(command.get_name())));
         page.text(&about(command));
     }
+    page.section("EXAMPLES");
     page.extra(&program);
     for command in commands(&program) {
         page.section(&format!("{name} {}", command.get_name()));
@@ -243,7 +244,8 @@ mod tests {
     #[test]
     fn the_sections_that_readers_look_for_are_there_in_their_order() {
         let page = read();
-        let titles = ["NAME", "SYNOPSIS", "COMMANDS", "EXIT STATUS", "ENVIRONMENT", "FILES"];
+        let titles =
+            ["NAME", "SYNOPSIS", "COMMANDS", "EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "FILES"];
         let places: Vec<_> = titles
             .into_iter()
             .chain(["SEE ALSO"])

@@ -31,8 +31,9 @@ use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
 use crate::cli::input::row::{
     ChatDefaults, ChatMode, Likelihoods, ModelNames, RowOptions, Task, check_kwargs,
 };
+use crate::cli::input::sample::{Chosen, SampledInput};
 use crate::cli::input::shard::{Shard, ShardArg};
-use crate::cli::input::sources::Sources;
+use crate::cli::input::sources::{PROMPT_FIELD, Sources};
 use crate::cli::judge::Judge;
 use crate::cli::terminal::clock::now;
 use crate::cli::terminal::error::CliError;
@@ -104,6 +105,8 @@ pub struct InputConfig {
     pub rows: RowOptions,
     /// Rows to complete.
     pub limit: Option<u64>,
+    /// A random part of them.
+    pub sample: Option<Arc<SampledInput>>,
     /// Which of them are this process's.
     pub shard: Shard,
     /// A bad row ends the run.
@@ -119,6 +122,22 @@ pub struct WindowLimits {
     pub max_bytes: usize,
     /// Rows read and not yet in the output.
     pub max_ahead: u64,
+}
+
+impl InputConfig {
+    /// Whether the only row is one that was typed.
+    pub fn is_prompt(&self) -> bool {
+        self.sources.list()[0].text.is_some()
+    }
+
+    /// The rows of the sample, if there is one.
+    ///
+    /// # Errors
+    /// The input cannot be read.
+    pub fn chosen(&self) -> Result<Option<Arc<Chosen>>, CliError> {
+        let names = || self.rows.header_names();
+        self.sample.as_ref().map(|sample| sample.chosen(&names())).transpose()
+    }
 }
 
 impl RunConfig {
@@ -316,12 +335,22 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         Some(true) => ChatMode::Always,
         Some(false) => ChatMode::Never,
     };
-    if args.input.is_empty() && stdin_is_terminal {
+    if args.input.is_empty() && args.prompt.is_none() && stdin_is_terminal {
         return Err(CliError::refused("no_input", "no --input, and standard input is a terminal")
             .help("give --input FILE, pipe rows in, or type them after --input -"));
     }
-    let sources = Arc::new(Sources::new(&args.input, |path| args.layout.resolve(path))?);
+    let sources = match &args.prompt {
+        Some(prompt) => Sources::of_prompt(prompt),
+        None => Sources::new(&args.input, |path| args.layout.resolve(path))?,
+    };
+    let sources = Arc::new(sources);
     args.layout.check(&sources.layouts())?;
+    let limit = args.limit.map(|limit| limit as u64);
+    let sample = args
+        .sample
+        .sample()
+        .map(|sample| SampledInput::new(sample, limit, Arc::clone(&sources)).map(Arc::new));
+    let sample = sample.transpose()?;
     Ok(InputConfig {
         name: sources.name(),
         sources: Arc::clone(&sources),
@@ -331,7 +360,8 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
             likelihoods: Likelihoods::None,
             chat,
             template: args.template,
-            prompt_column: args.prompt_column,
+            // No row has another shape than the one that is typed.
+            prompt_column: args.prompt.map(|_| PROMPT_FIELD.to_owned()).or(args.prompt_column),
             lines: BatchLines::Own,
             fills_template: false,
             names: ModelNames::default(),
@@ -343,7 +373,8 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
                 template_kwargs: template_kwargs(args.chat_template_kwargs.as_deref())?,
             },
         },
-        limit: args.limit.map(|limit| limit as u64),
+        limit,
+        sample,
         shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
     })
@@ -375,7 +406,7 @@ mod tests {
         let line = format!("vllm-batch run --model m --input rows.csv {flags}");
         let argv: Vec<_> = line.split_whitespace().map(Into::into).collect();
         match parse(&argv, &[]).unwrap().command {
-            Command::Run(args) => RunConfig::new(*args),
+            Command::Run(args) => RunConfig::new(args.run),
             other => panic!("{other:?}"),
         }
     }

@@ -16,6 +16,8 @@ pub struct OutputConfig {
     pub path: Option<PathBuf>,
     /// Vectors are rows of a matrix of NumPy's.
     pub is_matrix: bool,
+    /// Of a prompt that was typed: the answer alone is written.
+    pub is_answer_alone: bool,
     /// Field of the answer.
     pub field: String,
     /// Whether every output is written.
@@ -111,6 +113,7 @@ pub(super) fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
         is_matrix: false,
+        is_answer_alone: args.input.prompt.is_some() && output.output_format.is_none(),
         field: output.out_field.clone().unwrap_or_else(|| Task::Complete.answer_field().to_owned()),
         detail: match output.output_format {
             None | Some(OutputFormatArg::Auto | OutputFormatArg::OpenAi) => Detail::Auto,

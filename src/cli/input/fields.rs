@@ -104,6 +104,11 @@ impl JsonFields {
         &self.text
     }
 
+    /// The same, kept.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
     /// The fields in their order.
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
         self.spans.iter().map(|span| {
@@ -131,15 +136,26 @@ impl JsonFields {
         Some(&self.text[span.value.clone()])
     }
 
-    /// A name without quotes and escapes. One that is no valid text (a lone surrogate) stays as
-    /// written.
     fn name(&self, span: &Span) -> Cow<'_, str> {
-        let raw_name = &self.text[span.key.clone()];
-        let inner = &raw_name[1..raw_name.len() - 1];
-        match span.is_escaped {
-            true => serde_json::from_str(raw_name).map_or(Cow::Borrowed(inner), Cow::Owned),
-            false => Cow::Borrowed(inner),
-        }
+        unescaped(&self.text[span.key.clone()], span.is_escaped)
+    }
+
+    /// The JSON text of a field of an object inside a row; None: it has none of the name. Of
+    /// duplicates the last counts.
+    pub fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+        let entries: Entries<'_> = serde_json::from_str(object).ok()?;
+        let is_it = |key: &RawValue| unescaped(key.get(), key.get().contains('\\')) == name;
+        entries.0.iter().rev().find(|(key, _)| is_it(key)).map(|(_, value)| value.get())
+    }
+}
+
+/// A name without quotes and escapes. One that is no valid text (a lone surrogate) stays as
+/// written.
+fn unescaped(raw_name: &str, is_escaped: bool) -> Cow<'_, str> {
+    let inner = &raw_name[1..raw_name.len() - 1];
+    match is_escaped {
+        true => serde_json::from_str(raw_name).map_or(Cow::Borrowed(inner), Cow::Owned),
+        false => Cow::Borrowed(inner),
     }
 }
 

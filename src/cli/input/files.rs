@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::Cursor;
 use std::sync::Arc;
 
 use super::parquet::{ParquetFile, is_parquet};
@@ -9,6 +10,7 @@ use super::reader::{
     HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records, refuse_name,
 };
 use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
+use super::sample::{Chosen, Picker};
 use super::sources::{Source, Sources};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -66,7 +68,10 @@ fn records_of(input: Opened, source: &Source, names: &HeaderNames) -> Result<Rec
 
 fn open_one(source: &Source) -> Result<Opened, CliError> {
     let Some(path) = &source.path else {
-        return Ok(Opened::Stream(Box::new(std::io::stdin())));
+        return Ok(Opened::Stream(match &source.text {
+            Some(text) => Box::new(Cursor::new(text.clone())),
+            None => Box::new(std::io::stdin()),
+        }));
     };
     refuse_name(path, source.layout.format)
         .map_err(|error| CliError::from_input(error, &source.name))?;
@@ -108,6 +113,30 @@ pub fn num_rows(sources: &Sources) -> Option<u64> {
     Some(total)
 }
 
+/// How many rows there are, at most `limit`: all files are read, where they do not say it.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn count(sources: &Sources, names: &HeaderNames, limit: u64) -> Result<u64, CliError> {
+    if let Some(rows) = num_rows(sources) {
+        return Ok(rows.min(limit));
+    }
+    let mut rows = 0;
+    for source in sources.list() {
+        let refused = |error| CliError::from_input(error, &source.name);
+        let reading = Reading { layout: source.layout, names: Some(names) };
+        let records = Records::of(open_one(source)?, reading, MAX_LINE).map_err(refused)?;
+        for record in records {
+            if rows == limit {
+                return Ok(rows);
+            }
+            record.map_err(|error| refused(error.into()))?;
+            rows += 1;
+        }
+    }
+    Ok(rows)
+}
+
 /// What is known of the input once it is open and its first row is read.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -144,6 +173,8 @@ pub struct Files {
     header_names: HeaderNames,
     /// What was found out of files, and was said of one.
     said: HashSet<String>,
+    /// The rows of a sample; None: all rows.
+    picker: Option<Picker>,
 }
 
 impl Files {
@@ -163,7 +194,23 @@ impl Files {
         let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
         parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
         let said = HashSet::new();
-        Ok(Self { sources, current: 0, lines_before: 0, records, parser, header_names, said })
+        let picker = None;
+        Ok(Self {
+            sources,
+            current: 0,
+            lines_before: 0,
+            records,
+            parser,
+            header_names,
+            said,
+            picker,
+        })
+    }
+
+    /// The same with the rows of a sample alone.
+    pub fn choosing(mut self, chosen: Option<Arc<Chosen>>) -> Self {
+        self.picker = chosen.map(Picker::new);
+        self
     }
 
     /// What the records of the current file are.
@@ -199,11 +246,24 @@ impl Files {
         self.current
     }
 
-    /// The next record, of the next file that has one.
+    /// The next record, of the next file that has one; of a sample, the next that is in it.
     ///
     /// # Errors
     /// A file cannot be read, or its rows cannot be run with those before.
     pub fn next_record(&mut self) -> Result<Option<Record>, CliError> {
+        loop {
+            if self.picker.as_ref().is_some_and(Picker::is_done) {
+                return Ok(None);
+            }
+            let Some(record) = self.next_of_all()? else { return Ok(None) };
+            if self.picker.as_mut().is_none_or(Picker::picks_next) {
+                return Ok(Some(record));
+            }
+            self.parser.pass_over(record).map_err(|error| self.failed(error))?;
+        }
+    }
+
+    fn next_of_all(&mut self) -> Result<Option<Record>, CliError> {
         loop {
             let record = self.records.next().transpose();
             match record.map_err(|error| self.failed(error.into()))? {

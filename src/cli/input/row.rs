@@ -277,6 +277,21 @@ impl RowParser {
         }
     }
 
+    /// Passes over a row that is in no sample. It may decide the shape of the others all the same.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn pass_over(&mut self, record: Record) -> Result<(), InputError> {
+        self.next_index += 1;
+        let line = record.line;
+        if self.shape.is_none()
+            && let Named::Row(named, _) = self.name_fields(record)?
+        {
+            self.undecided_by(&named, line)?;
+        }
+        Ok(())
+    }
+
     /// What the first row decided, for a line on standard error. `None` before it, and then only
     /// once.
     pub fn take_note(&mut self) -> Option<String> {

@@ -7,17 +7,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use super::fields::{JsonFields, json_string};
 use super::parquet::footer_of;
 use super::reader::{InputFormat, Layout};
 use super::row_error::RowError;
 use crate::cli::object_store::{Object, ObjectName, Store, is_object};
 use crate::cli::terminal::error::CliError;
 
+/// The field of a prompt that was typed.
+pub const PROMPT_FIELD: &str = "prompt";
+
 /// One file.
 #[derive(Debug)]
 pub struct Source {
-    /// None: standard input.
+    /// None: standard input, or `text`.
     pub path: Option<PathBuf>,
+    /// All of it, where it was typed.
+    pub text: Option<String>,
     /// What it names, where that is no file of this machine.
     pub object: Option<Object>,
     /// As messages name it.
@@ -72,6 +78,7 @@ impl Sources {
                 layout: layout(path.as_deref()),
                 found: OnceLock::new(),
                 path,
+                text: None,
                 object,
                 lines_before: OnceLock::new(),
                 has_rows: OnceLock::new(),
@@ -79,6 +86,22 @@ impl Sources {
         }
         sources[0].begins_after(0);
         Ok(Self(sources))
+    }
+
+    /// A prompt that was typed: one row.
+    pub fn of_prompt(prompt: &str) -> Self {
+        let source = Source {
+            path: None,
+            text: Some(JsonFields::from_pairs(&[(PROMPT_FIELD, &json_string(prompt))]).into_text()),
+            object: None,
+            name: "--prompt".to_owned(),
+            layout: InputFormat::Jsonl.into(),
+            found: OnceLock::new(),
+            lines_before: OnceLock::new(),
+            has_rows: OnceLock::new(),
+        };
+        source.begins_after(0);
+        Self(vec![source])
     }
 
     /// The files in their order.

@@ -8,6 +8,7 @@ use super::FIELDS;
 use super::scorers::number::Decimal;
 use super::scorers::perplexity::Loglikelihood;
 use crate::cli::input::fields::JsonFields;
+use crate::cli::input::path::{self, Missing};
 use crate::cli::input::row::{ListedChoices, listed_choices};
 
 /// Names of the field with what is expected, the first that is there: those that are usual, and
@@ -65,15 +66,24 @@ impl<'a> JudgedRow<'a> {
         Self { fields, out_field: Some(out_field) }
     }
 
-    /// The JSON text of a field that the row had when it was read: one whose name is ours is kept
-    /// as `input_NAME`.
+    /// The JSON text of a field that the row had when it was read, or of a part of it: one whose
+    /// name is ours is kept as `input_NAME`.
     pub fn own_json(&self, name: &str) -> Option<&'a str> {
-        let is_ours = |field: &str| field == name || FIELDS.contains(&name);
-        let text = match self.out_field.is_some_and(is_ours) {
-            true => self.fields.get(&format!("input_{name}")),
-            false => self.fields.get(name),
-        };
-        text.filter(|text| *text != "null")
+        self.find(name).ok().filter(|text| *text != "null")
+    }
+
+    /// The same, or why there is none.
+    ///
+    /// # Errors
+    /// The row has no such field, or part of one.
+    pub fn find(&self, name: &str) -> Result<&'a str, Missing> {
+        path::find_by(name, |name| {
+            let is_ours = |field: &str| field == name || FIELDS.contains(&name);
+            match self.out_field.is_some_and(is_ours) {
+                true => self.fields.get(&format!("input_{name}")),
+                false => self.fields.get(name),
+            }
+        })
     }
 
     /// The same as a value. A number that machines would round, alone or in a list, is its text.

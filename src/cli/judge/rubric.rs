@@ -16,6 +16,7 @@ use super::scorers::number::Decimal;
 use super::scorers::schema::Schema;
 use super::scorers::words::{Patterns, rouge};
 use super::settings::{PassIf, Scorer, Settings, first_match, pattern};
+use crate::cli::input::path::Missing;
 use crate::cli::input::row::ListedChoices;
 
 /// Characters of what is expected that messages show.
@@ -48,8 +49,15 @@ impl Rubric {
         let name = row.expected_name(settings.expected_column.as_deref());
         let expected = name.and_then(|name| row.own(name));
         let json = name.and_then(|name| row.own_json(name));
-        let makes =
-            Makes { expected: expected.as_ref(), json, choices: &choices, settings, patterns };
+        let lacks = settings.expected_column.as_deref().and_then(|name| row.find(name).err());
+        let makes = Makes {
+            expected: expected.as_ref(),
+            json,
+            lacks: lacks.as_ref(),
+            choices: &choices,
+            settings,
+            patterns,
+        };
         let mut criteria = Vec::new();
         for scorer in scorers {
             criteria.push(makes.criterion(*scorer)?);
@@ -82,6 +90,8 @@ struct Makes<'a> {
     expected: Option<&'a Value>,
     /// The same as it is written.
     json: Option<&'a str>,
+    /// Why there is nothing under the name that was given.
+    lacks: Option<&'a Missing>,
     choices: &'a Result<Option<ListedChoices>, String>,
     settings: &'a Settings,
     patterns: &'a Arc<Patterns>,
@@ -166,7 +176,10 @@ impl Makes<'_> {
     /// What is said of a row that expects nothing.
     fn nothing(&self) -> String {
         match &self.settings.expected_column {
-            Some(name) => format!("the row has no `{name}`"),
+            Some(name) => match self.lacks {
+                Some(Missing::Part(text)) => format!("the row has no `{name}`: {text}"),
+                Some(Missing::Field) | None => format!("the row has no `{name}`"),
+            },
             None => {
                 let others = EXPECTED[1..].join("`, `");
                 format!(

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::files::side_file_of;
 use super::fingerprint::Fingerprint;
 use super::output::Facts;
+use crate::cli::input::sample::Sampled;
 use crate::cli::input::shard::Shard;
 use crate::cli::output::FileFormat;
 use crate::engine::files::read as read_file;
@@ -68,6 +69,9 @@ pub struct Meta {
     pub shard: Shard,
     /// `--limit`.
     pub limit: Option<u64>,
+    /// `--sample`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Sampled>,
 }
 
 /// Rows by their fate.
@@ -232,6 +236,7 @@ mod tests {
             fingerprint: Fingerprint::new([("dtype".to_owned(), "float32".to_owned())].into()),
             shard: Shard::default(),
             limit: None,
+            sample: None,
         }
     }
 

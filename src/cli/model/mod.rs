@@ -174,6 +174,14 @@ pub fn summary_for(config: &RunConfig, folders: &Folders) -> Result<Summary, Cli
     Ok(Summary::Pooling(Arc::new(summary)))
 }
 
+/// Whether a model that completes prompts has a chat template.
+///
+/// # Errors
+/// As `summary_for`.
+pub fn has_chat_template(config: &RunConfig, folders: &Folders) -> Result<bool, CliError> {
+    Ok(summary(config, folders)?.has_chat_template(&engine_config(config, folders).model)?)
+}
+
 /// Whether a model's files are those of one that makes vectors or classes.
 pub fn makes_vectors(config: &RunConfig, folders: &Folders) -> bool {
     PoolingSummary::read(&engine_config(config, folders).model).is_ok()

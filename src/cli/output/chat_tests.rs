@@ -65,6 +65,36 @@ fn choice(form: &AnswerForm, text: &str) -> Value {
     shown(BatchKind::Chat, form, text)["choices"][0].take()
 }
 
+/// `--prompt` prints no thinking, and ends its text with one line break.
+#[test]
+fn an_answer_alone_is_its_text() {
+    let parser = AnswerParser::new("qwen3", "hermes", None).expect("known names");
+    let options = OutputOptions {
+        out_field: "response",
+        more_fields: &[],
+        detail: Detail::Auto,
+        usage_cached: false,
+        facts: &RunFacts::default(),
+        parser: &parser,
+        tokens: &TOKENS,
+    };
+    let passthrough = Passthrough::Json(JsonFields::from_pairs(&[]));
+    let form = AnswerForm::default();
+    for (text, shown) in
+        [(THOUGHT, "5\n"), ("<think></think>a\n\nb\n", "a\n\nb\n"), ("<think>Hm", "\n")]
+    {
+        let mut out = Vec::new();
+        let asked = Asked { passthrough: &passthrough, form: Some(&form) };
+        format_answer(asked, Ok(&output(vec![completion(0, text)])), &options, &mut out);
+        assert_eq!(String::from_utf8(out).expect("text"), shown, "{text}");
+    }
+    let mut out = Vec::new();
+    let error = RowError::new("context_length", 1, "too long");
+    let asked = Asked { passthrough: &passthrough, form: None };
+    format_answer(asked, Err(&error), &options, &mut out);
+    assert!(out.is_empty());
+}
+
 #[test]
 fn a_message_of_openai_has_its_parts() {
     let auto = form(ToolChoice::Auto);

@@ -2,7 +2,7 @@
 
 use super::pooled::PooledForm;
 use super::shown::Shown;
-use super::{Asked, kept_name, resolve};
+use super::{Asked, asks_for_more_than_text, kept_name, resolve};
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::reader;
 use crate::cli::input::row_error::RowError;
@@ -60,13 +60,7 @@ impl CsvFormat {
 
     /// The parameter, if any, that asks for what a record has no room for.
     pub fn has_no_room_for(&self, params: &SamplingParams) -> Option<&'static str> {
-        let asked = [
-            ("n", params.n > 1),
-            ("logprobs", params.logprobs.is_some()),
-            ("prompt_logprobs", params.prompt_logprobs.is_some()),
-        ];
-        let first = asked.into_iter().find(|(_, is_asked)| *is_asked && !self.is_simple);
-        first.map(|(name, _)| name)
+        asks_for_more_than_text(params).filter(|_| !self.is_simple)
     }
 
     /// Appends one row: the text of its first completion. It is asked by a CSV row.

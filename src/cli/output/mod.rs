@@ -37,7 +37,7 @@ use crate::cli::input::row::are_functions;
 use crate::cli::input::row_error::RowError;
 use crate::engine::input_processor::{AnswerForm, AnswerParser};
 use crate::engine::request::{
-    CompletionOutput, PositionLogprobs, RequestOutput, StopReason, TokenLogprob,
+    CompletionOutput, PositionLogprobs, RequestOutput, SamplingParams, StopReason, TokenLogprob,
 };
 
 /// Fields that every row may get, besides the one with the text. An input's own field of such a
@@ -125,6 +125,35 @@ pub fn format_row(
         }
     }
     row.out.extend_from_slice(b"}\n");
+}
+
+/// The parameter, if any, that asks for more than the text of one completion.
+fn asks_for_more_than_text(params: &SamplingParams) -> Option<&'static str> {
+    let asked = [
+        ("n", params.n > 1),
+        ("logprobs", params.logprobs.is_some()),
+        ("prompt_logprobs", params.prompt_logprobs.is_some()),
+    ];
+    asked.into_iter().find(|(_, is_asked)| *is_asked).map(|(name, _)| name)
+}
+
+/// Appends the text of an answer, a line break at its end, and nothing else: no thinking. An error
+/// has none.
+pub fn format_answer(
+    Asked { form, .. }: Asked<'_>,
+    result: Result<&RequestOutput, &RowError>,
+    options: &OutputOptions<'_>,
+    out: &mut Vec<u8>,
+) {
+    let Ok(output) = resolve(result) else { return };
+    let row = RowWriter { out, options, form };
+    let Some(completion) = output.outputs.first() else { return };
+    let shown = row.shown(completion);
+    let text = shown.content.as_deref().unwrap_or_default();
+    row.out.extend_from_slice(text.as_bytes());
+    if !text.ends_with('\n') {
+        row.out.push(b'\n');
+    }
 }
 
 /// Appends the beginning of a JSON row: what it shows of its input.

@@ -6,8 +6,8 @@ use super::npy::NpyFormat;
 use super::parquet::{Table, TableSpec, ours};
 use super::pooled::{PooledForm, format_pooled};
 use super::{
-    Asked, CsvFormat, OutputOptions, RunFacts, Tokens, collisions, format_input, format_row,
-    shown_name,
+    Asked, CsvFormat, OutputOptions, RunFacts, Tokens, asks_for_more_than_text, collisions,
+    format_answer, format_input, format_row, shown_name,
 };
 use crate::cli::config::{Detail, RunConfig};
 use crate::cli::input::batch_line::BatchLines;
@@ -75,6 +75,8 @@ pub struct JsonFormat {
     pub facts: RunFacts,
     /// Splits the answers of chats.
     pub parser: AnswerParser,
+    /// Rows are the text of their answer, and nothing else.
+    pub is_answer_alone: bool,
     /// How rows show what texts became.
     pub pooled: PooledForm,
     /// Names of fields that rows get beside that of the answer.
@@ -93,6 +95,9 @@ impl RowFormat {
         let lines = config.input.rows.lines;
         if config.judge.is_some() {
             return JsonFormat::judged(config, shape, named).map(RowFormat::Json);
+        }
+        if config.output.is_answer_alone {
+            return JsonFormat::answer(config).map(RowFormat::Json);
         }
         if config.output.is_matrix {
             return Ok(RowFormat::Npy(NpyFormat { width: 0, json: json() }));
@@ -300,6 +305,9 @@ impl RowFormat {
     ) {
         match self {
             RowFormat::Csv(csv) => csv.format_row(asked, result, out),
+            RowFormat::Json(json) if json.is_answer_alone => {
+                format_answer(asked, result, &json.options(tokens), out);
+            }
             RowFormat::Json(json)
             | RowFormat::Npy(NpyFormat { json, .. })
             | RowFormat::Parquet(ParquetFormat { json, .. }) => {
@@ -414,9 +422,21 @@ impl JsonFormat {
                 system_fingerprint: None,
             },
             parser,
+            is_answer_alone: config.output.is_answer_alone,
             pooled,
             more_fields,
         }
+    }
+
+    /// The answer to one prompt.
+    fn answer(config: &RunConfig) -> Result<Self, CliError> {
+        let typed = config.row_params(SamplingParams::default());
+        let Some(name) = asks_for_more_than_text(&typed) else {
+            return Ok(Self::new(config, AnswerParser::default()));
+        };
+        let message = format!("--{}: --prompt prints one text", name.replace('_', "-"));
+        Err(CliError::refused("output", message)
+            .help("print the row as JSON: --output-format full"))
     }
 
     /// The rows of `eval`.

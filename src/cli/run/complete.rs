@@ -9,6 +9,7 @@ use serde_json::json;
 use super::read::{Digested, Order, ReadThread};
 use super::{Job, fingerprinted, read, shape};
 use crate::cli::input::files::{self, Shape};
+use crate::cli::input::sample::RowsThen;
 use crate::cli::ledger::meta::Meta;
 use crate::cli::ledger::{Draft, LedgerError};
 use crate::cli::model;
@@ -16,6 +17,9 @@ use crate::cli::output::{FileFormat, FinishedRows, RowFormat};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::cli::terminal::numbers::num_rows;
+
+/// Rows that a sample of an earlier run is looked for in: minutes of work.
+const MAX_SAMPLED: u64 = 1 << 36;
 
 /// What is to be done.
 pub enum Next {
@@ -31,23 +35,23 @@ pub struct GoesOn {
     pub reading: ReadThread,
     /// What it is, where that is known.
     pub shape: Option<Shape>,
-    /// It begins with the rows of the output that is there.
-    pub is_prefix: bool,
+    /// The rows of the output that is there, where they are among its rows.
+    pub then: Option<RowsThen>,
 }
 
 /// How the rows of the input are those of the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Input {
     Same,
-    /// The same rows, and more behind them.
+    /// The same rows, and others behind or between them.
     Grown,
     Other,
 }
 
 impl Input {
     fn of(meta: &Meta, read: &Digested) -> Self {
-        let (rows, digest) = (meta.input.rows, Some(&meta.input.digest));
-        match read.beginning.as_ref() == digest {
+        let (rows, digest) = (meta.input.rows, &meta.input.digest);
+        match read.then.num_rows == rows && read.then.digest == *digest {
             true if read.all.num_rows == rows => Input::Same,
             true => Input::Grown,
             false => Input::Other,
@@ -72,7 +76,7 @@ impl Job<'_> {
         if !is_complete && !are_files {
             // Read once only: its rows are known by their fields.
             self.refuse_unknown_rows(draft, meta)?;
-            return Ok(Next::Run(GoesOn { reading, shape: known, is_prefix: false }));
+            return Ok(Next::Run(GoesOn { reading, shape: known, then: None }));
         }
         let shape = known.map_or_else(|| shape(&reading), Ok)?;
         self.turn_to(shape.task)?;
@@ -124,7 +128,8 @@ impl Job<'_> {
         self.say_what_is_left(meta, &read);
         let reading = self.read_again()?;
         let shape = Some(super::shape(&reading)?);
-        Ok(Next::Run(GoesOn { reading, shape, is_prefix: input != Input::Other }))
+        let then = (input != Input::Other).then(|| rows_then(meta));
+        Ok(Next::Run(GoesOn { reading, shape, then }))
     }
 
     /// What is different in what is known before the model is loaded.
@@ -203,9 +208,19 @@ impl Job<'_> {
     }
 }
 
+/// The rows that an output has of its input.
+fn rows_then(meta: &Meta) -> RowsThen {
+    match meta.sample {
+        // A side file may say anything.
+        Some(sampled) if sampled.of > MAX_SAMPLED => RowsThen::Sample(Vec::new()),
+        Some(sampled) => RowsThen::Sample(sampled.indices()),
+        None => RowsThen::First(meta.input.rows),
+    }
+}
+
 /// Reads the input to its end.
 fn digest(reading: &ReadThread, meta: &Meta) -> Result<Digested, CliError> {
     let (sender, digest) = channel();
-    let _ = reading.order.send(Order::Digest(meta.input.rows, sender));
+    let _ = reading.order.send(Order::Digest(rows_then(meta), sender));
     digest.recv().expect("the reading thread answers")
 }

@@ -13,6 +13,7 @@ use super::report::Report;
 use super::signals::Signals;
 use super::write::{Message, SideText, Written};
 use crate::cli::config::RunConfig;
+use crate::cli::input::row_error::RowError;
 use crate::cli::ledger::Document;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::{self, InputFacts, Meta, NamedFile};
@@ -159,7 +160,7 @@ impl Ending<'_> {
     ) -> Result<Exit, CliError> {
         let complete = matches!(ended, Ok(Ended::Complete)) && written.result.is_ok();
         let report = self.report(&written, complete);
-        let emitted = written.emitted;
+        let (emitted, first_error) = (written.emitted, written.first_error);
         let result = match (ended, written.result) {
             // The reader of the output has gone away: there is nothing to say.
             (_, Err(error)) if error.exit == Exit::BrokenPipe => return Err(error),
@@ -168,9 +169,16 @@ impl Ending<'_> {
             (Ok(_), Ok(())) if report.tally.num_failed() > 0 => Ok(Exit::ErrorRows),
             (Ok(_), Ok(())) => Ok(Exit::Success),
         };
-        let result = result.map_err(|error| self.what_is_left(error, emitted, &report));
-        if self.console.shows_summary() && report.tally.rows() > 0 {
+        let mut result = result.map_err(|error| self.what_is_left(error, emitted, &report));
+        if self.config.input.is_prompt() && !self.console.verbose() {
+            report.of_answer().iter().for_each(|warning| self.console.warn(warning));
+        } else if self.console.shows_summary() && report.tally.rows() > 0 {
             self.console.print(&report.summary(self.console.style()));
+        }
+        if let Some(error) = first_error.filter(|_| self.config.input.is_prompt() && result.is_ok())
+        {
+            let RowError { code, message, help, .. } = error;
+            result = Err(CliError { help, ..CliError::new(Exit::ErrorRows, code, message) });
         }
         let exit = result.as_ref().map_or_else(|error| error.exit, |exit| *exit);
         if self.console.mode() == ProgressMode::Json {
@@ -307,6 +315,7 @@ impl Job<'_> {
                 fingerprint,
                 shard: config.input.shard,
                 limit: config.input.limit,
+                sample: config.input.chosen().ok().flatten().map(|chosen| chosen.sampled),
             };
             meta.text()
         })

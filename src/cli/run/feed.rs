@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use super::previous::{Good, Previous};
+use super::previous::{Good, Place, Previous};
 use super::progress::Counters;
 use super::read::{Input, Parsed};
 use super::row_params::RowParams;
@@ -117,8 +117,10 @@ impl Feeder<'_> {
                 self.shape = input.shape_text();
                 self.shape_of_bad = input.shape_text_of_bad();
             }
+            // Shards share out the rows of a sample, not those of all the input.
+            let is_own = config.shard.owns(digest.num_rows());
             digest.add(parsed.content);
-            if !self.feed_row(parsed)? {
+            if !self.feed_row(parsed, is_own)? {
                 return Ok(None);
             }
         }
@@ -127,18 +129,15 @@ impl Feeder<'_> {
     }
 
     /// Sends a row to the writing thread, and its request to the engine. False: the run has ended.
-    fn feed_row(&mut self, parsed: Parsed) -> Result<bool, CliError> {
+    fn feed_row(&mut self, parsed: Parsed, is_own: bool) -> Result<bool, CliError> {
+        let index = parsed.index();
         let Parsed { bytes, content, row } = parsed;
-        let index = match &row {
-            Ok(row) => row.index,
-            Err(bad) => bad.index,
-        };
         // What is out cannot be refused any more, so a duplicate in a stream is an error row. Those
         // of other shards count too: every shard gives a row that is twice there the same answer.
         let sources = &self.run.input.sources;
         let duplicate =
             self.feed.ids.as_mut().and_then(|ids| ids.check(&row, &|line| sources.said(line)));
-        if !self.run.input.shard.owns(index) {
+        if !is_own {
             return Ok(true);
         }
         let row = match (duplicate.or_else(|| self.refused(&row)), row) {
@@ -288,7 +287,8 @@ impl Feeder<'_> {
         let hash = content.of_row(&self.shape, has_key.then_some(key));
         let by_place = has_key && id.is_none() && overrides.seed().is_none();
         // First: a row that the journal has is passed in the output too.
-        let good = self.previous_answer(&passthrough, (position, by_place))?;
+        let place = Place { index, is_key: by_place };
+        let good = self.previous_answer(&passthrough, place)?;
         if let Some(reused) = self.recover(position, &hash)? {
             return Ok((line, passthrough, Asked::Reused(reused)));
         }
@@ -306,7 +306,7 @@ impl Feeder<'_> {
     fn previous_answer(
         &mut self,
         passthrough: &Passthrough,
-        place: (u64, bool),
+        place: Place,
     ) -> Result<Option<Good>, CliError> {
         let Some(previous) = &mut self.feed.previous else { return Ok(None) };
         previous.take(passthrough, &self.feed.format, place).map_err(|error| {

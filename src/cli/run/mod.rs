@@ -7,6 +7,7 @@ mod feed;
 mod fingerprinted;
 mod load;
 pub mod meter;
+pub mod one_prompt;
 pub mod previous;
 pub mod progress;
 pub mod read;
@@ -33,6 +34,7 @@ use crate::cli::args::{FlagFiles, PoolingFlags, RunArgs};
 use crate::cli::config::{InputConfig, RunConfig};
 use crate::cli::input::files::{self, Shape};
 use crate::cli::input::row::Task;
+use crate::cli::input::sample::RowsThen;
 use crate::cli::input::sources::Sources;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
@@ -154,9 +156,10 @@ fn run_config(
     let reading = read::start(read.clone(), input, console.clone(), counters.clone());
     // A file shows its first row at once, and is refused before anything else happens. Standard
     // input may take its time: the model is loaded meanwhile.
-    let shape = match config.input.sources.list()[0].path {
-        Some(_) => Some(shape(&reading)?),
-        None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
+    let first = &config.input.sources.list()[0];
+    let shape = match first.path.is_some() || first.text.is_some() {
+        true => Some(shape(&reading)?),
+        false => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
     let Typed { files: named, flags, staged } = typed;
     let options = ledger_options(&config, named);
@@ -183,7 +186,7 @@ fn run_config(
         }
         let next = match meta {
             Some(meta) => job.look_at_complete(reading, shape, &mut draft, &meta)?,
-            None => Next::Run(GoesOn { reading, shape, is_prefix: false }),
+            None => Next::Run(GoesOn { reading, shape, then: None }),
         };
         let exit = match next {
             Next::Nothing(exit) => exit,
@@ -208,7 +211,8 @@ pub fn inputs(sources: &Sources) -> Vec<Named> {
     let of_input = |path: &Option<PathBuf>| {
         Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
     };
-    sources.list().iter().map(|source| of_input(&source.path)).collect()
+    let read = sources.list().iter().filter(|source| source.text.is_none());
+    read.map(|source| of_input(&source.path)).collect()
 }
 
 fn ledger_options(config: &RunConfig, flags: FlagFiles) -> LedgerOptions {
@@ -252,7 +256,11 @@ impl Job<'_> {
             return Err(CliError::refused("missing_id", message).help("add one, or leave it out"));
         }
         for note in self.config.particular.check(shape)? {
-            self.console.note(&note);
+            match self.config.input.is_prompt() {
+                // It has no notes.
+                true => self.console.warn(&note),
+                false => self.console.note(&note),
+            }
         }
         Ok(())
     }
@@ -267,11 +275,11 @@ impl Job<'_> {
     }
 
     fn run(mut self, input: GoesOn, mut draft: Draft, load: Load<'_>) -> Result<Exit, CliError> {
-        let GoesOn { reading, shape: known, is_prefix } = input;
+        let GoesOn { reading, shape: known, then } = input;
         let Loaded { mut engine, base, load_time, shape, format, fingerprint } =
             self.load(&reading, known, &draft, load)?;
         let left = self.what_would_be_left(&draft);
-        let previous = self.previous(&draft, &fingerprint, is_prefix)?;
+        let previous = self.previous(&draft, &fingerprint, then)?;
         let document = draft.take_documents("--stats").pop();
         let (ledger, recovered) = self.begin(draft, &fingerprint)?;
         self.signals.begin();
@@ -377,7 +385,7 @@ impl Job<'_> {
         &self,
         draft: &Draft,
         fingerprint: &Fingerprint,
-        is_prefix: bool,
+        then: Option<RowsThen>,
     ) -> Result<Option<Previous>, CliError> {
         let Some((path, meta)) = draft.path().zip(draft.previous()) else { return Ok(None) };
         let differences = meta.fingerprint.differences(fingerprint);
@@ -385,7 +393,7 @@ impl Job<'_> {
             let error = LedgerError::Complete { path: path.to_owned(), differences };
             return Err(CliError::from_output(error));
         }
-        Previous::open(path, meta, is_prefix).map(Some)
+        Previous::open(path, meta, then).map(Some)
     }
 
     fn what_would_be_left(&self, draft: &Draft) -> Left {

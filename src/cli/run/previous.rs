@@ -1,11 +1,13 @@
 //! `Previous`: the good rows of a complete output that a run goes on from: its input has more rows,
-//! or its error rows are asked again. A row is found by its place where the input begins as it did
-//! then, else by what the output shows of it, in the order of the input.
+//! or its error rows are asked again. A row is found by its place where the rows of then are among
+//! those of now, else by what the output shows of it, in the order of the input.
 
 use std::io;
 use std::path::Path;
 
 use crate::cli::input::fields::Passthrough;
+use crate::cli::input::sample::RowsThen;
+use crate::cli::input::shard::Shard;
 use crate::cli::ledger::meta::{Meta, TokenCounts};
 use crate::cli::output::{FileFormat, FinishedRows, RowFormat};
 use crate::cli::terminal::error::CliError;
@@ -17,19 +19,30 @@ pub struct Previous {
     next: Option<(u64, Good)>,
     num_read: u64,
     finds_by: FindsBy,
+    shard: Shard,
+    /// The output is that of a sample: a row's position says nothing of its number.
+    is_sample: bool,
     /// Of answers whose rows do not say how many they took.
     untold: TokenCounts,
 }
 
 /// How the answer of a row is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum FindsBy {
-    /// The input begins with the rows that it had then.
-    Place,
+    /// The rows of then are among those of now.
+    Place(RowsThen),
     /// The input was edited.
     Fields,
     /// Error rows are in another file: a row's place says nothing of its place in the input.
     FieldsOfSome,
+}
+
+/// Where a row is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Among all rows of the input.
+    pub index: u64,
+    /// Its answer depends on its number.
+    pub is_key: bool,
 }
 
 /// A row with an answer.
@@ -44,22 +57,24 @@ pub struct Good {
 }
 
 impl Previous {
-    /// Opens an output that is complete. `is_prefix`: the input begins with the rows that it had.
+    /// Opens an output that is complete. `then`: the rows that it has, where they are those of then
+    /// in the input of now.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn open(path: &Path, meta: &Meta, is_prefix: bool) -> Result<Self, CliError> {
+    pub fn open(path: &Path, meta: &Meta, then: Option<RowsThen>) -> Result<Self, CliError> {
         let name = path.display().to_string();
         let rows = FinishedRows::open(path, meta.format);
         let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
         let is_matrix = meta.format == FileFormat::Npy;
-        let finds_by = match (is_prefix, meta.errors.is_some() && !is_matrix) {
-            (true, false) => FindsBy::Place,
-            (false, false) => FindsBy::Fields,
+        let finds_by = match (then, meta.errors.is_some() && !is_matrix) {
+            (Some(then), false) => FindsBy::Place(then),
+            (None, false) => FindsBy::Fields,
             (_, true) => FindsBy::FieldsOfSome,
         };
         let untold = if is_matrix { meta.tokens.clone() } else { TokenCounts::default() };
-        Ok(Self { rows, next: None, num_read: 0, finds_by, untold })
+        let (shard, is_sample) = (meta.shard, meta.sample.is_some());
+        Ok(Self { rows, next: None, num_read: 0, finds_by, shard, is_sample, untold })
     }
 
     /// Tokens of answers whose rows do not say how many they took.
@@ -67,8 +82,7 @@ impl Previous {
         self.untold.clone()
     }
 
-    /// The good row of an input row at this position of the output. `by_place`: its answer depends
-    /// on the position.
+    /// The good row of an input row.
     ///
     /// # Errors
     /// The output cannot be read.
@@ -76,12 +90,20 @@ impl Previous {
         &mut self,
         passthrough: &Passthrough,
         format: &RowFormat,
-        (position, by_place): (u64, bool),
+        Place { index, is_key }: Place,
     ) -> io::Result<Option<Good>> {
-        let finds_by = self.finds_by;
+        // Where it was in the output of then.
+        let wanted = match &self.finds_by {
+            FindsBy::Place(then) => {
+                let place = then.place(index).filter(|place| self.shard.owns(*place));
+                let Some(place) = place else { return Ok(None) };
+                Some(place / self.shard.count)
+            }
+            FindsBy::Fields | FindsBy::FieldsOfSome => None,
+        };
         let is_past = |next: &Option<(u64, Good)>| {
             let place = next.as_ref().map(|(place, _)| *place);
-            place.is_none_or(|place| finds_by == FindsBy::Place && place < position)
+            place.is_none_or(|place| wanted.is_some_and(|wanted| place < wanted))
         };
         while is_past(&self.next) {
             self.next = self.read_good()?;
@@ -89,12 +111,13 @@ impl Previous {
                 return Ok(None);
             }
         }
-        let is_it = |(place, good): &mut (u64, Good)| match finds_by {
-            FindsBy::Place => *place == position && format.may_answer(passthrough, &good.row),
-            FindsBy::FieldsOfSome if by_place => false,
-            FindsBy::Fields | FindsBy::FieldsOfSome => {
-                (!by_place || *place == position) && format.answers(passthrough, &good.row)
-            }
+        let knows_numbers = !self.is_sample && matches!(self.finds_by, FindsBy::Fields);
+        let (count, first) = (self.shard.count, self.shard.index);
+        let has_number = |place: u64| knows_numbers && place * count + first == index;
+        let is_it = |(place, good): &mut (u64, Good)| match wanted {
+            Some(wanted) => *place == wanted && format.may_answer(passthrough, &good.row),
+            None if is_key && !has_number(*place) => false,
+            None => format.answers(passthrough, &good.row),
         };
         Ok(self.next.take_if(is_it).map(|(_, good)| good))
     }

@@ -13,6 +13,7 @@ use crate::cli::input::custom_ids::CustomIds;
 use crate::cli::input::files::{self, Files, Shape};
 use crate::cli::input::reader::Opened;
 use crate::cli::input::row::{BadRow, Row};
+use crate::cli::input::sample::RowsThen;
 use crate::cli::ledger::row_hash::{ContentHash, InputDigest};
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
@@ -24,16 +25,16 @@ use crate::engine::machine;
 pub enum Order {
     /// They are run.
     Feed(Box<Feed>),
-    /// They are only counted and hashed; so many at the beginning on their own too.
-    Digest(u64, Sender<Result<Digested, CliError>>),
+    /// They are only counted and hashed; those that an earlier run had on their own too.
+    Digest(RowsThen, Sender<Result<Digested, CliError>>),
 }
 
 /// Hashes of an input.
 pub struct Digested {
     /// Of all of it.
     pub all: InputRead,
-    /// Of as many rows at its beginning as were asked for, where it has them.
-    pub beginning: Option<String>,
+    /// Of the rows that an earlier run had.
+    pub then: InputRead,
 }
 
 /// The two ends of the reading thread. It is not joined: it may be blocked on standard input for
@@ -86,7 +87,7 @@ pub fn start(
                 input.say_notes(&console);
                 feed_all(&mut input, *feed, &console, &counters);
             }
-            Ok(Order::Digest(rows, digest)) => drop(digest.send(input.digest(&config, rows))),
+            Ok(Order::Digest(then, digest)) => drop(digest.send(input.digest(&config, &then))),
             // The run has ended.
             Err(_) => {}
         }
@@ -112,8 +113,10 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             return rows.flatten().map_or((), total);
         }
         // Whatever is wrong with the input, the reading thread says it.
+        let Ok(chosen) = input.chosen() else { return };
         let Ok(first) = files::open(sources, &input.rows) else { return };
-        let Ok(mut files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
+        let Ok(files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
+        let mut files = files.choosing(chosen.clone());
         let mut ids = files.as_parser().is_batch().then(CustomIds::default);
         if ids.is_none() {
             let _ = sender.send(Ok(Requests::Unknown));
@@ -122,7 +125,11 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             return;
         }
         let limit = input.limit.unwrap_or(u64::MAX);
-        if let Some(rows) = ids.is_none().then(|| files::num_rows(sources)).flatten() {
+        let known = || match &chosen {
+            Some(chosen) => Some(chosen.indices.len() as u64),
+            None => files::num_rows(sources),
+        };
+        if let Some(rows) = ids.is_none().then(known).flatten() {
             return total(rows);
         }
         let (mut rows, mut some_chat, mut only_chat) = (0, false, true);
@@ -166,6 +173,13 @@ pub struct Parsed {
     pub row: Result<Row, BadRow>,
 }
 
+impl Parsed {
+    /// Its number among all rows of the input, from 0.
+    pub fn index(&self) -> u64 {
+        self.row.as_ref().map_or_else(|bad| bad.index, |row| row.index)
+    }
+}
+
 /// The rows of all files, and the first of them.
 pub struct Input {
     files: Files,
@@ -187,6 +201,7 @@ impl Input {
     /// There are no rows, or none of the shape that was asked for.
     pub fn open(config: &InputConfig, input: Opened) -> Result<Self, CliError> {
         let files = Files::new(Arc::clone(&config.sources), input, &config.rows)?;
+        let files = files.choosing(config.chosen()?);
         let num_files = config.sources.list().len();
         let mut input = Self {
             files,
@@ -285,17 +300,17 @@ impl Input {
         Ok(Some(Parsed { bytes, content, row }))
     }
 
-    /// Reads to the end. `beginning`: rows that are hashed on their own.
-    fn digest(&mut self, config: &InputConfig, beginning: u64) -> Result<Digested, CliError> {
-        let (mut digest, mut of_beginning) = (InputDigest::default(), None);
+    /// Reads to the end. `then`: rows that are hashed on their own.
+    fn digest(&mut self, config: &InputConfig, then: &RowsThen) -> Result<Digested, CliError> {
+        let (mut digest, mut of_then) = (InputDigest::default(), InputDigest::default());
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
             let Some(parsed) = self.next_row()? else { break };
             digest.add(parsed.content);
-            if digest.num_rows() == beginning {
-                of_beginning = Some(digest.clone().finish());
+            if then.place(parsed.index()).is_some() {
+                of_then.add(parsed.content);
             }
         }
-        Ok(Digested { all: digest.into(), beginning: of_beginning })
+        Ok(Digested { all: digest.into(), then: of_then.into() })
     }
 }
 

@@ -266,6 +266,24 @@ impl Report {
         text
     }
 
+    /// What is said of one answer that is shown alone.
+    pub fn of_answer(&self) -> Vec<String> {
+        let Tally { length_limited, context_limited, incomplete, .. } = self.tally;
+        let mut said = Vec::new();
+        if length_limited > context_limited {
+            let limit = self.max_tokens.map(|n| format!(" after {n} tokens")).unwrap_or_default();
+            said.push(format!("the answer is cut{limit}; raise --max-tokens"));
+        }
+        if context_limited > 0 {
+            let context = grouped(self.max_model_len as u64);
+            said.push(format!("the answer is cut: the context of {context} tokens is full"));
+        }
+        if incomplete > 0 {
+            said.push("the answer ends before it matches its structured output".to_owned());
+        }
+        said
+    }
+
     /// What the user may want to change.
     fn remarks(&self) -> String {
         let mut text = String::new();

@@ -100,6 +100,8 @@ pub struct Written {
     pub tally: Tally,
     /// Rows that are in the output; None if writing them failed.
     pub emitted: Option<u64>,
+    /// What is wrong with the first row that failed.
+    pub first_error: Option<RowError>,
     /// Why it ended early.
     pub result: Result<(), CliError>,
 }
@@ -129,6 +131,7 @@ pub struct WriteThread {
     input: InputRead,
     /// When the oldest row that is not durable must be.
     sync_due: Option<Instant>,
+    first_error: Option<RowError>,
     /// Why the last row has no verdict; the run ends.
     unjudged: Option<CommandError>,
 }
@@ -161,6 +164,7 @@ impl WriteThread {
             waiting: HashMap::new(),
             input: InputRead::default(),
             sync_due: None,
+            first_error: None,
             unjudged: None,
         }
     }
@@ -201,7 +205,7 @@ impl WriteThread {
             Ok(End::Early(error)) => (Some(emitted), Err(error)),
             Err(error) => (None, Err(CliError::from_output_midway(error))),
         };
-        Written { tally: self.tally, emitted, result }
+        Written { tally: self.tally, emitted, first_error: self.first_error, result }
     }
 
     fn header(&self, ledger: &mut Ledger, shape: &Shape) {
@@ -280,6 +284,7 @@ impl WriteThread {
     }
 
     fn count_failed(&mut self, error: &RowError) {
+        self.first_error.get_or_insert_with(|| error.clone());
         let (file, error) = self.config.input.sources.located(error);
         self.tally.failed(&error, file);
     }

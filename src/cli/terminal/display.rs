@@ -18,6 +18,15 @@ pub struct DisplayArgs {
     pub color: Option<ColorArg>,
 }
 
+impl DisplayArgs {
+    /// The same of a run that shows one answer: warnings and errors, unless more is asked for.
+    pub fn of_one_answer(&self) -> Self {
+        let quiet = if self.verbose { self.quiet } else { self.quiet.max(1) };
+        let progress = self.progress.filter(|how| *how == ProgressArg::Json);
+        Self { quiet, progress: progress.or(Some(ProgressArg::None)), ..self.clone() }
+    }
+}
+
 /// What commands without progress show on standard error.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Display")]

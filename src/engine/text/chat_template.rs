@@ -14,7 +14,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use minijinja::syntax::SyntaxConfig;
@@ -43,6 +43,9 @@ const MAX_DATE: usize = 4096;
 const DEFAULT: &str = "default";
 /// The one for conversations with tools, where a model has both.
 const TOOL_USE: &str = "tool_use";
+
+/// Templates by their names.
+type NamedSources = Vec<(&'static str, String)>;
 
 /// What a template sees besides the messages.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,26 +96,18 @@ impl ChatTemplate {
     /// # Errors
     /// A file is corrupt, or the template does not compile.
     pub fn from_dir(dir: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, TextError> {
-        for name in ["chat_template.jinja", "tokenizer_config.json", "chat_template.json"] {
-            let path = dir.join(name);
-            let Some(text) = read(&path)? else { continue };
-            let sources = if name.ends_with(".jinja") {
-                let tool_use = read(&dir.join("additional_chat_templates/tool_use.jinja"))?;
-                let tool_use = tool_use.map(|source| (TOOL_USE, source));
-                [(DEFAULT, text)].into_iter().chain(tool_use).collect()
-            } else {
-                let json: Value =
-                    serde_json::from_str(&text).map_err(|error| TextError::file(&path, error))?;
-                named_templates(&json["chat_template"])
-            };
-            if !sources.is_empty() {
-                let tokens = tokenizer.special_tokens().clone();
-                return Self::compile(sources, tokens, STACK_BYTES)
-                    .map(Some)
-                    .map_err(|error| TextError::file(&path, error));
-            }
-        }
-        Ok(None)
+        let Some((path, sources)) = sources_in(dir)? else { return Ok(None) };
+        let tokens = tokenizer.special_tokens().clone();
+        let template = Self::compile(sources, tokens, STACK_BYTES);
+        template.map(Some).map_err(|error| TextError::file(&path, error))
+    }
+
+    /// Whether a model's folder has one.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn is_in(dir: &Path) -> Result<bool, TextError> {
+        sources_in(dir).map(|found| found.is_some())
     }
 
     /// The templates of a GGUF file, the one for conversations with tools if it has one; `path` is
@@ -165,7 +160,7 @@ impl ChatTemplate {
     }
 
     fn compile(
-        sources: Vec<(&'static str, String)>,
+        sources: NamedSources,
         special_tokens: BTreeMap<String, String>,
         stack_bytes: usize,
     ) -> Result<Self, String> {
@@ -325,8 +320,28 @@ fn read(path: &Path) -> Result<Option<String>, TextError> {
     }
 }
 
+/// The templates of a model's folder, by their names, and the file that has them.
+fn sources_in(dir: &Path) -> Result<Option<(PathBuf, NamedSources)>, TextError> {
+    for name in ["chat_template.jinja", "tokenizer_config.json", "chat_template.json"] {
+        let path = dir.join(name);
+        let Some(text) = read(&path)? else { continue };
+        let sources = if name.ends_with(".jinja") {
+            let tool_use = read(&dir.join("additional_chat_templates/tool_use.jinja"))?;
+            let tool_use = tool_use.map(|source| (TOOL_USE, source));
+            [(DEFAULT, text)].into_iter().chain(tool_use).collect()
+        } else {
+            let json: Value =
+                serde_json::from_str(&text).map_err(|error| TextError::file(&path, error))?;
+            named_templates(&json["chat_template"])
+        };
+        if !sources.is_empty() {
+            return Ok(Some((path, sources)));
+        }
+    }
+    Ok(None)
+}
 /// A template, or a list of named ones; others than these two are never chosen by themselves.
-fn named_templates(value: &Value) -> Vec<(&'static str, String)> {
+fn named_templates(value: &Value) -> NamedSources {
     if let Some(source) = value.as_str() {
         return vec![(DEFAULT, source.to_string())];
     }

@@ -197,6 +197,7 @@ impl Job {
             fingerprint: Fingerprint::default(),
             shard: Shard::default(),
             limit: None,
+            sample: None,
         };
         serde_json::to_string(&meta).expect("plain values")
     }

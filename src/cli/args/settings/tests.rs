@@ -28,7 +28,7 @@ impl Place {
 
     fn run(&self, flags: &str) -> Box<RunArgs> {
         match self.parse(&format!("vllm-batch run {flags}")).unwrap().command {
-            Cmd::Run(args) => args,
+            Cmd::Run(args) => Box::new(args.run),
             other => panic!("{other:?}"),
         }
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::cli::input::fields::JsonFields;
+use crate::cli::input::path;
 use crate::cli::input::reader::{
     Content, HeaderNames, InputError, InputFormat, Opened, Reading, Record, Records,
 };
@@ -183,10 +184,10 @@ impl Columns {
 /// A JSON row of ours, or of OpenAI. None if it has no such field.
 fn json_row(fields: &JsonFields, field: &str) -> Option<OutputRow> {
     let value = |name: &str| {
-        let value: Option<Value> = serde_json::from_str(fields.get(name)?).ok();
+        let value: Option<Value> = serde_json::from_str(path::find(fields, name).ok()?).ok();
         value.filter(|value| !value.is_null())
     };
-    fields.get(field)?;
+    path::find(fields, field).ok()?;
     let id = ID_FIELDS.into_iter().find_map(&value).map(|id| plain(&id));
     let answer = value(field);
     let own_reason = value("finish_reason").map(|reason| plain(&reason));

@@ -178,6 +178,7 @@ fn records_of(origin: &Origin) -> Option<Records> {
     let sources = sources.ok().filter(Sources::are_files).map(Arc::new)?;
     let first = files::open(&sources, &config.rows).ok()?;
     let files = Files::new(Arc::clone(&sources), first, &config.rows).ok()?;
+    let files = files.choosing(config.chosen().ok()?);
     Some(Records { sources, files })
 }
 

@@ -216,6 +216,7 @@ fn unknown(path: &Path, digest: String) -> Meta {
         fingerprint: Fingerprint::new(fields.into()),
         shard: Default::default(),
         limit: None,
+        sample: None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::shard_meta::read_meta;
 use crate::cli::input::compress::Compression;
 use crate::cli::input::reader::Codec;
+use crate::cli::input::sample::Sampled;
 use crate::cli::input::shard::Shard;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
@@ -244,6 +245,11 @@ fn differences(one: &Meta, other: &Meta) -> Vec<String> {
     }
     let limit = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
     differ("--limit", limit(one.limit), limit(other.limit));
+    let sample = |meta: &Meta| match meta.sample {
+        None => "none".to_owned(),
+        Some(Sampled { rows, seed, of }) => format!("{rows} of {of} rows, seed {seed}"),
+    };
+    differ("--sample", sample(one), sample(other));
     let format = |meta: &Meta| format!("{:?}", meta.format).to_lowercase();
     differ("format", format(one), format(other));
     found

@@ -162,8 +162,7 @@ impl<'a> Survey<'a> {
             let Some(Parsed { row, .. }) = rows.next_row()? else { break };
             on_row(rows);
             num_read += 1;
-            let index = row.as_ref().map_or_else(|bad| bad.index, |row| row.index);
-            if !input.shard.owns(index) {
+            if !input.shard.owns(num_read - 1) {
                 continue;
             }
             surveyed.num_rows += 1;

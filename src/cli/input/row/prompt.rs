@@ -12,6 +12,7 @@ use super::template::Template;
 use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, compared, messages};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::own_params::OwnParams;
+use crate::cli::input::path::{self, Missing};
 use crate::cli::input::reader::InputError;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
@@ -90,7 +91,7 @@ impl PromptBuilder {
 
     /// The field of a row that would hold its prompt, and is null.
     pub(super) fn null_prompt(&self, row: &NamedRow) -> Option<&str> {
-        let is_null = |name: &str| row.fields.get(name) == Some("null");
+        let is_null = |name: &str| path::find(&row.fields, name) == Ok("null");
         match (&self.prompt_column, &self.template) {
             (Some(name), _) => Some(name.as_str()).filter(|name| is_null(name)),
             (None, Some(_)) => None,
@@ -108,7 +109,15 @@ impl PromptBuilder {
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         let missing = |flag: &str, name: &str| {
             let message = format!("{flag}: there is no column '{name}'");
-            InputError::refused(message, format!("the columns are {}", names.join(", ")))
+            let root = path::root(name);
+            let help = match root != name && has(root) {
+                true => format!(
+                    "cells of a table are text, so '{root}' has no parts; convert the table to \
+                     JSON lines"
+                ),
+                false => format!("the columns are {}", names.join(", ")),
+            };
+            InputError::refused(message, help)
         };
         if let Some(spellings) = compared::spellings(self.task) {
             return match compared::spelling(spellings, has) {
@@ -124,7 +133,8 @@ impl PromptBuilder {
         }
         if let Some(template) = &self.template {
             return match template.names().find(|name| !has(name)) {
-                Some(name) => Err(missing("--template", name)),
+                Some(name) => Err(Template::refuse_expression(name)
+                    .unwrap_or_else(|| missing("--template", name))),
                 None => Ok(RowShape::Template),
             };
         }
@@ -153,10 +163,14 @@ impl PromptBuilder {
 
     /// The shape that the first row decides.
     pub(super) fn shape_of_first(&self, row: &NamedRow, line: u64) -> Result<RowShape, NoShape> {
-        let missing = |flag: &str, name: &str| {
+        let missing = |flag: &str, name: &str, missing: &Missing| {
             let found = field_list(&row.fields);
             let message = format!("{flag}: the row on line {line} has no field '{name}'");
-            NoShape::Lacks(InputError::refused(message, format!("it has {found}")))
+            let help = match missing {
+                Missing::Field => format!("it has {found}"),
+                Missing::Part(text) => text.clone(),
+            };
+            NoShape::Lacks(InputError::refused(message, help))
         };
         if let Some(spellings) = compared::spellings(self.task) {
             let compared = RowShape::Compared(spellings);
@@ -170,8 +184,10 @@ impl PromptBuilder {
             };
         }
         if let Some(template) = &self.template {
-            return match template.names().find(|name| template_value(row, name).is_none()) {
-                Some(name) => Err(missing("--template", name)),
+            let lacks = |name| template_value(row, name).err().map(|missing| (name, missing));
+            return match template.names().find_map(lacks) {
+                Some((name, why)) => Err(Template::refuse_expression(name)
+                    .map_or_else(|| missing("--template", name, &why), NoShape::Lacks)),
                 None => Ok(RowShape::Template),
             };
         }
@@ -183,7 +199,8 @@ impl PromptBuilder {
                 )
                 .into());
             }
-            let value = row.fields.get(name).ok_or_else(|| missing("--prompt-column", name))?;
+            let value = path::find(&row.fields, name)
+                .map_err(|why| missing("--prompt-column", name, &why))?;
             let kind = PromptKind::of(value).ok_or_else(|| {
                 let found = kind_name(value);
                 let message = format!("line {line}: '{name}' cannot be a prompt: it is {found}");
@@ -361,7 +378,7 @@ impl PromptBuilder {
                 unreachable!("batch requests that fit have readers of their own")
             }
         };
-        let json = fields.get(name).expect("the shape fits");
+        let json = path::find(fields, name).expect("the shape fits");
         match kind {
             PromptKind::Text => self.text(string(name, json, line)?, (fields, settings), line),
             PromptKind::TokenIds => {
@@ -422,14 +439,18 @@ impl PromptBuilder {
     fn fill(&self, row: &NamedRow, line: u64) -> Result<String, RowError> {
         let template = self.template.as_ref().expect("the shape exists only with a template");
         template.fill(|name| match template_value(row, name) {
-            None => {
-                let message = format!("the row has no field '{name}' for --template");
+            Err(why) => {
+                let part = match why {
+                    Missing::Field => String::new(),
+                    Missing::Part(text) => format!(": {text}"),
+                };
+                let message = format!("the row has no field '{name}' for --template{part}");
                 Err(RowError::new(code::TEMPLATE, line, message))
             }
-            Some(json) if json.starts_with('"') => string(name, json, line),
-            Some("null") => Ok(String::new()),
+            Ok(json) if json.starts_with('"') => string(name, json, line),
+            Ok("null") => Ok(String::new()),
             // Numbers and lists as they are written.
-            Some(json) => Ok(json.to_owned()),
+            Ok(json) => Ok(json.to_owned()),
         })
     }
 
@@ -472,9 +493,9 @@ fn is_messages(shape: &RowShape) -> bool {
 }
 
 /// The value of a name in a template. Text without names answers to `text` as well.
-fn template_value<'a>(row: &'a NamedRow, name: &str) -> Option<&'a str> {
+fn template_value<'a>(row: &'a NamedRow, name: &str) -> Result<&'a str, Missing> {
     let name = if row.is_bare && name == "text" { "prompt" } else { name };
-    row.fields.get(name)
+    path::find(&row.fields, name)
 }
 
 /// The row's `system` text; an empty one is none.

@@ -5,6 +5,7 @@ use std::fmt;
 use super::compared::{self, Sides};
 use super::named::NamedRow;
 use crate::cli::input::fields::JsonFields;
+use crate::cli::input::path::{self, Missing};
 use crate::cli::input::reader::InputError;
 
 /// What kind of prompt a JSON value is.
@@ -155,7 +156,7 @@ impl RowShape {
         let value = |name: &str| row.fields.get(name);
         let is_kind = |name: &str, kind: PromptKind| {
             // An empty list can be a list of anything.
-            value(name).is_some_and(|json| {
+            path::find(&row.fields, name).is_ok_and(|json| {
                 let is_empty = json.starts_with('[') && json[1..].trim_start() == "]";
                 PromptKind::of(json) == Some(kind) || is_empty && kind != PromptKind::Text
             })
@@ -184,8 +185,10 @@ impl RowShape {
             RowShape::Conversations if !row.is_bare => Some("conversations"),
             _ => None,
         };
-        if let Some((name, value)) = own_field.and_then(|n| Some((n, row.fields.get(n)?))) {
-            return format!("`{name}` with {}", kind_name(value));
+        match own_field.map(|name| (name, path::find(&row.fields, name))) {
+            Some((name, Ok(value))) => return format!("`{name}` with {}", kind_name(value)),
+            Some((_, Err(Missing::Part(text)))) => return format!("a row whose {text}"),
+            _ => {}
         }
         match Self::of(row) {
             Some(shape) => shape.to_string(),

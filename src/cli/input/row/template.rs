@@ -1,4 +1,5 @@
-//! `--template 'Summarise: {{text}}'`: the row's fields put into a text, nothing more.
+//! `--template 'Summarise: {{text}}'`: the row's fields, or parts of them (`{{a.b[0]}}`), put
+//! into a text, nothing more.
 
 use crate::cli::input::reader::InputError;
 
@@ -51,6 +52,28 @@ impl Template {
             Part::Field(name) => Some(name.as_str()),
             Part::Text(_) => None,
         })
+    }
+
+    /// What is said of a name that no row has, where it is more than a name.
+    pub(super) fn refuse_expression(name: &str) -> Option<InputError> {
+        let refused = |what: &str, field: &str| {
+            Some(InputError::refused(
+                format!("--template: templates have no {what}: '{{{{{name}}}}}'"),
+                format!(
+                    "write {{{{{}}}}}, and change the rows before the run, as with jq",
+                    field.trim()
+                ),
+            ))
+        };
+        let is_operator = |c: char| matches!(c, '(' | '+' | '*' | '~' | '=' | '"' | '\'');
+        match (name.split_once('|'), name.find(is_operator)) {
+            (Some((field, _)), _) => refused("filters", field),
+            (None, Some(at)) => {
+                let field = name[..at].rsplit_once('.').filter(|_| name[at..].starts_with('('));
+                refused("functions or operators", field.map_or(&name[..at], |(field, _)| field))
+            }
+            (None, None) => None,
+        }
     }
 
     /// The text with every name replaced by its value.

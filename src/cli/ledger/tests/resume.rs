@@ -263,6 +263,7 @@ fn meta_of(folder: &Folder, totals: &Totals) -> Meta {
         fingerprint: header().fingerprint,
         shard: Shard::default(),
         limit: None,
+        sample: None,
     }
 }
 
