@@ -113,7 +113,7 @@ impl<'a> Check<'a> {
                 Err(CliError::new(Exit::NoRows, "no_rows", message))
             }
             Ok(()) => Ok(()),
-            Err(error) => Err(CliError::from_input(error, &self.name)),
+            Err(error) => Err(CliError::from_input(error, &self.name).or_of_machine()),
         };
         if let Err(error) = &ended {
             self.console.error(error);
