@@ -113,7 +113,8 @@ fn peak_of_run(model: &Path, prompts: &[&str]) -> u64 {
     kib.expect("a number") * 1024
 }
 
-/// More room is never worse: what runs under a limit of the address space runs under each higher one.
+/// More room is never worse: what runs under a limit of the address space runs under each higher
+/// one.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[test]
 fn a_higher_limit_of_the_address_space_never_fails_where_a_lower_one_does_not() {

@@ -67,7 +67,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fingerp
     let Plain { id, fields } = Plain::deserialize(deserializer)?;
     let is_old = fields.values().all(Value::is_string);
     let text = |name: &str, read: Value| match read {
-        Value::String(text) if VARIANTS.contains(&name) => text,
+        Value::String(text) if [TEXTS, VARIANTS].iter().any(|names| names.contains(&name)) => text,
         // It would be read as something else.
         Value::String(text) if !is_old && value(name, &text) != Value::String(text.clone()) => {
             Value::String(text).to_string()

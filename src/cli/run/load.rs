@@ -168,7 +168,8 @@ impl Job<'_> {
         Ok(Loaded { engine, base, load_time, shape, format, fingerprint })
     }
 
-    /// What of the file or flag that answers must match is refused, and where, if the schema says it.
+    /// What is refused of the file or flag that answers must match; and where, if the schema says
+    /// it.
     fn refused_outputs(&self, params: &SamplingParams, code: &'static str, what: &str) -> CliError {
         let constraint = params.structured_outputs.as_ref().map(|outputs| &outputs.constraint);
         let found = match constraint {

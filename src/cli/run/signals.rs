@@ -1,6 +1,6 @@
 //! Signals. The first SIGINT, SIGTERM or SIGHUP asks the run to end in order, the second ends it at
-//! once. SIGUSR1 asks for a line of progress. SIGUSR2 and SIGXFSZ do nothing. SIGABRT ends as what came
-//! before it.
+//! once. SIGUSR1 asks for a line of progress. SIGUSR2 and SIGXFSZ do nothing. SIGABRT ends as what
+//! came before it.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -346,9 +346,9 @@ mod tests {
         f2llmv2 qwen35 stablelm2 olmo dbrx smaug-bpe poro-chat glm4 chatglm-bpe viking jais \
         tekken smollm codeshell bloom gpt3-finnish exaone exaone4 exaone-moe chameleon \
         minerva-7b megrez gpt-4o llama4 kanana2 talkie granite-embed-multi-97m tiny_aya \
-        cohere2moe superbpe trillion granite-docling bailingmoe bailingmoe2 llada-moe seed- \
-        coder hunyuan hunyuan-dense hy_v4 joyai-llm kimi-k2 ufakzeka grok-2 afmoe laguna \
-        minimax-m2 solar-open mellum2";
+        cohere2moe superbpe trillion granite-docling bailingmoe bailingmoe2 llada-moe \
+        seed-coder hunyuan hunyuan-dense hy_v4 joyai-llm kimi-k2 ufakzeka grok-2 afmoe \
+        laguna minimax-m2 solar-open mellum2";
 
     #[test]
     fn every_name_of_llama_cpp_is_supported_or_refused_with_the_list() {
