@@ -17,7 +17,7 @@ TAIL = 30
 # Exit codes of a process that did all it was asked: also with error rows, and without any row.
 COMPLETE = (0, 3, 4)
 # Ends that another try may not meet: killed, out of memory or disk, the device lost.
-TRANSIENT = (5, 130, 137, 141, 143)
+TRANSIENT = (5, 129, 130, 137, 141, 143)
 
 
 class EngineError(RuntimeError):

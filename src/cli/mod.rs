@@ -32,7 +32,7 @@ use terminal::error::{CliError, is_lack, sanitized};
 use terminal::exit::Exit;
 use terminal::style::{Environment, Style};
 
-use crate::engine::machine::Refused;
+use crate::engine::machine::{self, Refused};
 use crate::engine::text::is_contained;
 
 /// The whole program: from the command line to the exit code.
@@ -46,6 +46,7 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
     if let Some(exit) = judge::keeper::keep(&argv) {
         return exit;
     }
+    machine::bound_heaps();
     let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     if let Err(error) = run::signals::survive_limits() {
         return said(&CliError::from_signals(&error));
@@ -139,8 +140,8 @@ fn install_panic_hook(verbose: bool) {
         if info.location().is_some_and(is_contained) {
             return;
         }
-        if let Some(Refused(text)) = info.payload().downcast_ref() {
-            let error = CliError::from_machine(text.as_str()).render(Style::plain());
+        if let Some(text) = refusal(info) {
+            let error = CliError::from_machine(text).render(Style::plain());
             let _ = writeln!(io::stderr(), "{error}");
             std::process::exit(Exit::Stopped.code().into());
         }
@@ -153,11 +154,21 @@ fn install_panic_hook(verbose: bool) {
     }));
 }
 
+/// What the machine has refused, where that is what a panic is about. The standard library panics
+/// where a thread that has begun gets no memory for its handler of signals.
+fn refusal<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
+    let refused = info.payload().downcast_ref().map(|Refused(text)| text.as_str());
+    refused.or_else(|| message_of(info).filter(|text| is_lack(text)))
+}
+
+fn message_of<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
+    let text = info.payload().downcast_ref::<&str>().copied();
+    text.or_else(|| info.payload().downcast_ref::<String>().map(String::as_str))
+}
+
 fn bug_report(info: &PanicHookInfo<'_>) -> String {
     let place = info.location().map(|place| format!(" ({place})")).unwrap_or_default();
-    let text = info.payload().downcast_ref::<&str>().copied();
-    let text = text.or_else(|| info.payload().downcast_ref::<String>().map(String::as_str));
-    let message = sanitized(text.unwrap_or("no message"));
+    let message = sanitized(message_of(info).unwrap_or("no message"));
     format!(
         "error[internal]: internal error, a bug in vllm-batch: {message}{place}\n\
          help: please report it with the command and the output of a run with -v"

@@ -143,6 +143,14 @@ impl KvCacheDType {
             KvCacheDType::Fp8 => 1,
         }
     }
+
+    /// What keys and values are in, in a model of this type.
+    pub fn name(self, dtype: DType) -> &'static str {
+        match self {
+            KvCacheDType::Auto => dtype.name(),
+            KvCacheDType::Fp8 => "fp8",
+        }
+    }
 }
 
 /// The paged KV cache.
@@ -320,6 +328,16 @@ pub enum Quantization {
     Fp8,
     /// int8 with a scale per group of inputs, of weights and of activations: on the CPU.
     Int8,
+}
+
+impl Quantization {
+    /// As the flag has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quantization::Fp8 => "fp8",
+            Quantization::Int8 => "int8",
+        }
+    }
 }
 
 /// What multiplies in attention of prompts on a GPU. The bits are not to differ.

@@ -7,6 +7,15 @@ use super::config::DType;
 use super::model::spec::Parameters;
 use super::step_sizes::StepSizes;
 
+/// Why `--device auto` took the CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhyCpu {
+    /// In words for the user.
+    pub reason: String,
+    /// A machine with a GPU would be like this one: it has a driver, or a device.
+    pub has_signs: bool,
+}
+
 /// What was loaded, for logs and for the fingerprint of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineInfo {
@@ -18,6 +27,8 @@ pub struct EngineInfo {
     pub kernel_set: String,
     /// What the device is called.
     pub device_name: String,
+    /// Why the device is the CPU, where a GPU would have been taken.
+    pub why_cpu: Option<WhyCpu>,
     /// Where the engine did not do what was asked, in words for the user.
     pub notes: Vec<String>,
     /// Threads of the device.

@@ -4,6 +4,8 @@
 use std::io;
 
 use super::EngineError;
+pub use super::device::abort::{Abort, on_abort};
+pub use super::device::memory::{bound_heaps, has_room_for_stack};
 
 /// The payload of a panic, for what cannot return an error: an op that is refused memory. A hook
 /// tells it from a bug by its type.
@@ -31,6 +33,12 @@ pub(in crate::engine) fn no_thread(error: &io::Error) -> Refused {
     Refused(format!("the system refused a thread: {error}"))
 }
 
+/// The system's number of an error, in a text that ends with its words or has them within.
+pub fn error_number(text: &str) -> Option<i32> {
+    let (_, rest) = text.rsplit_once("(os error ")?;
+    rest.split_once(')')?.0.parse().ok()
+}
+
 /// Whether an error is of this process's share of the machine, and not of the file that it was met
 /// at: no descriptors, no memory.
 pub fn is_refusal(error: &io::Error) -> bool {
@@ -53,6 +61,13 @@ mod tests {
         for fault in [libc::ENOENT, libc::EACCES, libc::EIO] {
             assert!(!is_refusal(&io::Error::from_raw_os_error(fault)));
         }
+    }
+
+    #[test]
+    fn the_number_of_an_error_is_in_its_text() {
+        let error = io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(error_number(&format!("cannot read a: {error}; 3 rows")), Some(libc::EACCES));
+        assert_eq!(error_number("cannot read a: it is a folder"), None);
     }
 
     #[test]

@@ -53,7 +53,7 @@ use device::{Device, memory};
 use draft_executor::{DraftToLoad, LoadedDraft};
 pub use error::EngineError;
 use executor::{Executor, ExecutorError, Logits};
-pub use info::EngineInfo;
+pub use info::{EngineInfo, WhyCpu};
 use input_processor::{InputProcessor, ModelLimits};
 use machine::no_thread;
 use model::hf_config::GenerationConfig;
@@ -169,7 +169,8 @@ impl Engine {
                 1 => device.name(),
                 count => format!("{count} x {}, one model", device.name()),
             },
-            notes: why_cpu.into_iter().chain(executor.take_notes()).collect(),
+            why_cpu,
+            notes: executor.take_notes(),
             num_threads: device.num_threads(),
             max_model_len,
             weight_bytes: executor.weight_bytes()
@@ -229,6 +230,7 @@ impl Engine {
             checkpoint_format: None,
             kernel_set: "simulated".to_owned(),
             device_name: "no device, simulated".to_owned(),
+            why_cpu: None,
             notes: Vec::new(),
             num_threads: device.num_threads(),
             max_model_len,
@@ -505,8 +507,16 @@ fn beside<A: Send, B>(
                 return (Err(no_thread(&error).into()), model(&given_up));
             }
         };
-        let model = model(&given_up);
-        let tokenizer = thread.join().expect("a panic ends the process in its hook");
+        let join = || thread.join().expect("a panic ends the process in its hook");
+        // The KV cache takes a share of what is left. Where little is left, that may not depend on
+        // which of the two is faster.
+        let (tokenizer, model) = match memory::has_address_limit() {
+            true => (join(), model(&given_up)),
+            false => {
+                let model = model(&given_up);
+                (join(), model)
+            }
+        };
         memory::release_freed();
         (tokenizer, model)
     })
@@ -516,7 +526,7 @@ fn beside<A: Send, B>(
 struct LoadedModel {
     device: Arc<Device>,
     /// Why the device is the CPU.
-    why_cpu: Option<String>,
+    why_cpu: Option<WhyCpu>,
     executor: ModelExecutor,
     draft: Option<LoadedDraft>,
 }

@@ -435,7 +435,7 @@ fn a_signal_gives_what_was_measured_until_then() {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
     command.current_dir(folder.path()).args(["bench", "--model", DEMO, "--progress", "json"]);
     command.args(["--num-prompts", "20000", "--input-len", "4", "--output-len", "64"]);
-    command.args(["-q", "--kv-cache-memory-bytes", "16MiB"]);
+    command.args(["-q", "--kv-cache-memory-bytes", "16MiB", "--output-json", "result.json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
     let is_begun = |line: &str| {
@@ -450,4 +450,21 @@ fn a_signal_gives_what_was_measured_until_then() {
     let said = text(&output.stdout);
     assert!(said.starts_with("Partial result: ") && said.contains(" of 20000 rows in "), "{said}");
     assert!(said.contains("Throughput so far: "), "{said}");
+    let result = fs::read_to_string(folder.path().join("result.json")).unwrap();
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!((&result["partial"], &result["exit_code"]), (&true.into(), &130.into()));
+    assert_eq!(result["num_requests_asked"], 20000);
+    // A whole result may take the place of a partial one.
+    let again = ["--num-prompts", "2", "--input-len", "4", "--output-len", "2", "-q"];
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+    command.current_dir(folder.path()).args(["bench", "--model", DEMO]).args(again);
+    let again = command.args(["--output-json", "result.json"]).output().unwrap();
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    assert!(result["num_requests"].as_u64().is_some_and(|rows| rows > 0), "{result}");
+    let event = rest.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let event = event.into_iter().find(|event| event["event"] == "result").expect("a result");
+    assert_eq!(
+        (&event["partial"], &event["num_requests"]),
+        (&true.into(), &result["num_requests"])
+    );
 }

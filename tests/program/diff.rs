@@ -307,3 +307,31 @@ fn one_of_two_outputs_may_be_standard_input() {
     let message = "error[input]: both outputs are standard input\nhelp: name a file for one";
     assert!(text(&output.stderr).starts_with(message), "{}", text(&output.stderr));
 }
+
+/// Colours as git's: what A alone has is red, what B alone has is green.
+#[test]
+fn colours_come_where_they_are_asked_for() {
+    let pair = Pair::jsonl(&(row(1, "ab") + &row(2, "c")), &row(1, "ad"));
+    let painted = pair.diff(&["--color", "always"]);
+    let painted = text(&painted.stdout);
+    for wanted in [
+        "\x1b[1m--- a.jsonl\x1b[0m\n",
+        "\x1b[31m- ab\x1b[0m\n",
+        "\x1b[32m+ ad\x1b[0m\n",
+        "\x1b[31mline 2, id 2: only in A\x1b[0m\n",
+    ] {
+        assert!(painted.contains(wanted), "{wanted:?} in {painted:?}");
+    }
+    // A pipe has none, nor has JSON, nor one who wants none.
+    let plain = pair.diff(&[]);
+    assert!(!text(&plain.stdout).contains('\x1b'), "{}", text(&plain.stdout));
+    let json = pair.diff(&["--color", "always", "--json"]);
+    assert!(!text(&json.stdout).contains('\x1b'), "{}", text(&json.stdout));
+    let forced = |variables: &[(&str, &str)]| {
+        let mut command = command(pair.folder.path(), &pair.names);
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        text(&output.stdout).contains('\x1b')
+    };
+    assert!(forced(&[("FORCE_COLOR", "1")]));
+    assert!(!forced(&[("FORCE_COLOR", "1"), ("NO_COLOR", "1")]));
+}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -97,4 +97,53 @@ fn signals_keep_what_is_finished() {
         assert!(errors.contains("\nOutput: out.jsonl.part (incomplete)\n"), "{errors}");
         assert!(!folder.path().join("out.jsonl").exists());
     }
+}
+
+/// A closed terminal ends a run as SIGTERM does; one that was started by `nohup` goes on.
+#[test]
+fn a_closed_terminal_keeps_what_is_finished() {
+    let folder = temporary();
+    let child = endless(folder.path(), &["-o", "out.jsonl"]);
+    part_with_rows(folder.path());
+    assert!(signal::send("HUP", child.id()));
+    let (exit, errors) = wait(child);
+    assert_eq!(exit, 129, "{errors}");
+    let kept = "finished and kept in out.jsonl.journal; the same command continues";
+    assert!(errors.contains("stopped by SIGHUP") && errors.contains(kept), "{errors}");
+
+    let folder = temporary();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    shell.arg(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+    shell.args(["run", "--device", "cpu", "--model", TINY, "-o", "out.jsonl"]);
+    shell.current_dir(folder.path()).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"{\"prompt\":\"a\"}\n").unwrap();
+    part_with_rows(folder.path());
+    assert!(signal::send("HUP", child.id()));
+    input.write_all(b"{\"prompt\":\"b\"}\n").unwrap();
+    drop(input);
+    let (exit, errors) = wait(child);
+    assert_eq!(exit, 0, "{errors}");
+    assert_eq!(rows(&fs::read_to_string(folder.path().join("out.jsonl")).unwrap()).len(), 2);
+}
+
+/// As `dd` does it: SIGUSR1 prints a line, however quiet the rest is. SIGUSR2 does nothing.
+#[test]
+fn a_line_of_progress_comes_when_it_is_asked_for() {
+    let folder = temporary();
+    let mut child = endless(folder.path(), &["-o", "out.jsonl", "-qq"]);
+    part_with_rows(folder.path());
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    for _ in 0..2 {
+        assert!(signal::send("USR2", child.id()));
+        assert!(signal::send("USR1", child.id()));
+        let line = lines.next().unwrap().unwrap();
+        assert!(line.contains(" [00:") && line.contains(", out "), "{line}");
+        assert!(child.try_wait().unwrap().is_none());
+    }
+    assert!(signal::send("TERM", child.id()));
+    assert!(lines.all(|line| line.is_ok()));
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }

@@ -126,6 +126,10 @@ fn gates_decide_how_it_ends_and_nothing_is_computed_twice() {
     let evals = Evals::new();
     let failing = evals.run("out.jsonl", &["--fail-under", "acc=0.99"], 100);
     assert!(text(&failing).contains("gate acc >= 0.99: "), "{}", text(&failing));
+    let painted = evals.run("out.jsonl", &["--fail-under", "acc=0.99", "--color", "always"], 100);
+    let red = "\x1b[1;31mgate acc >= 0.99: ";
+    assert!(text(&painted).contains(red), "{:?}", text(&painted));
+    assert!(!text(&failing).contains('\x1b'), "{:?}", text(&failing));
     let written = fs::metadata(evals.path("out.jsonl")).unwrap().modified().unwrap();
     let cases: [(&[&str], i32); 9] = [
         (&["--fail-under", "acc=10%"], 3),

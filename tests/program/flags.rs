@@ -137,7 +137,7 @@ fn a_file_and_variables_set_flags() {
     for wanted in [
         "--max-tokens=4 from VLLM_BATCH_MAX_TOKENS\n",
         "--top-k=5 from batch.toml:4\n",
-        "top_k 5 (flag)",
+        "top_k 5 (batch.toml:4)",
     ] {
         assert!(said.contains(wanted), "{wanted:?} is not in {said}");
     }
@@ -294,4 +294,26 @@ fn bench_gives_no_advice_about_flags_that_it_lacks() {
     let output = finish(&mut vllm_batch(folder.path(), &flags), "");
     assert_refused(&output, &["the prompt does not fit the context\nhelp: shorten --input-len"]);
     assert!(!text(&output.stderr).contains("--overflow"));
+}
+
+#[test]
+fn each_setting_names_where_it_is_set() {
+    let folder = temporary();
+    let file = folder.path().join("batch.toml");
+    fs::write(&file, "[run]\ntop-p = 0.5\nmax-tokens = 7\n").unwrap();
+    let flags = ["run", "--model", TINY, "-v", "--temperature", "0.5", "--config", "batch.toml"];
+    let mut command = vllm_batch(folder.path(), &flags);
+    command.env("VLLM_BATCH_MAX_TOKENS", "3").env("VLLM_BATCH_TEMPERATURE", "0.1");
+    let output = finish(&mut command, "{\"prompt\":\"a\"}\n");
+    assert_exit(&output, 0);
+    let said = text(&output.stderr);
+    let line = said.lines().find(|line| line.starts_with("Sampling: ")).expect(said);
+    for wanted in [
+        "temperature 0.5 (flag)",
+        "top_p 0.5 (batch.toml:2)",
+        "top_k 0 (default)",
+        "max_tokens 3 (VLLM_BATCH_MAX_TOKENS)",
+    ] {
+        assert!(line.contains(wanted), "{wanted}: {line}");
+    }
 }

@@ -157,3 +157,29 @@ fn every_command_that_loads_a_model_takes_it() {
         assert!(code == Some(0) || code == Some(3), "{command:?}: {code:?} {said}");
     }
 }
+
+/// What a GGUF file says is a config.json to the flag.
+#[test]
+fn keys_are_laid_over_those_of_a_gguf_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = format!("{TESTDATA}/gguf/llama.gguf");
+    fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a cat and a dog\"}\n").unwrap();
+    let of = |overrides: &str| {
+        let mut flags = vec!["run", "-m", &model, "-i", "in.jsonl", "--max-tokens", "4"];
+        flags.extend(["--temperature", "0", "--logprobs", "1"]);
+        if !overrides.is_empty() {
+            flags.extend(["--hf-overrides", overrides]);
+        }
+        run(folder.path(), &flags)
+    };
+    let (code, plain, said) = of("");
+    assert_eq!(code, Some(0), "{said}");
+    let (code, turned, said) = of(r#"{"rope_theta": 7}"#);
+    assert_eq!(code, Some(0), "{said}");
+    assert_ne!(turned, plain);
+    let (code, short, _) = of(r#"{"max_position_embeddings": 4}"#);
+    assert!(code == Some(3) && short.contains("context_length"), "{short}");
+    let (code, _, said) = of(r#"{"of_tomorrow": 1}"#);
+    assert!(code == Some(7) && said.contains("`of_tomorrow` is not known"), "{said}");
+    assert!(said.contains("with --hf-overrides"), "{said}");
+}

@@ -166,12 +166,79 @@ fn without_memory_no_command_ends_without_a_word() {
     let limits: Vec<String> = limits.map(|kib| format!("ulimit -v {kib}")).into();
     let mut num_stopped = 0;
     under_limits(&limits, &mut |code, said, what| {
-        // 127: the program itself is not loaded. A signal: two threads lacked memory at once, and
-        // one of them ended the process while the other said so.
-        let is_said = code.is_none() && said.contains("memory allocation of");
+        // 127: the program itself is not loaded.
         let is_known = matches!(code, Some(0 | 2 | 3 | 5 | 100 | 127));
-        assert!(is_known || is_said, "{what}: {code:?} {said}");
+        assert!(is_known, "{what}: {code:?} {said}");
         num_stopped += usize::from(code == Some(5));
     });
     assert!(num_stopped > 0, "{num_stopped}");
+}
+
+/// Set where a test is to make its process abort.
+const ABORTS: &str = "VLLM_BATCH_TEST_ABORTS";
+
+#[expect(clippy::disallowed_methods, reason = "the other process is told by a variable")]
+fn is_to_abort() -> bool {
+    std::env::var_os(ABORTS).is_some()
+}
+
+/// The test that makes a process abort, run in a process of its own.
+fn aborted(name: &str, limit: &str) -> (Option<i32>, String) {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("machine::{name}"), "--nocapture"]).env(ABORTS, "1");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn overflows() {
+    if !is_to_abort() {
+        return;
+    }
+    #[expect(unconditional_recursion, reason = "the stack is to overflow")]
+    fn deeper(depth: u64) -> u64 {
+        let room = std::hint::black_box([depth; 64]);
+        room[0] + deeper(depth + 1) + room[63]
+    }
+    vllm_batch::cli::run::signals::survive_limits().unwrap();
+    println!("{}", deeper(0));
+}
+
+#[test]
+fn lacks_memory() {
+    if !is_to_abort() {
+        return;
+    }
+    vllm_batch::cli::run::signals::survive_limits().unwrap();
+    let barrier = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                barrier.wait();
+                let mut held: Vec<Vec<u8>> = Vec::new();
+                loop {
+                    held.push(std::hint::black_box(vec![1; 100_000]));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_stack_that_overflows_is_a_bug_and_no_lack_of_memory() {
+    let (code, said) = aborted("overflows", ":");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("error[internal]: ") && !said.contains("memory"), "{said}");
+}
+
+#[test]
+fn threads_that_lack_memory_at_once_end_as_one_does() {
+    for _ in 0..10 {
+        let (code, said) = aborted("lacks_memory", "ulimit -v 600000");
+        assert_eq!(code, Some(5), "{said}");
+        assert_eq!(said.matches("error[machine]: ").count(), 1, "{said}");
+        assert!(said.contains("the same command continues"), "{said}");
+    }
 }

@@ -112,3 +112,35 @@ fn peak_of_run(model: &Path, prompts: &[&str]) -> u64 {
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.expect("a number") * 1024
 }
+
+/// More room is never worse: what runs under a limit of the address space runs under each higher
+/// one.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn a_higher_limit_of_the_address_space_never_fails_where_a_lower_one_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("in.jsonl"), "{\"prompt\": \"a\"}\n").unwrap();
+    let mut lowest = None;
+    let (mut before, mut steps) = (0, 0);
+    for kib in (100_000..=1_000_000).step_by(20_000) {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -v {kib}; exec \"$0\" \"$@\"")]);
+        command.arg(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+        command.args(["run", "-m", DEMO, "-i", "in.jsonl", "--device", "cpu", "--max-tokens", "2"]);
+        command.args(["--threads", "2", "--stats", "stats.json", "-qq"]);
+        let output = command.current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => lowest = lowest.or(Some(kib)),
+            Some(2 | 5) if lowest.is_none() => continue,
+            code => panic!("{kib} KiB: {code:?}, and {lowest:?} are enough: {said}"),
+        }
+        let stats = fs::read_to_string(folder.path().join("stats.json")).unwrap();
+        let stats: Value = serde_json::from_str(&stats).unwrap();
+        let tokens = stats["engine"]["kv_cache_tokens"].as_u64().unwrap();
+        // The stack of templates is reserved from some limit on; threads take a few MiB.
+        assert!(tokens * 3 / 2 + 4096 > before, "{kib} KiB: {tokens} tokens, {before} before");
+        (before, steps) = (tokens, steps + 1);
+    }
+    assert!(steps > 20 && lowest < Some(300_000), "{lowest:?}");
+}

@@ -1,6 +1,7 @@
 //! What is shown of a run while it works.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -71,5 +72,50 @@ fn every_key_is_in_the_documents() {
         let within = ["rows.by_code.", "engine.", "fingerprint.fields."];
         let is_listed = within.iter().any(|prefix| name.starts_with(prefix));
         assert!(is_listed || page.contains(&format!("`{name}`")), "`{name}` is on no page");
+    }
+}
+
+/// Names of Rust's types and variants, which users do not know.
+fn rust_names(value: &Value, found: &mut Vec<String>) {
+    let is_name = |text: &str| {
+        text.starts_with(char::is_uppercase)
+            && text.contains(char::is_lowercase)
+            && text.chars().all(char::is_alphanumeric)
+    };
+    match value {
+        Value::String(text) if is_name(text) || text.contains("Some(") => found.push(text.clone()),
+        Value::Array(items) => items.iter().for_each(|item| rust_names(item, found)),
+        Value::Object(fields) => {
+            found.extend(fields.keys().filter(|key| is_name(key)).cloned());
+            fields.values().for_each(|value| rust_names(value, found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn what_users_read_has_no_names_of_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("in.jsonl"), "{\"prompt\":\"a\",\"text\":\"a\"}\n").unwrap();
+    let encoder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_embeddings/bert");
+    let completes = ["-i", "in.jsonl", "-o", "out.jsonl", "--stats", "stats.json", "-v"];
+    let mut embeds = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+    embeds.current_dir(path).args(["embed", "--device", "cpu", "-m", encoder]);
+    embeds.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let runs = [run(path, &[&completes[..], &["--overflow", "truncate-left"]].concat()), {
+        embeds.args(completes).arg("--overwrite");
+        embeds
+    }];
+    for mut command in runs {
+        let ended = finish(&mut command);
+        ended.assert_exit(0);
+        assert!(!ended.stderr.contains("Some(") && !ended.stderr.contains("BFloat16"));
+        for name in ["out.jsonl.meta.json", "stats.json"] {
+            let text = fs::read_to_string(path.join(name)).unwrap();
+            let mut found = Vec::new();
+            rust_names(&serde_json::from_str(&text).unwrap(), &mut found);
+            assert!(found.is_empty(), "{name}: {found:?}");
+        }
     }
 }

@@ -184,7 +184,7 @@ fn a_flag_that_does_not_compile_is_named() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("--structured-outputs: "), "{said}");
+    assert!(said.contains("--structured-outputs.regex: "), "{said}");
 }
 
 /// Logprobs are of what the grammar leaves, as in vLLM.

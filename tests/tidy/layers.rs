@@ -13,6 +13,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "Engine",
             "EngineError",
             "EngineInfo",
+            "WhyCpu",
             "config",
             "data_parallel",
             // Whether JSON is as a schema says: structured output and scorers ask the same.
@@ -42,7 +43,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // Memory and threads.
-    ("crate::engine::device", &["EngineError", "config", "machine"]),
+    ("crate::engine::device", &["EngineError", "WhyCpu", "config", "machine"]),
     // What a device computes; knows no model and no scheduler.
     ("crate::engine::ops", &["EngineError", "batch", "config", "device"]),
     // What a model is; knows no device: it may hold tensors and pass the device on.

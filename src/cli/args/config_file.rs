@@ -44,7 +44,8 @@ pub enum Value {
 pub fn read(path: &Path) -> Result<Vec<Entry>, CliError> {
     let text = text(path).map_err(|reason| {
         let message = format!("cannot read {}: {reason}", path.display());
-        CliError::refused("config_file", message).help("check --config and VLLM_BATCH_CONFIG")
+        CliError::refused("config_file", message)
+            .help_of_file("check --config and VLLM_BATCH_CONFIG")
     })?;
     let file = File { name: path.display().to_string(), text: &text };
     let tables = DeTable::parse(&text).map_err(|error| {

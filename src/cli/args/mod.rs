@@ -50,9 +50,9 @@ pub use pooling::{
 pub use prompt::PromptArgs;
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use scores::{RerankArgs, ScoreArgs};
-pub use settings::{Settings, Variables};
+pub use settings::{Origins, Settings, Variables};
 pub use show::ShowArgs;
-pub use structured_outputs::StructuredOutputsArgs;
+pub use structured_outputs::{FileOrText, StructuredOutputsArgs};
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ Examples:
 Exit codes:
   0 every row answered         3 at least one error row       5 stopped, can be continued
   2 refused, nothing written   4 no rows in the input         6 the output is another run's
-  1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
+  1 a bug in vllm-batch        7 model files rejected         129/130/143/141 SIGHUP/INT/TERM/PIPE
   100 `diff`: rows differ; `eval`: a gate fails
 
 `vllm-batch run --help` shows the flags; `run --help -v` and `man` explain all of them.";
@@ -135,7 +135,7 @@ text or a CSV record. Its fields pass through to the output. A field named like 
 Exit codes:
   0 every row answered         3 at least one error row       5 stopped, can be continued
   2 refused, nothing written   4 no rows in the input         6 the output is another run's
-  1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
+  1 a bug in vllm-batch        7 model files rejected         129/130/143/141 SIGHUP/INT/TERM/PIPE
 
 `--help -v` adds the rarer flags and the details.";
 
@@ -185,6 +185,18 @@ pub enum Command {
     },
     /// Print the manual page (roff), for `man -l -`
     Man,
+}
+
+impl Command {
+    /// The sampling parameters of a command that has them.
+    fn sampling(&mut self) -> Option<&mut SamplingArgs> {
+        match self {
+            Command::Run(args) => Some(&mut args.run.sampling),
+            Command::Eval(args) => Some(&mut args.run.sampling),
+            Command::Plan(args) => Some(&mut args.run.sampling),
+            _ => None,
+        }
+    }
 }
 
 /// Flags of `run`.
@@ -283,7 +295,10 @@ pub fn parse(argv: &[OsString], variables: &Variables) -> Result<Parsed, ParseEr
     let words = before.iter().chain(settings.words()).chain(after);
     let matches = program.clone().try_get_matches_from(words);
     let matches = matches.map_err(|error| ParseError::Usage(placed(short(error), &settings)))?;
-    let cli = Cli::from_arg_matches(&matches).map_err(ParseError::Usage)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(ParseError::Usage)?;
+    if let Some(sampling) = cli.command.sampling() {
+        sampling.origins = settings.origins();
+    }
     let files = match matches.subcommand() {
         Some((name, matches)) => {
             let command = program.find_subcommand(name).expect("it was parsed");

@@ -2,6 +2,7 @@
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
+use super::settings::Origins;
 use super::values::{
     count, count_u32, length_penalty, logit_bias, min_p, or_minus_one, penalty, positive_u32,
     repetition_penalty, seed, temperature, top_p,
@@ -11,6 +12,10 @@ use super::values::{
 #[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
+    /// Where those are set that nobody typed.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub origins: Origins,
     /// Randomness; 0 always takes the likeliest token [default: the model's, else 1]
     #[arg(long, value_name = "T", value_parser = temperature, allow_negative_numbers = true)]
     pub temperature: Option<f32>,

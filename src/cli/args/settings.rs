@@ -2,6 +2,7 @@
 //! FILE`. They become words of the command line before those that were typed, so that every value
 //! is parsed by its flag. What was typed wins over the environment, and that over the file.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,23 @@ pub struct Settings {
     file: Option<PathBuf>,
 }
 
+/// Where flags are set that nobody typed: a variable or a line of a file, by the flag's long name.
+#[derive(Clone, Debug, Default)]
+pub struct Origins(BTreeMap<String, String>);
+
+impl Origins {
+    /// Where the flag of a parameter is set, as people read it.
+    pub fn of(&self, parameter: &str) -> Option<&str> {
+        self.0.get(&parameter.replace('_', "-")).map(String::as_str)
+    }
+}
+
+impl FromIterator<(String, String)> for Origins {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(origins: I) -> Self {
+        Self(origins.into_iter().collect())
+    }
+}
+
 impl Settings {
     /// Looks for the flags of `command` that were not typed.
     ///
@@ -95,6 +113,11 @@ impl Settings {
     /// The words to put before what was typed.
     pub fn words(&self) -> impl Iterator<Item = &OsString> {
         self.used.iter().flat_map(|setting| &setting.words)
+    }
+
+    /// Where each flag is set.
+    pub fn origins(&self) -> Origins {
+        self.used.iter().map(|s| (s.flag.clone(), s.source.shown())).collect()
     }
 
     /// Where the flags among `flags` are set, for an error about them.

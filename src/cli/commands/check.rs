@@ -125,7 +125,7 @@ impl<'a> Check<'a> {
                 let message = format!("{} has no rows", self.name);
                 Err(CliError::new(Exit::NoRows, "no_rows", message))
             }
-            read => read,
+            read => read.map_err(CliError::or_of_machine),
         };
         if let Err(error) = &ended {
             self.console.error(error);

@@ -63,7 +63,10 @@ const LAST_SECTIONS: [(&str, &[(&str, &str)]); 3] = [
             ("6", "Refused: the output or its journal belongs to another run."),
             ("7", "The model's files are incomplete, corrupt, unsafe or not supported."),
             ("100", "`diff`: answers differ; `eval`: a gate fails."),
-            ("130, 143", "SIGINT, SIGTERM. Finished rows are kept; the same command continues."),
+            (
+                "129, 130, 143",
+                "SIGHUP, SIGINT, SIGTERM. Finished rows are kept; the same command continues.",
+            ),
             ("141", "The reader of standard output went away."),
         ],
     ),
@@ -253,7 +256,7 @@ mod tests {
             .collect();
         assert!(places.is_sorted(), "{places:?}");
         let (_, exits) = page.split_once("EXIT STATUS").unwrap();
-        for code in ["0", "1", "2", "3", "4", "5", "6", "7", "100", "130, 143", "141"] {
+        for code in ["0", "1", "2", "3", "4", "5", "6", "7", "100", "129, 130, 143", "141"] {
             assert!(exits.contains(&format!("\n.TP\n{code}\n")), "{code}");
         }
     }

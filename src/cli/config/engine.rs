@@ -145,7 +145,7 @@ fn chat_template(value: &Path) -> Result<String, CliError> {
             let refused = |error: &dyn Display| {
                 let message = format!("--chat-template {}: {error}", value.display());
                 CliError::refused("chat_template", message)
-                    .help("give a file, or a template that has {{ or {%")
+                    .help_of_file("give a file, or a template that has {{ or {%")
             };
             let bytes = read_file(value, MAX_TEMPLATE_BYTES).map_err(|error| refused(&error))?;
             String::from_utf8(bytes).map_err(|error| refused(&error))

@@ -67,6 +67,8 @@ pub struct RunConfig {
     pub sampling: SamplingArgs,
     /// What answers must match, of rows that do not say.
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
+    /// What that was read from, for errors.
+    pub structured_outputs_place: String,
     /// What rows become that are not completed.
     pub pooling: Option<PoolingConfig>,
     /// Typed flags that only some rows use.
@@ -188,6 +190,7 @@ impl RunConfig {
             output,
             sampling,
             structured_outputs,
+            structured_outputs_place: args.structured_outputs.place(),
             pooling: None,
             particular,
             judge: None,

@@ -306,14 +306,14 @@ impl PoolingConfig {
                     Scoring::Vectors(_) => "text",
                     Scoring::Pair | Scoring::Joined | Scoring::Template => "pair",
                 };
-                format!(", with {prompt:?} before every {what}")
+                format!(", with {} before every {what}", Value::from(&**prompt))
             }
             None => String::new(),
         };
         if let Some(classifier) = &summary.classifier {
             let activation = match params.use_activation {
                 Some(false) => "no activation".to_owned(),
-                Some(true) | None => format!("{:?}", classifier.activation),
+                Some(true) | None => classifier.activation.name().to_owned(),
             };
             let (task, labels) = (summary.task.name(), classifier.labels.len());
             return format!("Classes: {labels}, {task}, {activation}{prompt}");
@@ -326,7 +326,8 @@ impl PoolingConfig {
             return format!("Vectors: sparse, of {} words{prompt}", summary.spec.vocab_size());
         }
         let size = summary.width(params);
-        format!("Vectors: {size} values, {:?} pooling, {normalized}{prompt}", pooling.pooling_type)
+        let pooling = pooling.pooling_type.name();
+        format!("Vectors: {size} values, {pooling} pooling, {normalized}{prompt}")
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::cli::args::{SamplingArgs, StructuredOutputsArgs, TruncationSideArg};
-use crate::cli::terminal::error::CliError;
+use crate::cli::args::{FileOrText, SamplingArgs, StructuredOutputsArgs, TruncationSideArg};
+use crate::cli::terminal::error::{CliError, Excerpt, Location};
 use crate::engine::request::{
     BeamSearchParams, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
 };
@@ -19,13 +20,14 @@ pub(super) fn structured_outputs(
         fields.extend(value.map(|value| (name.to_owned(), value)));
     };
     let text = |text: &Option<String>| text.as_deref().map(Value::from);
+    let read = |read: &Option<FileOrText>| read.as_ref().map(|read| Value::from(&*read.text));
     let switch = |is_on: bool| is_on.then_some(Value::Bool(true));
-    put("json", text(&args.json));
+    put("json", read(&args.json));
     put("regex", text(&args.regex));
     put("choice", (!args.choice.is_empty()).then(|| args.choice.clone().into()));
-    put("grammar", text(&args.grammar));
+    put("grammar", read(&args.grammar));
     put("json_object", switch(args.json_object));
-    put("structural_tag", text(&args.structural_tag));
+    put("structural_tag", read(&args.structural_tag));
     put("whitespace_pattern", text(&args.whitespace_pattern));
     put("disable_any_whitespace", switch(args.disable_any_whitespace));
     put("disable_additional_properties", switch(args.disable_additional_properties));
@@ -33,11 +35,30 @@ pub(super) fn structured_outputs(
     if fields.is_empty() {
         return Ok(None);
     }
+    [&args.json, &args.structural_tag].into_iter().flatten().try_for_each(check_json)?;
     let outputs = StructuredOutputs::from_json(&Value::Object(fields));
     outputs.map(|outputs| Some(Arc::new(outputs))).map_err(|what| {
-        let message = format!("--structured-outputs: {what}");
+        let message = format!("{}: {what}", args.place());
         CliError::refused("structured_outputs", message)
     })
+}
+
+/// Refuses a file that is not JSON, with the place of what is wrong.
+fn check_json(read: &FileOrText) -> Result<(), CliError> {
+    let FileOrText { text, file: Some(file) } = read else { return Ok(()) };
+    let Err(error) = serde_json::from_str::<IgnoredAny>(text) else { return Ok(()) };
+    let (line, column) = (error.line().max(1), error.column().max(1));
+    let said = error.to_string();
+    let said = said.split(" at line ").next().unwrap_or_default();
+    let of_line = text.lines().nth(line - 1).unwrap_or_default();
+    let location = Location {
+        file: file.clone(),
+        line: line as u64,
+        column: Some(column as u64),
+        excerpt: Some(Excerpt::around(of_line, column - 1)),
+    };
+    let error = CliError::refused("structured_outputs", format!("the file is not JSON: {said}"));
+    Err(error.at(location))
 }
 
 /// The flags over the model's defaults.

@@ -84,7 +84,7 @@ fn open_one(source: &Source) -> Result<Opened, CliError> {
     }
     let refuse = |text: String| {
         let message = format!("cannot read {}: {text}", path.display());
-        CliError::new(Exit::Refused, "input", message).help("check its name")
+        CliError::new(Exit::Refused, "input", message).help_of_file("check its name")
     };
     let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
     match file.metadata() {

@@ -61,7 +61,7 @@ impl Settings {
             ("expected_column", self.expected_column.clone()),
             ("expected_extract", pattern(&self.expected_extract)),
             ("extract", pattern(&self.extract)),
-            ("normalize", self.normalize.map(|how| format!("{how:?}").to_lowercase())),
+            ("normalize", self.normalize.map(|how| how.name().to_owned())),
             ("pass_if", self.pass_if.map(|pass_if| pass_if.to_string())),
             ("scorer_command", self.command.clone()),
         ];
@@ -132,6 +132,18 @@ pub enum Normalize {
     Lower,
     /// As SQuAD: lower case, without punctuation and articles, single spaces.
     Squad,
+}
+
+impl Normalize {
+    /// As `--normalize` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Strip => "strip",
+            Self::Lower => "lower",
+            Self::Squad => "squad",
+        }
+    }
 }
 
 /// A score that passes (`--pass-if`).

@@ -385,3 +385,16 @@ fn an_answer_that_is_too_much_work_is_not_judged() {
         assert!(reason.starts_with(&format!("not_judged: {name}: ")), "{reason}");
     }
 }
+
+#[test]
+fn a_value_that_is_too_much_work_for_its_schema_is_not_judged() {
+    let schema = json!({"$defs": {"l": {"items": {"allOf": [{"$ref": "#/$defs/l"},
+        {"$ref": "#/$defs/l"}]}}}, "$ref": "#/$defs/l"});
+    let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+    let judge = judge(&[Scorer::JsonSchema], |_| ());
+    assert_eq!(verdict(&judge, &row(schema.clone(), &nested(10)))["passed"], true);
+    let got = verdict(&judge, &row(schema, &nested(60)));
+    assert_eq!((&got["score"], &got["passed"]), (&Value::Null, &Value::Null), "{got}");
+    let reason = got["reason"].as_str().unwrap();
+    assert!(reason.starts_with("not_judged: json-schema: "), "{reason}");
+}

@@ -164,7 +164,9 @@ pub fn open_locked(
     path: &Path,
 ) -> Result<Option<Box<dyn StoredFile>>, LedgerError> {
     let failed = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => LedgerError::NoFolder(folder_of(path).to_owned()),
+        ErrorKind::NotFound if !folder_of(path).is_dir() => {
+            LedgerError::NoFolder(folder_of(path).to_owned())
+        }
         _ => LedgerError::of(format!("create {}", path.display()), error),
     };
     let file = match storage.open(path, Access::Write) {

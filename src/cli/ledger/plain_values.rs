@@ -31,6 +31,17 @@ const TEXTS: &[&str] = &[
     "task",
 ];
 
+/// Fields that are a variant of an enum, and in side files of old versions its name in Rust.
+const VARIANTS: &[&str] = &[
+    "chat",
+    "kv_cache_dtype",
+    "last_assistant",
+    "likelihoods",
+    "overflow",
+    "quantization",
+    "truncation_side",
+];
+
 /// What a side file has of a fingerprint.
 #[derive(Serialize, Deserialize)]
 struct Plain {
@@ -58,6 +69,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fingerp
     let Plain { id, fields } = Plain::deserialize(deserializer)?;
     let is_old = fields.values().all(Value::is_string);
     let text = |name: &str, read: Value| match read {
+        Value::String(text) if [TEXTS, VARIANTS].iter().any(|names| names.contains(&name)) => text,
         // It would be read as something else.
         Value::String(text) if !is_old && value(name, &text) != Value::String(text.clone()) => {
             Value::String(text).to_string()
@@ -74,8 +86,10 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fingerp
 
 /// The value of a field. Different texts with one value are different ways to write it.
 pub fn value(name: &str, text: &str) -> Value {
-    if TEXTS.contains(&name) {
-        return text.into();
+    match name {
+        "format" => return text.to_lowercase().into(),
+        _ if TEXTS.contains(&name) => return text.into(),
+        _ => {}
     }
     let read = serde_json::from_str(text).ok().filter(|read: &Value| match read {
         // A hash may be all digits: a number is one only if nothing of it is lost.
@@ -146,7 +160,7 @@ impl<'a> Debugged<'a> {
         let length = self.rest.find(|c| !is_of_word(c)).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(length);
         self.rest = rest;
-        let named = |value| Value::Object(Map::from_iter([(word.to_owned(), value)]));
+        let named = |value| Value::Object(Map::from_iter([(hyphenated(word), value)]));
         match word {
             "" => None,
             "None" => Some(Value::Null),
@@ -159,7 +173,8 @@ impl<'a> Debugged<'a> {
                 let value = if values.len() == 1 { values.pop()? } else { Value::Array(values) };
                 Some(named(value))
             }
-            _ if self.take(" { ") => self.fields(" }").map(|fields| named(Value::Object(fields))),
+            // The name of a struct says nothing that its fields do not.
+            _ if self.take(" { ") => self.fields(" }").map(Value::Object),
             _ => Some(self.word(word)),
         }
     }
@@ -172,7 +187,7 @@ impl<'a> Debugged<'a> {
             number.is_boolean() || text == word
         };
         let number = number.filter(is_same);
-        number.unwrap_or_else(|| word.into())
+        number.unwrap_or_else(|| hyphenated(word).into())
     }
 
     fn list(&mut self, end: &str) -> Option<Vec<Value>> {
@@ -231,6 +246,18 @@ impl<'a> Debugged<'a> {
     }
 }
 
+/// The name of a variant as flags spell it: `TruncateLeft` as `truncate-left`.
+fn hyphenated(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    for (index, c) in name.char_indices() {
+        if index > 0 && c.is_uppercase() {
+            text.push('-');
+        }
+        text.extend(c.to_lowercase());
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -244,11 +271,14 @@ mod tests {
             ("max_tokens", "None", json!(null)),
             ("temperature", "0.7", json!(0.7)),
             ("ignore_eos", "false", json!(false)),
-            ("kv_cache_dtype", "Auto", json!("Auto")),
+            ("kv_cache_dtype", "Auto", json!("auto")),
+            ("overflow", "TruncateLeft", json!("truncate-left")),
+            ("quantization", "Some(Int8)", json!("int8")),
+            ("format", "Jsonl, Csv", json!("jsonl, csv")),
             ("stop", r#"["a\n\"", "\u{1f}"]"#, json!(["a\n\"", "\u{1f}"])),
             ("system_prompt", r#"Some("None")"#, json!("None")),
             ("logit_bias", "[(5, -1.5)]", json!([[5, -1.5]])),
-            ("vectors", "Some(P { a: Some(1), b: T(2) })", json!({"P": {"a": 1, "b": {"T": 2}}})),
+            ("vectors", "Some(P { a: Some(1), b: T(2) })", json!({"a": 1, "b": {"t": 2}})),
             ("version", "0.1, rows 4", json!("0.1, rows 4")),
             (
                 "model",
@@ -276,6 +306,10 @@ mod tests {
         fingerprint: Fingerprint,
     }
 
+    fn fields(texts: &[(&str, &str)]) -> Fingerprint {
+        Fingerprint::new(texts.iter().map(|(n, t)| ((*n).into(), (*t).into())).collect())
+    }
+
     #[test]
     fn what_is_read_of_old_and_new_side_files_is_no_other_run() {
         let texts = [
@@ -288,9 +322,6 @@ mod tests {
             ("quantization", "None"),
             ("version", "0.1, rows 4"),
         ];
-        let fields = |texts: &[(&str, &str)]| {
-            Fingerprint::new(texts.iter().map(|(n, t)| ((*n).into(), (*t).into())).collect())
-        };
         let now = fields(&texts);
         let text = serde_json::to_string(&Side { fingerprint: now.clone() }).unwrap();
         assert!(!text.contains("Some(") && !text.contains("Own"), "{text}");
@@ -306,6 +337,13 @@ mod tests {
             other[2].1 = "Some(\"null\")";
             assert_eq!(read.differences(&fields(&other)), ["system_prompt: None then, null now"]);
         }
+        // A side file of a version that named variants as Rust does.
+        let plain = json!({"kv_cache_dtype": "Auto", "format": "Jsonl", "max_tokens": 512});
+        let before: Side =
+            serde_json::from_value(json!({"fingerprint": {"id": "", "fields": plain}})).unwrap();
+        let now =
+            fields(&[("kv_cache_dtype", "Auto"), ("format", "Jsonl"), ("max_tokens", "Some(512)")]);
+        assert!(before.fingerprint.differences(&now).is_empty());
         // Written again it is the same.
         let again = serde_json::to_string(&new).unwrap();
         assert_eq!(again, text);

@@ -23,7 +23,7 @@ use crate::engine::data_parallel::{DataParallel, LoadEngine};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{PoolingEngine, PoolingSummary};
 use crate::engine::runner::Runner;
-use crate::engine::{Engine, EngineError, EngineInfo};
+use crate::engine::{Engine, EngineError, EngineInfo, WhyCpu};
 
 /// Where the files are.
 #[derive(Clone, Debug)]
@@ -209,6 +209,14 @@ impl<E> Loaded<E> {
 
     /// Says what was loaded, and what was done otherwise than asked.
     pub fn announce(&self, info: &EngineInfo, config: &RunConfig, console: &Console) {
+        if let Some(WhyCpu { reason, has_signs }) = &info.why_cpu {
+            let text = format!("running on the CPU: {reason}");
+            match has_signs {
+                true => console.note(&text),
+                // Whoever has no GPU knows it.
+                false => console.detail(&text),
+            }
+        }
         for note in &info.notes {
             console.note(note);
         }

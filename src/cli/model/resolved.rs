@@ -40,18 +40,14 @@ impl Resolved {
     /// Of a loaded engine.
     pub fn new(config: &RunConfig, info: &EngineInfo) -> Self {
         let engine = &config.engine;
-        let lower = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
         Self {
             device: info.device_name.clone(),
             kernel_set: info.kernel_set.clone(),
             num_threads: info.num_threads,
             dtype: info.dtype.name(),
             checkpoint_format: info.checkpoint_format.clone(),
-            quantization: engine.device.quantization.as_ref().map(|kind| lower(kind)),
-            kv_cache_dtype: match lower(&engine.cache.kv_cache_dtype).as_str() {
-                "auto" => info.dtype.name().to_owned(),
-                other => other.to_owned(),
-            },
+            quantization: engine.device.quantization.map(|kind| kind.name().to_owned()),
+            kv_cache_dtype: engine.cache.kv_cache_dtype.name(info.dtype).to_owned(),
             kv_cache_tokens: info.num_cache_tokens,
             kv_cache_bytes: info.kv_cache_bytes,
             num_offloaded_tokens: info.num_offloaded_tokens,
@@ -208,7 +204,7 @@ pub fn sampling_line(
     let mut text = String::new();
     let mut add = |name: &str, value: String, is_flag: bool, is_models: bool| {
         let origin = match (is_flag, is_models) {
-            (true, _) => "flag",
+            (true, _) => flags.origins.of(name).unwrap_or("flag"),
             (_, true) => "generation_config.json",
             _ => "default",
         };
@@ -316,11 +312,14 @@ Limits: context 3,000, 256 sequences, 4,096 tokens per step; prefix caching on";
         let model =
             SamplingParams { temperature: 0.6, max_tokens: None, ..SamplingParams::default() };
         let rows = SamplingParams { top_p: 0.9, max_tokens: Some(512), ..model.clone() };
-        let flags = SamplingArgs { top_p: Some(0.9), ..SamplingArgs::default() };
+        let mut flags = SamplingArgs { top_p: Some(0.9), ..SamplingArgs::default() };
         let line = sampling_line(&flags, &model, &rows);
         let start = "Sampling: temperature 0.6 (generation_config.json), top_p 0.9 (flag), top_k 0 \
                      (default), ";
         assert!(line.starts_with(start), "{line}");
         assert!(line.ends_with(", max_tokens 512 (default)"), "{line}");
+        flags.origins = [("top-p".to_owned(), "VLLM_BATCH_TOP_P".to_owned())].into_iter().collect();
+        let line = sampling_line(&flags, &model, &rows);
+        assert!(line.contains(", top_p 0.9 (VLLM_BATCH_TOP_P), top_k 0 (default), "), "{line}");
     }
 }

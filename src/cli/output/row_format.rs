@@ -64,6 +64,19 @@ pub enum FileFormat {
     Parquet,
 }
 
+impl FileFormat {
+    /// As side files name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileFormat::Jsonl => "jsonl",
+            FileFormat::Csv => "csv",
+            FileFormat::Tsv => "tsv",
+            FileFormat::Npy => "npy",
+            FileFormat::Parquet => "parquet",
+        }
+    }
+}
+
 /// JSON lines: ours, or those of a batch API.
 #[derive(Clone, Debug)]
 pub struct JsonFormat {

@@ -25,6 +25,7 @@ use crate::cli::terminal::clock::now;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
+use crate::cli::terminal::remedy;
 use crate::engine::stats::EngineStats;
 use crate::engine::text::RunDate;
 
@@ -242,7 +243,8 @@ impl Ending<'_> {
                              (with --journal FILE it would continue)"
                 .to_owned(),
         };
-        let help = match (&error.help, error.code) {
+        let remedy = error.help.as_deref().or(remedy::of(&error.message));
+        let help = match (remedy, error.code) {
             (_, "disk_full") => format!("{}; ", self.needed_space(report)),
             (Some(help), _) => format!("{help}; "),
             (None, _) => String::new(),
@@ -258,7 +260,7 @@ impl Ending<'_> {
         };
         // Once in the journal and once in the output.
         let needed = 2 * (total - done) * bytes.div_ceil(done);
-        format!("free about {:.1} MiB for the other {} rows", mebibytes(needed), total - done)
+        format!("free about {} for the other {} rows", size(needed), total - done)
     }
 
     /// Where rows are; None where none is.
@@ -272,13 +274,24 @@ impl Ending<'_> {
     }
 }
 
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1u32 << 20)
+/// Bytes as people read them, rounded up: less would not do.
+fn size(bytes: u64) -> String {
+    let (unit, bytes_of_unit) = match bytes {
+        0..0x10_0000 => return format!("{} KiB", bytes.div_ceil(1 << 10).max(1)),
+        0x10_0000..0x4000_0000 => ("MiB", 1u64 << 20),
+        _ => ("GiB", 1 << 30),
+    };
+    let tenths = (u128::from(bytes) * 10).div_ceil(u128::from(bytes_of_unit));
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
 /// The error of a run that a signal stopped.
 pub fn interrupted(exit: Exit) -> CliError {
-    let name = if exit == Exit::Terminated { "SIGTERM" } else { "SIGINT" };
+    let name = match exit {
+        Exit::Terminated => "SIGTERM",
+        Exit::HungUp => "SIGHUP",
+        _ => "SIGINT",
+    };
     CliError::new(exit, "interrupted", format!("stopped by {name}"))
 }
 
@@ -325,4 +338,24 @@ impl Job<'_> {
 /// A time as side files say it.
 pub fn utc(seconds: i64) -> String {
     RunDate::from_unix(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn space_is_rounded_up_in_a_unit_that_shows_it() {
+        for (bytes, text) in [
+            (0, "1 KiB"),
+            (700, "1 KiB"),
+            (51_200, "50 KiB"),
+            (1 << 20, "1.0 MiB"),
+            ((1 << 20) + 1, "1.1 MiB"),
+            (1_468_007, "1.5 MiB"),
+            (5 << 30, "5.0 GiB"),
+        ] {
+            assert_eq!(size(bytes), text, "{bytes}");
+        }
+    }
 }

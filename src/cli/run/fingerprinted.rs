@@ -374,11 +374,15 @@ fn hashed(paths: Vec<PathBuf>, folder: &Path) -> Result<String, CliError> {
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
+/// Stack of a thread that hashes a file: there may be many, and each has a buffer of 64 KiB on it.
+const HASHING_STACK: usize = 512 << 10;
+
 fn hashing<'scope>(
     scope: &'scope Scope<'scope, '_>,
     path: &'scope Path,
 ) -> io::Result<ScopedJoinHandle<'scope, io::Result<blake3::Hash>>> {
-    std::thread::Builder::new().spawn_scoped(scope, move || hash_file(path))
+    let thread = std::thread::Builder::new().stack_size(HASHING_STACK);
+    thread.spawn_scoped(scope, move || hash_file(path))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> CliError {

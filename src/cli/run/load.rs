@@ -21,9 +21,10 @@ use crate::cli::output::RowFormat;
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{GenerationConfigSource, SpeculationMethod};
 use crate::engine::input_processor::InputProcessor;
+use crate::engine::json_schema::Validator;
 use crate::engine::machine;
 use crate::engine::pooling::{PoolingParams, PoolingSummary, Scoring};
-use crate::engine::request::SamplingParams;
+use crate::engine::request::{Constraint, SamplingParams};
 use crate::engine::runner::Runner;
 
 /// A model that is loaded, and what is known of it before the first row is.
@@ -167,6 +168,21 @@ impl Job<'_> {
         Ok(Loaded { engine, base, load_time, shape, format, fingerprint })
     }
 
+    /// What is refused of the file or flag that answers must match; and where, if the schema says
+    /// it.
+    fn refused_outputs(&self, params: &SamplingParams, code: &'static str, what: &str) -> CliError {
+        let constraint = params.structured_outputs.as_ref().map(|outputs| &outputs.constraint);
+        let found = match constraint {
+            Some(Constraint::Json(schema)) => Validator::new(schema, &Arc::default()).err(),
+            _ => None,
+        };
+        // The compiler of masks says what is wrong, the validator where.
+        let path = found.as_deref().and_then(|text| text.rsplit_once(" at /")).map(|found| found.1);
+        let path = path.filter(|_| !what.contains(" at /")).map(|path| format!(" at /{path}"));
+        let place = &self.config.structured_outputs_place;
+        CliError::refused(code, format!("{place}{what}{}", path.unwrap_or_default()))
+    }
+
     /// Refuses flags that would make an error row of every row that they are for.
     fn check_by_model(&self, base: &RowParams, processor: &InputProcessor) -> Result<(), CliError> {
         if let Some(params) = base.sampling() {
@@ -174,6 +190,9 @@ impl Job<'_> {
                 // Its first word is the parameter's name.
                 let end = error.message.find([':', '.', ' ']).unwrap_or(error.message.len());
                 let (name, rest) = error.message.split_at(end);
+                if name == "structured_outputs" {
+                    return self.refused_outputs(params, error.code, rest);
+                }
                 let flag = name.replace('_', "-");
                 CliError::refused(error.code, format!("--{flag}{rest}"))
             })?;

@@ -334,7 +334,7 @@ impl Job<'_> {
             ids: None,
         };
         let _ = reading.order.send(Order::Feed(Box::new(feed)));
-        let progress = Progress::start(self.console.clone(), self.counters.clone());
+        let progress = self.show_progress();
         std::thread::scope(|scope| {
             let (ended_sender, ended) = channel();
             let rows_of_ending = rows.clone();
@@ -346,6 +346,10 @@ impl Job<'_> {
             let _ = ended_sender.send(ended);
             ending.join().expect("a panic ends the process in its hook")
         })
+    }
+
+    fn show_progress(&self) -> Progress {
+        Progress::start(self.console.clone(), self.counters.clone(), self.signals.progress())
     }
 
     /// Continues what was found, or starts over.

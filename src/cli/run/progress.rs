@@ -2,7 +2,7 @@
 //! them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -163,16 +163,24 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts to show the counters.
-    pub fn start(console: Console, counters: Arc<Counters>) -> Self {
+    /// Starts to show the counters; also once whenever `asked` is set.
+    pub fn start(console: Console, counters: Arc<Counters>, asked: Arc<AtomicBool>) -> Self {
         let (stop, stopped) = channel();
         let started = Instant::now();
         let show = move || {
             let interval = interval(console.mode());
-            while let Some(interval) = interval
-                && stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout)
-            {
-                show(&console, &counters, started.elapsed());
+            let tick = interval.map_or(BAR_INTERVAL, |interval| interval.min(BAR_INTERVAL));
+            let mut due = interval;
+            while stopped.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
+                let elapsed = started.elapsed();
+                if asked.swap(false, Relaxed) {
+                    show_once(&console, &counters, elapsed);
+                }
+                if let Some((at, interval)) = due.zip(interval).filter(|(at, _)| elapsed >= *at) {
+                    show(&console, &counters, elapsed);
+                    // Those that were missed are not made up for.
+                    due = Some((at + interval).max(elapsed));
+                }
             }
             if console.mode() == ProgressMode::Bar {
                 let columns = Some(console.columns());
@@ -209,6 +217,14 @@ fn show(console: &Console, counters: &Counters, elapsed: Duration) {
         ProgressMode::Plain => console.print(&counters.line(elapsed, None, console.style())),
         ProgressMode::Json => show_json(console, counters, elapsed),
         ProgressMode::None => {}
+    }
+}
+
+/// A line of its own, however quiet the rest is: somebody has asked for it.
+fn show_once(console: &Console, counters: &Counters, elapsed: Duration) {
+    match console.mode() {
+        ProgressMode::Json => show_json(console, counters, elapsed),
+        _ => console.print(&counters.line(elapsed, None, console.style())),
     }
 }
 

@@ -35,10 +35,11 @@ pub struct Console {
     quiet: u8,
     verbose: bool,
     style: Style,
+    stdout_style: Style,
     mode: ProgressMode,
     bar: ProgressBar,
-    /// Columns of the terminal when the bar was last drawn.
-    drawn_columns: Arc<AtomicUsize>,
+    /// Columns that the line of the bar took when it was last drawn.
+    drawn_width: Arc<AtomicUsize>,
     /// The result of the run was said as JSON.
     said_result: Arc<AtomicBool>,
 }
@@ -55,10 +56,12 @@ impl Console {
             }
             _ => ProgressBar::hidden(),
         };
-        let style = Style::new(args.color.unwrap_or_default(), environment);
+        let color = args.color.unwrap_or_default();
+        let style = Style::new(color, environment);
+        let stdout_style = Style::of_stdout(color, environment);
         let (quiet, verbose) = (args.quiet, args.verbose);
-        let (drawn_columns, said_result) = Default::default();
-        Self { quiet, verbose, style, mode, bar, drawn_columns, said_result }
+        let (drawn_width, said_result) = Default::default();
+        Self { quiet, verbose, style, stdout_style, mode, bar, drawn_width, said_result }
     }
 
     /// How progress is shown.
@@ -86,6 +89,11 @@ impl Console {
         self.style
     }
 
+    /// Colours of this standard output.
+    pub fn stdout_style(&self) -> Style {
+        self.stdout_style
+    }
+
     /// Columns of the terminal. One that does not say gets what indicatif gives it.
     pub fn columns(&self) -> usize {
         let size = terminal_size::terminal_size_of(std::io::stderr());
@@ -95,15 +103,20 @@ impl Console {
 
     /// Redraws the bar on a terminal of so many columns.
     pub fn draw_bar(&self, line: String, columns: usize) {
-        let before = self.drawn_columns.swap(columns, Relaxed);
-        if columns < before {
-            // The terminal has broken the last line into several.
-            let num_above = (before - 1) / columns.max(1);
+        self.erase_broken(visible_width(&line), columns);
+        self.bar.set_message(line);
+    }
+
+    /// Erases the rows into which a terminal that became narrower has broken the last line.
+    ///
+    /// `width`: of the next one.
+    fn erase_broken(&self, width: usize, columns: usize) {
+        let num_above = rows_above(self.drawn_width.swap(width, Relaxed), columns);
+        if num_above > 0 {
             self.bar.suspend(|| {
                 let _ = write!(std::io::stderr(), "\x1b[{num_above}A\r\x1b[J");
             });
         }
-        self.bar.set_message(line);
     }
 
     /// An event for a machine that asked for JSON.
@@ -122,6 +135,7 @@ impl Console {
 
     /// Leaves a last line where the bar was.
     pub fn finish_bar(&self, line: &str) {
+        self.erase_broken(0, self.columns());
         self.bar.finish_and_clear();
         self.print(line);
     }
@@ -183,6 +197,19 @@ impl Console {
     }
 }
 
+/// Rows that a line of this width takes above its last one.
+fn rows_above(width: usize, columns: usize) -> usize {
+    width.saturating_sub(1) / columns.max(1)
+}
+
+/// Columns of a line, without what switches colours. Its characters take one each.
+fn visible_width(line: &str) -> usize {
+    let escapes = line.matches('\x1b').count();
+    let switches: usize =
+        line.split('\x1b').skip(1).map(|part| part.find('m').unwrap_or(0) + 1).sum();
+    line.chars().count() - escapes - switches
+}
+
 fn progress_mode(args: &DisplayArgs, environment: &Environment) -> ProgressMode {
     let wanted = args.progress.unwrap_or_default();
     match wanted {
@@ -204,6 +231,21 @@ fn progress_mode(args: &DisplayArgs, environment: &Environment) -> ProgressMode 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_narrower_terminal_has_broken_the_line_into_rows() {
+        let line = "█".repeat(100);
+        let cases = [(100, 0), (120, 0), (99, 1), (50, 1), (49, 2), (1, 99)];
+        for (columns, rows) in cases {
+            assert_eq!(rows_above(visible_width(&line), columns), rows, "{columns}");
+        }
+        // A short line stays whole, and nothing above it is erased.
+        assert_eq!(rows_above(visible_width("412 rows [00:31]"), 20), 0);
+        assert_eq!(rows_above(0, 0), 0);
+        let style = Style::new(super::super::display::ColorArg::Always, &Environment::default());
+        assert_eq!(visible_width(&format!("a{}b", style.error("12 failed"))), 11);
+        assert_eq!(visible_width("a"), 1);
+    }
 
     fn mode(progress: Option<ProgressArg>, quiet: u8, terminal: bool) -> ProgressMode {
         let args = DisplayArgs { progress, quiet, ..DisplayArgs::default() };

@@ -7,8 +7,10 @@ use std::io;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use super::remedy;
 use super::style::Style;
 use crate::engine::EngineError;
+use crate::engine::machine::error_number;
 
 /// Why the run ends early. Bad rows are not errors of this kind: they are rows of the output.
 #[derive(Clone, Debug)]
@@ -166,8 +168,20 @@ impl CliError {
     pub fn or_of_machine(self) -> Self {
         match self.code != "config" && is_lack(&self.message) {
             true => Self { location: self.location, ..Self::from_machine(self.message) },
+            false if self.help.is_none() => {
+                let is_missing = error_number(&self.message) == Some(libc::ENOENT);
+                let help = remedy::of(&self.message).or(is_missing.then_some("check its name"));
+                Self { help: help.map(str::to_owned), ..self }
+            }
             false => self,
         }
+    }
+
+    /// Adds what to do about a file that cannot be read: `missing` where there may be none of that
+    /// name, and else what helps against the system's refusal.
+    pub fn help_of_file(self, missing: &str) -> Self {
+        let help = remedy::of(&self.message).unwrap_or(missing);
+        self.help(help)
     }
 
     /// Standard output does not take what it is given.
@@ -182,8 +196,8 @@ impl CliError {
 
 /// Whether a text ends with what the system says of a lack of descriptors or memory.
 pub fn is_lack(text: &str) -> bool {
-    let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
-    lacks.iter().any(|number| text.contains(&format!("(os error {number})")))
+    error_number(text)
+        .is_some_and(|number| [libc::EMFILE, libc::ENFILE, libc::ENOMEM].contains(&number))
 }
 
 /// The piece of the line with a caret under the offending character.

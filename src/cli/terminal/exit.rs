@@ -23,6 +23,8 @@ pub enum Exit {
     Model = 7,
     /// What was asked for does not hold: `diff` found rows that differ, a gate of `eval` fails.
     GateFailed = 100,
+    /// SIGHUP: the terminal was closed.
+    HungUp = 129,
     /// SIGINT.
     Interrupted = 130,
     /// The reader of our output went away: 128 + SIGPIPE, as shells say it.

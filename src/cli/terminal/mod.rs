@@ -7,5 +7,6 @@ pub mod display;
 pub mod error;
 pub mod exit;
 pub mod numbers;
+pub mod remedy;
 pub mod stdout;
 pub mod style;

@@ -16,6 +16,8 @@ pub struct Environment {
     pub dumb: bool,
     /// Standard error is a terminal.
     pub stderr_is_terminal: bool,
+    /// Standard output is a terminal.
+    pub stdout_is_terminal: bool,
 }
 
 impl Environment {
@@ -28,6 +30,7 @@ impl Environment {
             force_color: forced("FORCE_COLOR") || forced("CLICOLOR_FORCE"),
             dumb: set("TERM").is_some_and(|term| term == "dumb"),
             stderr_is_terminal: std::io::stderr().is_terminal(),
+            stdout_is_terminal: std::io::stdout().is_terminal(),
         }
     }
 }
@@ -44,14 +47,24 @@ pub struct Style {
 }
 
 impl Style {
-    /// The flag wins, then `NO_COLOR`, then the forcing variables, then whether it is a terminal.
+    /// Of standard error. The flag wins, then `NO_COLOR`, then the forcing variables, then whether
+    /// it is a terminal.
     pub fn new(flag: ColorArg, environment: &Environment) -> Self {
+        Self::of(flag, environment, environment.stderr_is_terminal)
+    }
+
+    /// The same of standard output.
+    pub fn of_stdout(flag: ColorArg, environment: &Environment) -> Self {
+        Self::of(flag, environment, environment.stdout_is_terminal)
+    }
+
+    fn of(flag: ColorArg, environment: &Environment, is_terminal: bool) -> Self {
         let color = match flag {
             ColorArg::Always => true,
             ColorArg::Never => false,
             ColorArg::Auto if environment.no_color => false,
             ColorArg::Auto if environment.force_color => true,
-            ColorArg::Auto => environment.stderr_is_terminal && !environment.dumb,
+            ColorArg::Auto => is_terminal && !environment.dumb,
         };
         Self { color }
     }
@@ -81,6 +94,16 @@ impl Style {
         self.paint("1", text)
     }
 
+    /// A line that only the first of two texts has.
+    pub fn removed(self, text: &str) -> String {
+        self.paint("31", text)
+    }
+
+    /// A line that only the second has.
+    pub fn added(self, text: &str) -> String {
+        self.paint("32", text)
+    }
+
     fn paint(self, code: &str, text: &str) -> String {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
@@ -97,6 +120,7 @@ mod tests {
             force_color,
             dumb: false,
             stderr_is_terminal,
+            stdout_is_terminal: false,
         };
         let auto = |e: Environment| Style::new(ColorArg::Auto, &e).color;
         assert!(!auto(environment(true, true, true)));
@@ -106,5 +130,10 @@ mod tests {
         assert!(!auto(Environment { dumb: true, ..environment(false, false, true) }));
         assert!(Style::new(ColorArg::Always, &environment(true, false, false)).color);
         assert!(!Style::new(ColorArg::Never, &environment(false, true, true)).color);
+        // Each stream asks for itself.
+        let stdout_is_terminal = Environment { stdout_is_terminal: true, ..Environment::default() };
+        assert!(Style::of_stdout(ColorArg::Auto, &stdout_is_terminal).color);
+        assert!(!auto(stdout_is_terminal));
+        assert!(!Style::of_stdout(ColorArg::Auto, &environment(false, false, true)).color);
     }
 }

@@ -1,9 +1,9 @@
 //! From one configuration to that of each engine: its device, its threads, its share of memory.
 
-use crate::engine::EngineError;
 use crate::engine::config::{DeviceKind, EngineConfig, Engines, Quantization};
 use crate::engine::device::thread_pool::num_physical_cores;
-use crate::engine::device::{gpu_trouble, num_gpus};
+use crate::engine::device::{gpu_trouble, num_gpus, why_cpu};
+use crate::engine::{EngineError, WhyCpu};
 
 /// Most engines: the router has a bit for each.
 const MAX_ENGINES: usize = 64;
@@ -11,7 +11,7 @@ const MAX_ENGINES: usize = 64;
 /// A configuration for each engine, and why they are on the CPU where nobody asked for it.
 pub(super) fn configs(
     config: &EngineConfig,
-) -> Result<(Vec<EngineConfig>, Option<String>), EngineError> {
+) -> Result<(Vec<EngineConfig>, Option<WhyCpu>), EngineError> {
     let num_ranks = config.parallel.num_ranks();
     if num_ranks > 1 {
         return Err(EngineError::Config(format!(
@@ -42,7 +42,7 @@ pub(super) fn configs(
 }
 
 /// The device of each engine.
-fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<String>), EngineError> {
+fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<WhyCpu>), EngineError> {
     let error = |text: String| EngineError::Config(text);
     let asked = config.parallel.engines;
     if let Engines::Number(num) = asked
@@ -59,8 +59,7 @@ fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<String>), Eng
             match trouble {
                 _ if is_int8 => return Ok((vec![DeviceKind::Cpu; num], None)),
                 Some(why) => {
-                    let why = format!("running on the CPU: {why}");
-                    return Ok((vec![DeviceKind::Cpu; num], Some(why)));
+                    return Ok((vec![DeviceKind::Cpu; num], Some(why_cpu(why))));
                 }
                 None => 0,
             }

@@ -16,7 +16,7 @@ use super::pooling::PoolingRequest;
 use super::request::{Asked, LoraId, Request};
 use super::runner::{Answer, Runner, Work};
 use super::stats::EngineStats;
-use super::{EngineError, EngineInfo};
+use super::{EngineError, EngineInfo, WhyCpu};
 use member::{Loaded, Member, Stepped};
 use router::{Load, Router};
 
@@ -301,10 +301,9 @@ fn check_equal(infos: &[EngineInfo]) -> Result<(), EngineError> {
 }
 
 /// What was loaded, in all.
-fn together(infos: &[EngineInfo], why_cpu: Option<String>) -> EngineInfo {
+fn together(infos: &[EngineInfo], why_cpu: Option<WhyCpu>) -> EngineInfo {
     let (first, num) = (&infos[0], infos.len());
-    let mut notes: Vec<String> = why_cpu.into_iter().collect();
-    notes.extend(infos.iter().flat_map(|info| info.notes.iter().cloned()));
+    let mut notes: Vec<String> = infos.iter().flat_map(|info| info.notes.iter().cloned()).collect();
     notes.dedup();
     let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
     notes.push(format!(
@@ -315,6 +314,7 @@ fn together(infos: &[EngineInfo], why_cpu: Option<String>) -> EngineInfo {
     let sum = |of: &dyn Fn(&EngineInfo) -> usize| infos.iter().map(of).sum();
     EngineInfo {
         device_name: format!("{num} x {}", first.device_name),
+        why_cpu,
         notes,
         num_threads: sum(&|info| info.num_threads),
         weight_bytes: infos.iter().map(|info| info.weight_bytes).sum(),

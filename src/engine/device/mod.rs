@@ -1,5 +1,6 @@
 //! Where memory is and what runs on it. Ops match on `Device`; nothing else names its variants.
 
+pub mod abort;
 pub mod cuda;
 pub mod gpu;
 pub mod kv_cache;
@@ -20,7 +21,7 @@ pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache, StateLayerMut};
 pub use narrow_inputs::NarrowInputs;
 pub use open::{
     GpuNeeds, HeadWidths, KERNEL_SOURCES, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM, gpu_trouble,
-    memory_of_gpu, num_gpus, open, open_host,
+    memory_of_gpu, num_gpus, open, open_host, why_cpu,
 };
 pub use tensor::{Precision, Rows, RowsMut, Tensor};
 

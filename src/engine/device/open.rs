@@ -1,13 +1,15 @@
 //! From a configuration to a device; the kernels' sources.
 
-use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, SearchHints};
+use std::path::Path;
+
+use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, NO_DRIVER, SearchHints};
 use super::simd::Isa;
 use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
-use crate::engine::EngineError;
 use crate::engine::config::{
     DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, PrefillKernel, Quantization,
 };
+use crate::engine::{EngineError, WhyCpu};
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -113,7 +115,7 @@ pub fn open(
     config: &EngineConfig,
     dtype: DType,
     needs: GpuNeeds,
-) -> Result<(Device, Option<String>), EngineError> {
+) -> Result<(Device, Option<WhyCpu>), EngineError> {
     let device = &config.device;
     let int8 = device.quantization == Some(Quantization::Int8);
     let kv_cache_dtype = config.cache.kv_cache_dtype;
@@ -153,7 +155,7 @@ pub fn open(
         DeviceKind::Auto => match probe(0) {
             Ok(driver) => Ok((gpu(config, dtype, driver)?, None)),
             Err(why) if device.quantization.is_some() || narrow_cache => Err(refused(why)),
-            Err(why) => Ok((cpu(config)?, Some(format!("running on the CPU: {why}")))),
+            Err(why) => Ok((cpu(config)?, Some(why_cpu(why)))),
         },
         DeviceKind::Cuda(ordinal) => {
             let driver = probe(*ordinal).map_err(refused)?;
@@ -173,6 +175,16 @@ pub fn open(
 /// It has not the instructions that were asked for, or refuses the threads.
 pub fn open_host(config: &EngineConfig) -> Result<Device, EngineError> {
     cpu(config)
+}
+
+/// What says that a machine has an NVIDIA GPU, if not that it can be used: its devices, and that of
+/// Windows' subsystem.
+const SIGNS: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg"];
+
+/// Why the CPU is taken, where the GPU cannot be.
+pub fn why_cpu(reason: String) -> WhyCpu {
+    let has_signs = reason != NO_DRIVER || SIGNS.iter().any(|sign| Path::new(sign).exists());
+    WhyCpu { reason, has_signs }
 }
 
 /// The CPU, with the instructions and the narrowing that were asked for.

@@ -13,7 +13,6 @@ use super::pooler::{Pooler, Sparse, TokenOutputs};
 use super::splade::Splade;
 use super::whole_texts::WholeTexts;
 use super::{PoolingSummary, SparseSpec};
-use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::{CacheConfig, EngineConfig, LoadFormat};
 use crate::engine::device::{self, Device, GpuNeeds, HeadWidths};
@@ -28,6 +27,7 @@ use crate::engine::model::spec::{BesideTable, EncoderSpec, LinearSpec};
 use crate::engine::model::weights::{self, Checkpoint};
 use crate::engine::model_executor::{self, DecoderToLoad, ModelExecutor};
 use crate::engine::ops::TextLimits;
+use crate::engine::{EngineError, WhyCpu};
 
 /// Where the parts of a model run.
 pub(super) struct Devices {
@@ -45,7 +45,7 @@ impl Devices {
     fn open(
         config: &EngineConfig,
         summary: &PoolingSummary,
-    ) -> Result<(Self, Option<String>), EngineError> {
+    ) -> Result<(Self, Option<WhyCpu>), EngineError> {
         if summary.cached().is_none() {
             refuse_cache(&config.cache)?;
         }
@@ -102,6 +102,8 @@ pub(super) struct Loaded {
     /// Bytes of the weights.
     pub weight_bytes: u64,
     pub cache: CacheSize,
+    /// Why the device is the CPU.
+    pub why_cpu: Option<WhyCpu>,
     /// What was done otherwise than asked, for people to read.
     pub notes: Vec<String>,
 }
@@ -154,7 +156,7 @@ pub(super) fn load_model(
         let layer = layer.load(&devices.host, &config.model)?;
         pooler.sparse = Some(Sparse::Lexical(Lexical::new(layer)));
     }
-    loaded.notes.splice(..0, why_cpu);
+    loaded.why_cpu = why_cpu;
     Ok((devices, loaded))
 }
 
@@ -242,7 +244,7 @@ fn load_weights(
         activation,
         outputs,
     };
-    Ok(Loaded { body, pooler, weight_bytes: held.bytes(), cache, notes })
+    Ok(Loaded { body, pooler, weight_bytes: held.bytes(), cache, why_cpu: None, notes })
 }
 
 /// Leaves the tensors that only a decoder, or another head, would use.

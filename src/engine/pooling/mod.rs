@@ -137,7 +137,7 @@ impl PoolingEngine {
             }
         };
         let (input_processor, (devices, loaded)) = (input_processor?, model?);
-        let Loaded { body, mut pooler, weight_bytes, cache, notes } = loaded;
+        let Loaded { body, mut pooler, weight_bytes, cache, why_cpu, notes } = loaded;
         if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
             lexical.leave_out(input_processor.tokenizer().ids_around_texts());
         }
@@ -146,6 +146,7 @@ impl PoolingEngine {
             checkpoint_format: summary.checkpoint_format(),
             kernel_set: config.lora.kernel_set(&devices.kernel_set()),
             device_name: devices.body.name(),
+            why_cpu,
             notes,
             num_threads: devices.body.num_threads(),
             max_model_len,

@@ -21,6 +21,19 @@ pub enum PoolingType {
 }
 
 impl PoolingType {
+    /// vLLM's spelling, which `--pooling-type` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cls => "CLS",
+            Self::Mean => "MEAN",
+            Self::Last => "LAST",
+            Self::Max => "MAX",
+            Self::MeanSqrtLen => "MEAN_SQRT_LEN",
+            Self::WeightedMean => "WEIGHTEDMEAN",
+            Self::All => "ALL",
+        }
+    }
+
     /// llama.cpp's number in a GGUF file.
     pub(super) fn of_gguf(number: usize) -> Option<Self> {
         match number {

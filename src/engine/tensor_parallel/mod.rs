@@ -106,7 +106,7 @@ impl RankToLoad {
         let needs = model_executor::gpu_needs(&summary.spec);
         let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
         if let Some(why) = why_cpu {
-            return Err(EngineError::Config(format!("--tensor-parallel-size: {why}")));
+            return Err(EngineError::Config(format!("--tensor-parallel-size: {}", why.reason)));
         }
         let device = Arc::new(device);
         let executor = ModelExecutor::load(config, summary, Arc::clone(&device), given_up)?;

@@ -25,6 +25,7 @@ use serde_json::{Map, Value};
 use super::content_parts::ContentFormat;
 use super::control_tokens::{ControlTokens, RenderedChat};
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
+use crate::engine::machine::has_room_for_stack;
 
 use super::python::arguments::{self, bind};
 use super::{RunDate, TextError, Tokenizer, content_parts, filters, integers, python};
@@ -169,7 +170,11 @@ impl ChatTemplate {
             return Err("several chat templates, and none is called `default`".to_string());
         };
         let sources = Sources { default, tool_use: sources.remove(TOOL_USE) };
-        let worker = match Worker::start(sources.clone(), stack_bytes) {
+        let start = || match has_room_for_stack(stack_bytes) {
+            true => Worker::start(sources.clone(), stack_bytes),
+            false => Err(NoWorker::Refused(io::ErrorKind::OutOfMemory.into())),
+        };
+        let worker = match start() {
             Ok(worker) => Some(worker),
             // Rows may need no template.
             Err(NoWorker::Refused(_)) => None,

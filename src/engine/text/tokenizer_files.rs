@@ -165,7 +165,10 @@ pub(super) fn missing(dir: &Path) -> TextError {
             let message = format!("not found, but {name} is there. {}", save_pretrained(dir));
             TextError::file(&path, message)
         }
-        None => TextError::file(&path, "not found. A model folder needs its tokenizer.json"),
+        None => TextError::file(
+            &path,
+            "not found. Put it there, or name a folder or a model that has it with --tokenizer",
+        ),
     }
 }
 

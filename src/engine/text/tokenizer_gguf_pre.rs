@@ -275,6 +275,7 @@ const KNOWN: &[(&[&str], PreTokenizer)] = &[
 /// llama.cpp's other names: of texts that are no bytes, or that end with a separator.
 const REFUSED: &[&str] = &[
     "default",
+    "gemma4",
     "granite-embed-multi-311m",
     "jina-v1-en",
     "jina-v2-code",
@@ -328,5 +329,40 @@ impl PreTokenizer {
             }
         };
         json!({"type": "Sequence", "pretokenizers": members})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names of llama.cpp's `src/llama-vocab.cpp` at 00ad355e, in its order.
+    const LLAMA_CPPS: &str = "\
+        default minicpm5 llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 \
+        jina-v5-nano deepseek-llm deepseek-coder deepseek-v3 spark2_5 youtu falcon mpt \
+        starcoder gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum \
+        modern-bert jais-2 gemma4 granite-embed-multi-311m sarvam-moe jina-v1-en \
+        jina-v2-code roberta-bpe whitespace refact command-r qwen2 deepseek-r1-qwen kormo \
+        f2llmv2 qwen35 stablelm2 olmo dbrx smaug-bpe poro-chat glm4 chatglm-bpe viking jais \
+        tekken smollm codeshell bloom gpt3-finnish exaone exaone4 exaone-moe chameleon \
+        minerva-7b megrez gpt-4o llama4 kanana2 talkie granite-embed-multi-97m tiny_aya \
+        cohere2moe superbpe trillion granite-docling bailingmoe bailingmoe2 llada-moe \
+        seed-coder hunyuan hunyuan-dense hy_v4 joyai-llm kimi-k2 ufakzeka grok-2 afmoe \
+        laguna minimax-m2 solar-open mellum2";
+
+    #[test]
+    fn every_name_of_llama_cpp_is_supported_or_refused_with_the_list() {
+        for name in LLAMA_CPPS.split_whitespace() {
+            match PreTokenizer::of(Some(name)) {
+                Ok(_) => assert!(!REFUSED.contains(&name), "{name}"),
+                Err(error) => {
+                    assert!(REFUSED.contains(&name), "{error}");
+                    assert!(error.contains("is not supported; these are supported: gpt-2, "));
+                }
+            }
+        }
+        let count = LLAMA_CPPS.split_whitespace().count();
+        assert_eq!(count, PreTokenizer::names().count() + REFUSED.len(), "one place for each name");
+        assert!(PreTokenizer::of(Some("of-tomorrow")).unwrap_err().contains("is not known"));
     }
 }

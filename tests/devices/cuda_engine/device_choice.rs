@@ -52,12 +52,22 @@ fn auto_says_in_one_line_why_it_takes_the_cpu() {
     if is_skipped() {
         return;
     }
-    for flags in [&[][..], &["--device", "auto"]] {
+    // Where nothing says that there is a GPU, only who asks for details hears of it.
+    let says = |flags: &[&str]| {
         let output = run(flags);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let lines = stderr(&output).lines().filter(|l| l.starts_with("running on the CPU: "));
-        assert_eq!(lines.count(), 1, "{}", stderr(&output));
-    }
+        let said = stderr(&output).to_owned();
+        let lines: Vec<_> =
+            said.lines().filter(|l| l.starts_with("running on the CPU: ")).collect();
+        assert!(lines.len() <= 1, "{said}");
+        lines.first().map(|line| (*line).to_owned())
+    };
+    let why = says(&["-v"]).expect("a reason");
+    assert_eq!(says(&["-v", "--device", "auto"]).as_ref(), Some(&why));
+    let signs = ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg"];
+    let has_signs = !why.contains("is not installed")
+        || signs.iter().any(|sign| std::path::Path::new(sign).exists());
+    assert_eq!(says(&[]).is_some(), has_signs);
 }
 
 #[test]

@@ -24,7 +24,11 @@ fn each_shard_is_given_once() {
     instead[4] = "copy";
     run.assert_refused(&merge(&instead), 2, &[twice]);
     run.assert_refused(&merge(&[&all[..], &["none"]].concat()), 2, &["cannot read none: No such"]);
-    run.assert_refused(&merge(&["."]), 2, &["cannot read .: it is no file"]);
+    run.assert_refused(
+        &merge(&["."]),
+        2,
+        &["cannot read .: it is a folder", "help: name a file in that folder"],
+    );
     let output = run.merge_of(&[], &["--out", "out"]);
     assert_exit(&output, 2);
 }

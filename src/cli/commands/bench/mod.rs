@@ -4,6 +4,7 @@
 mod cost;
 mod measure;
 mod op_table;
+mod partial;
 mod report;
 mod workload;
 
@@ -32,6 +33,7 @@ use crate::engine::model::spec::DecoderSpec;
 use crate::engine::stats::{GivenLimits, OpTimes};
 use cost::{HeldAs, ModelCost};
 use measure::Measured;
+use partial::Partial;
 use report::Report;
 use workload::{BenchRow, RandomRows};
 
@@ -84,7 +86,12 @@ pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit,
     let num_rows = rows.len();
     let measured = measured(&mut engine, rows, (console, &signals))?;
     if let Some(exit) = measured.stopped {
-        say(&report::partial(&measured, num_rows))?;
+        let partial = Partial::new(&bench, &measured, num_rows);
+        console.result(partial.json(exit.code()));
+        for document in draft.take_documents("--output-json") {
+            document.write(&partial.json(exit.code()))?;
+        }
+        say(&partial.text())?;
         let help = "the figures are those until then; --num-prompts N makes a shorter benchmark";
         return Err(interrupted(exit).help(help));
     }
@@ -113,7 +120,7 @@ fn measured(
     counters.set_total(rows.len() as u64);
     let tokens: u64 = rows.iter().map(|row| u64::from(row.num_tokens)).sum();
     counters.set_max_tokens(tokens / (rows.len() as u64).max(1));
-    let progress = Progress::start(console.clone(), counters.clone());
+    let progress = Progress::start(console.clone(), counters.clone(), signals.progress());
     let measured = measure::run(engine, rows, &counters, signals);
     progress.stop();
     measured

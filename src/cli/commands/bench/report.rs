@@ -135,23 +135,13 @@ impl Steps<'_> {
     }
 }
 
-/// The lines of a benchmark that was stopped: what the engine had done of all rows, those that were
-/// not finished too.
-pub fn partial(measured: &Measured, num_rows: usize) -> String {
-    let seconds = measured.elapsed.as_secs_f64().max(1e-9);
-    let per_second = |number: u64| number as f64 / seconds;
-    let (stats, finished) = (&measured.stats, measured.rows.len());
-    let output = stats.num_generation_tokens;
-    let prompt = stats.num_computed_tokens.saturating_sub(output) + stats.num_cached_tokens;
-    format!(
-        "Partial result: {finished} of {num_rows} rows in {seconds:.2} s\n\
-         Throughput so far: {:.2} requests/s, {:.2} total tokens/s, {:.2} output tokens/s\n\
-         Prompt tokens so far:  {prompt}\n\
-         Output tokens so far:  {output}",
-        per_second(finished as u64),
-        per_second(prompt + output),
-        per_second(output),
-    )
+/// As the flag has it.
+pub fn mode_name(mode: ModeArg) -> &'static str {
+    match mode {
+        ModeArg::Throughput => "throughput",
+        ModeArg::Decode => "decode",
+        ModeArg::Prefill => "prefill",
+    }
 }
 
 impl Report {
@@ -271,7 +261,7 @@ impl Report {
             "schema": 1,
             "version": env!("CARGO_PKG_VERSION"),
             "debug_build": cfg!(debug_assertions),
-            "mode": self.mode_name(),
+            "mode": mode_name(self.mode),
             "output_tokens_per_second": self.per_second(num_output),
             "num_prompt_tokens": num_prompt,
             "num_output_tokens": num_output,
@@ -385,14 +375,6 @@ impl Report {
         let of_row = |row: &RowLengths| self.cost.attention_seconds(*row, rates);
         let attention = self.measured.rows.iter().map(of_row).sum();
         Some(Floor { products: products(&steps), attention, measured: steps.seconds() })
-    }
-
-    fn mode_name(&self) -> &'static str {
-        match self.mode {
-            ModeArg::Throughput => "throughput",
-            ModeArg::Decode => "decode",
-            ModeArg::Prefill => "prefill",
-        }
     }
 
     /// (prompt, output) tokens of all rows.

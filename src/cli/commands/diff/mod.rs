@@ -13,6 +13,7 @@ use crate::cli::args::DiffArgs;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
+use crate::cli::terminal::style::Style;
 use pairing::Counts;
 use rows::OutputFile;
 use shown::Finding;
@@ -34,8 +35,10 @@ pub fn run(args: &DiffArgs, console: &Console) -> Result<Exit, CliError> {
     for note in a.take_notes().iter().chain(&b.take_notes()) {
         console.note(&sanitized(note));
     }
-    let mut screen = Screen::new(args, io::stdout().lock());
-    let header = format!("--- {}\n+++ {}\n", sanitized(a.name()), sanitized(b.name()));
+    let style = console.stdout_style();
+    let mut screen = Screen::new(args, style, io::stdout().lock());
+    let header = [format!("--- {}", sanitized(a.name())), format!("+++ {}", sanitized(b.name()))];
+    let header = header.map(|line| style.strong(&line) + "\n").concat();
     let counts = match args.by_id {
         true => pairing::by_id(&mut a, &mut b, &mut |finding| screen.show(&header, &finding)),
         false => {
@@ -54,7 +57,7 @@ pub fn run(args: &DiffArgs, console: &Console) -> Result<Exit, CliError> {
     let summary = summary(&counts);
     match args.json {
         true => console.note(&summary),
-        false => screen.write(&format!("{summary}\n"))?,
+        false => screen.write(&format!("{}\n", style.strong(&summary)))?,
     }
     screen.flush()?;
     if counts.other_ids > 0 {
@@ -67,16 +70,18 @@ pub fn run(args: &DiffArgs, console: &Console) -> Result<Exit, CliError> {
 struct Screen<W: Write> {
     out: BufWriter<W>,
     json: bool,
+    style: Style,
     max_shown: usize,
     shown: usize,
     left_out: u64,
 }
 
 impl<W: Write> Screen<W> {
-    fn new(args: &DiffArgs, out: W) -> Self {
+    fn new(args: &DiffArgs, style: Style, out: W) -> Self {
         let default = if args.json { usize::MAX } else { MAX_SHOWN };
         let max_shown = args.max_shown.unwrap_or(default);
-        Self { out: BufWriter::new(out), json: args.json, max_shown, shown: 0, left_out: 0 }
+        let (out, json) = (BufWriter::new(out), args.json);
+        Self { out, json, style, max_shown, shown: 0, left_out: 0 }
     }
 
     fn show(&mut self, header: &str, finding: &Finding) -> Result<(), CliError> {
@@ -91,7 +96,7 @@ impl<W: Write> Screen<W> {
         if self.shown == 1 {
             self.write(header)?;
         }
-        self.write(&finding.text())
+        self.write(&finding.text(self.style))
     }
 
     fn write(&mut self, text: &str) -> Result<(), CliError> {

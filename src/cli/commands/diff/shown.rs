@@ -8,6 +8,7 @@ use super::difference::Difference;
 use super::rows::OutputRow;
 use crate::cli::terminal::error::Excerpt;
 use crate::cli::terminal::error::sanitized;
+use crate::cli::terminal::style::Style;
 
 /// Characters shown of an error's text or an id.
 const SHOWN_OF_TEXT: usize = 200;
@@ -24,12 +25,16 @@ pub enum Finding {
 
 impl Finding {
     /// For people: one line, and where texts differ two excerpts and a caret.
-    pub fn text(&self) -> String {
+    pub fn text(&self, style: Style) -> String {
         match self {
-            Finding::OnlyInA(row) => format!("{}: only in A\n", place(row, None)),
-            Finding::OnlyInB(row) => format!("{}: only in B\n", place(row, None)),
+            Finding::OnlyInA(row) => {
+                style.removed(&format!("{}: only in A", place(row, None))) + "\n"
+            }
+            Finding::OnlyInB(row) => {
+                style.added(&format!("{}: only in B", place(row, None))) + "\n"
+            }
             Finding::Different(a, b, difference) => {
-                let mut text = format!("{}: ", place(a, Some(b)));
+                let mut text = style.strong(&format!("{}:", place(a, Some(b)))) + " ";
                 text += &parts(difference).join("; ");
                 text.push('\n');
                 if let Some(found) = &difference.text {
@@ -39,7 +44,9 @@ impl Finding {
                     });
                     let caret = " ".repeat(excerpts[0].1);
                     let [(one, _), (other, _)] = &excerpts;
-                    let _ = write!(text, "  - {one}\n  + {other}\n    {caret}^\n");
+                    let one = style.removed(&format!("- {one}"));
+                    let other = style.added(&format!("+ {other}"));
+                    let _ = write!(text, "  {one}\n  {other}\n    {caret}^\n");
                 }
                 text
             }

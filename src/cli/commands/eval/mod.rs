@@ -200,7 +200,7 @@ impl Evaluation<'_> {
         for document in reports {
             report.write(document, &mut || self.open(&self.out))?;
         }
-        let mut text = report.text();
+        let mut text = report.text(self.console.stdout_style());
         if let Some(job) = github::Job::found() {
             let places = origin.map(|origin| github::places(&report, origin, &job));
             text += &github::annotations(&report, &places.unwrap_or_default());

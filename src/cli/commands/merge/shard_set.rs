@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::shard_meta::read_meta;
 use crate::cli::input::compress::Compression;
 use crate::cli::input::reader::Codec;
@@ -40,11 +42,13 @@ impl ShardFile {
     pub fn read(path: &Path) -> Result<Self, CliError> {
         let unreadable = |what: String| {
             let message = format!("cannot read {}: {what}", path.display());
-            CliError::refused("input", message).help("check the names of the shards")
+            CliError::refused("input", message).help_of_file("check the names of the shards")
         };
         let found = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
         if !found.is_file() {
-            return Err(unreadable("it is no file".to_owned()));
+            return Err(unreadable(
+                if found.is_dir() { "it is a folder" } else { "it is no file" }.to_owned(),
+            ));
         }
         let meta = read_meta(path)?;
         let codec = codec_of(path, &meta.compression)?;
@@ -63,7 +67,7 @@ impl ShardFile {
         let found = std::fs::metadata(&path).map_err(|error| {
             let message = format!("cannot read {}: {error}", path.display());
             CliError::refused("input", message)
-                .help("it has the error rows of a matrix; put it beside the shard")
+                .help_of_file("it has the error rows of a matrix; put it beside the shard")
         })?;
         let file = Self { path, meta, codec };
         file.check_length(found.len())?;
@@ -250,18 +254,22 @@ fn differences(one: &Meta, other: &Meta) -> Vec<String> {
         Some(Sampled { rows, seed, of }) => format!("{rows} of {of} rows, seed {seed}"),
     };
     differ("--sample", sample(one), sample(other));
-    let format = |meta: &Meta| format!("{:?}", meta.format).to_lowercase();
+    let format = |meta: &Meta| meta.format.name().to_owned();
     differ("format", format(one), format(other));
     found
 }
 
 fn fingerprint_differences(one: &Fingerprint, other: &Fingerprint) -> Vec<String> {
-    let shown = |value: Option<&String>| match value {
-        None => "nothing".to_owned(),
-        Some(text) => match text.char_indices().nth(SHOWN_OF_VALUE) {
+    let shown = |name: &str, text: Option<&String>| {
+        let Some(text) = text else { return "nothing".to_owned() };
+        let text = match plain_values::value(name, text) {
+            Value::String(text) => text,
+            value => value.to_string(),
+        };
+        match text.char_indices().nth(SHOWN_OF_VALUE) {
             Some((end, _)) => format!("{}...", &text[..end]),
-            None => text.clone(),
-        },
+            None => text,
+        }
     };
     let names: BTreeSet<&String> = one.fields.keys().chain(other.fields.keys()).collect();
     let values = names.into_iter().map(|name| (name, one.fields.get(name), other.fields.get(name)));
@@ -270,7 +278,9 @@ fn fingerprint_differences(one: &Fingerprint, other: &Fingerprint) -> Vec<String
             let value = |text: &String| plain_values::value(name, text);
             one.map(value) != other.map(value)
         })
-        .map(|(name, one, other)| format!("{name}: {} and {}", shown(one), shown(other)))
+        .map(|(name, one, other)| {
+            format!("{name}: {} and {}", shown(name, one), shown(name, other))
+        })
         .collect();
     if found.is_empty() && one.id != other.id {
         found.push(format!("fingerprint: {} and {}", one.id, other.id));

@@ -117,10 +117,10 @@ impl Report<'_> {
             grouped(fits as u64)
         };
         let mut text = format!(
-            "Model: {} on {}, {:?}, context of {} tokens, loaded in {:.1} s\n",
+            "Model: {} on {}, {}, context of {} tokens, loaded in {:.1} s\n",
             sanitized(self.model),
             info.device_name,
-            info.dtype,
+            info.dtype.name(),
             grouped(info.max_model_len as u64),
             self.load_time.as_secs_f64(),
         );

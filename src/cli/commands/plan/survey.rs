@@ -11,6 +11,7 @@ use crate::cli::output::RowFormat;
 use crate::cli::run::progress::{Counters, Progress};
 use crate::cli::run::read::{Input, Parsed};
 use crate::cli::run::row_params::RowParams;
+use crate::cli::run::signals::asked_for_progress;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, Location};
 use crate::engine::input_processor::InputProcessor;
@@ -137,7 +138,8 @@ impl<'a> Survey<'a> {
         console: &Console,
     ) -> Result<Surveyed, CliError> {
         let counters = Arc::new(Counters::default());
-        let progress = Progress::start(console.clone(), counters.clone());
+        let asked = asked_for_progress().map_err(|error| CliError::from_signals(&error))?;
+        let progress = Progress::start(console.clone(), counters.clone(), asked);
         let surveyed = self.read_all(rows, max_sample_rows, |rows| {
             rows.take_notes();
             rows.say_notes(console);

@@ -5,6 +5,7 @@ use std::io;
 use super::cache::RepoCache;
 use super::{HubEnvironment, HubError, HubErrorKind};
 use crate::cli::network::{Cause, host};
+use crate::cli::terminal::remedy;
 
 /// A failed request or file, before it is put into words.
 #[derive(Debug)]
@@ -100,11 +101,16 @@ impl Failure {
                 format!("{host} does not answer as the Hugging Face hub does for {what}: {cause}"),
                 "check HF_ENDPOINT and HTTPS_PROXY",
             ),
-            Failure::Storage(_) => HubError::new(
-                HubErrorKind::Storage,
-                format!("cannot write {what} to the cache {}: {cause}", cache.root().display()),
-                format!("free space, or set HF_HUB_CACHE or --download-dir; then {continues}"),
-            ),
+            Failure::Storage(_) => {
+                let message =
+                    format!("cannot write {what} to the cache {}: {cause}", cache.root().display());
+                let remedy = remedy::of(&message).unwrap_or("free space");
+                let help = format!(
+                    "{remedy}, or set HF_HUB_CACHE or --download-dir to another folder; then \
+                     {continues}"
+                );
+                HubError::new(HubErrorKind::Storage, message, help)
+            }
             Failure::Locked => HubError::new(
                 HubErrorKind::Storage,
                 format!("cannot download {what}: {cause}"),

@@ -113,6 +113,13 @@ pub fn resolve(
         return local_file(path);
     }
     let of_repo = gguf_file::split(request.name);
+    // What the system refuses to look at may be there.
+    if of_repo.is_none()
+        && (is_gguf(path) || names::looks_like_path(request.name))
+        && let Err(error) = path.try_exists()
+    {
+        return Err(cannot_read(path, &error));
+    }
     if is_gguf(path) && of_repo.is_none() {
         return Err(HubError::new(
             HubErrorKind::NotFound,

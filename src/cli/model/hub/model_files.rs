@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::names::{is_plain_file_name, quoted};
 use super::{HubError, HubErrorKind, Need};
+use crate::cli::terminal::remedy;
 use crate::engine::files::read;
 use crate::engine::machine::is_refusal;
 use crate::engine::weight_files::{
@@ -258,11 +259,10 @@ pub(super) fn cannot_read(path: &Path, error: &io::Error) -> HubError {
 }
 
 fn unreadable(path: &Path, why: &str) -> HubError {
-    HubError::new(
-        HubErrorKind::Incomplete,
-        format!("{} cannot be used: {why}", path.display()),
-        "delete the file or the folder and fetch the model again",
-    )
+    let message = format!("{} cannot be used: {why}", path.display());
+    let help = remedy::of(&message);
+    let help = help.unwrap_or("delete the file or the folder and fetch the model again");
+    HubError::new(HubErrorKind::Incomplete, message, help)
 }
 
 #[cfg(test)]

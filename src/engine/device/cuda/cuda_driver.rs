@@ -14,6 +14,7 @@ mod probe;
 mod status;
 
 pub(super) use objects::{CudaEvent, CudaFunction, CudaGraph, CudaModule};
+pub use probe::NO_DRIVER;
 use status::check;
 
 /// A handle of the driver. The driver's functions may be called from any thread to which the

@@ -19,7 +19,7 @@ mod sync;
 
 pub use args::Args;
 pub use compiler::Compiler;
-pub use cuda_driver::CudaDriver;
+pub use cuda_driver::{CudaDriver, NO_DRIVER};
 pub use driver::{DevicePtr, Driver, Event, Function, Graph, Module, Properties, Stream};
 pub use error::{CudaError, Result};
 pub use host_driver::HostDriver;

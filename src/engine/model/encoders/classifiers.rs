@@ -53,6 +53,18 @@ pub enum ClassActivation {
     Tanh,
 }
 
+impl ClassActivation {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Identity => "identity",
+            Self::Sigmoid => "sigmoid",
+            Self::Softmax => "softmax",
+            Self::Tanh => "tanh",
+        }
+    }
+}
+
 /// A classifier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classifier {

@@ -198,7 +198,8 @@ impl Failure {
             (None, Some(reason)) => reason.clone(),
             (None, None) => {
                 let got = row.extracted.as_ref().unwrap_or(&row.answer);
-                format!("expected {:?}, got {:?}", row.expected.trim(), got.trim())
+                let [expected, got] = [&row.expected, got].map(|text| Value::from(text.trim()));
+                format!("expected {expected}, got {got}")
             }
         }
     }

@@ -6,12 +6,13 @@ use super::super::measure::Measure;
 use super::super::totals::Group;
 use super::Report;
 use crate::cli::terminal::error::sanitized;
+use crate::cli::terminal::style::Style;
 
 impl Report {
     /// The text for standard output.
-    pub fn text(&self) -> String {
+    pub fn text(&self, style: Style) -> String {
         let mut text = String::new();
-        let _ = writeln!(text, "{}", self.totals.all.said());
+        let _ = writeln!(text, "{}", style.strong(&self.totals.all.said()));
         if let Some(cut) = self.totals.all.cut() {
             let _ = writeln!(text, "{cut}");
         }
@@ -23,9 +24,11 @@ impl Report {
             let _ = writeln!(text, "{}", baseline.said());
         }
         for outcome in &self.outcomes {
-            let said = if outcome.holds() { "holds" } else { "FAILS" };
-            let _ =
-                writeln!(text, "gate {}: {} {said}", sanitized(outcome.gate()), outcome.value());
+            let gate = format!("gate {}: {}", sanitized(outcome.gate()), outcome.value());
+            let _ = match outcome.holds() {
+                true => writeln!(text, "{gate} holds"),
+                false => writeln!(text, "{}", style.error(&format!("{gate} FAILS"))),
+            };
         }
         text
     }

@@ -71,10 +71,13 @@ fn one_line(error: CudaError) -> String {
     error.to_string().replace('\n', " ")
 }
 
+/// Why there is no GPU, where there is no driver.
+pub const NO_DRIVER: &str = "the NVIDIA driver is not installed (no libcuda.so.1)";
+
 fn initialize() -> std::result::Result<(), String> {
     // SAFETY: loads the library and its initialisers, as every program that uses CUDA does.
     if !unsafe { sys::is_culib_present() } {
-        return Err("the NVIDIA driver is not installed (no libcuda.so.1)".to_owned());
+        return Err(NO_DRIVER.to_owned());
     }
     // SAFETY: no arguments.
     check("cuInit", "", unsafe { sys::cuInit(0) }).map_err(one_line)
