@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Read};
 
 use encoding_rs::{
-    BIG5, DecoderResult, EUC_KR, Encoding, GBK, MACINTOSH, REPLACEMENT, SHIFT_JIS, UTF_8, UTF_16BE,
-    UTF_16LE, WINDOWS_1252, X_USER_DEFINED,
+    BIG5, DecoderResult, EUC_KR, Encoding, GBK, ISO_2022_JP, MACINTOSH, REPLACEMENT, SHIFT_JIS,
+    UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252, X_USER_DEFINED,
 };
 
 use super::InputError;
@@ -37,6 +37,7 @@ const MORE_NAMES: &[(&str, &Encoding)] = &[
     ("cp949", EUC_KR),
     ("cp950", BIG5),
     ("macroman", MACINTOSH),
+    ("iso2022jp", ISO_2022_JP),
 ];
 
 /// `--encoding`.
@@ -196,7 +197,7 @@ fn is_word(head: &[u8], at: usize) -> bool {
     let is_sign = run.iter().all(|byte| (0x80..0xc0).contains(byte));
     is_beside(u8::is_ascii_alphabetic)
         || is_sign && is_beside(|byte| byte.is_ascii_digit() || *byte == b' ')
-        || run.len() >= 4 && run.iter().any(|byte| *byte != run[0])
+        || run.len() >= 3 && run.iter().any(|byte| *byte != run[0])
 }
 
 /// Reads text of an encoding as UTF-8. What is no character of it becomes a byte that UTF-8 has

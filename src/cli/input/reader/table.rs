@@ -224,7 +224,7 @@ mod tests {
             ("id;review", ';'),
             ("id;review,translated", ','),
             ("id;text;a,b", ';'),
-            ("\"id\";\"review, long\"", ','),
+            ("\"id\";\"review, long\"", ';'),
             ("id\treview", '\t'),
             ("id|review|x;y", '|'),
             ("sep=|", '|'),
