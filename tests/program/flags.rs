@@ -114,6 +114,24 @@ fn help_of_eval_fits_a_terminal_of_80_columns() {
     assert_eq!(long, None);
 }
 
+/// `eval` does not ask for a model beside `--rescore`: what it requires is a rule of its own.
+#[test]
+fn eval_takes_its_flags_from_a_file_and_from_variables() {
+    let folder = temporary();
+    let config = "[eval]\nmax-tokens = 3\nscorer = \"exact\"\n";
+    fs::write(folder.path().join("batch.toml"), config).unwrap();
+    let row = "{\"prompt\":\"a\",\"expected\":\"b\"}\n";
+    let eval = |variables: &[(&str, &str)]| {
+        let mut command = vllm_batch(folder.path(), &["eval", "--config", "batch.toml"]);
+        command.arg("--ignore-eos").envs(variables.iter().copied());
+        finish(&mut command, row)
+    };
+    let output = eval(&[("VLLM_BATCH_MODEL", TINY), ("VLLM_BATCH_DEVICE", "cpu")]);
+    assert_exit(&output, 0);
+    assert_eq!(rows(text(&output.stdout))[0]["usage"]["completion_tokens"], 3);
+    assert_refused(&eval(&[]), &["--model <", "required arguments were not provided"]);
+}
+
 #[test]
 fn a_file_and_variables_set_flags() {
     let folder = temporary();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{ArgPredicate, NonEmptyStringValueParser as NonEmpty};
-use clap::{Arg, Command};
+use clap::{Arg, ArgGroup, Command};
 
 use super::RunArgs;
 use super::values::percentage;
@@ -108,9 +108,12 @@ pub fn without_model(command: Command) -> Command {
             false => arg,
         }
     };
-    command.mut_args(refused).mut_arg("model", |arg| {
-        let arg = arg.required(false).required_unless_present("rescore");
-        arg.default_value_if("rescore", ArgPredicate::IsPresent, "-")
+    // A group, since what one argument requires of another cannot be taken back where settings are
+    // still to come.
+    let either = ArgGroup::new("model_or_rescore").args(["model", "rescore"]);
+    let command = command.mut_args(refused).group(either.required(true).multiple(true));
+    command.mut_arg("model", |arg| {
+        arg.required(false).default_value_if("rescore", ArgPredicate::IsPresent, "-")
     })
 }
 

@@ -409,7 +409,9 @@ fn first_paragraph(error: &clap::Error) -> String {
 
 /// The same command without anything that must be given.
 pub fn without_required(command: Command) -> Command {
-    command.mut_args(|arg| arg.required(false))
+    let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
+    let command = command.mut_args(|arg| arg.required(false));
+    groups.into_iter().fold(command, |command, id| command.mut_group(id, |g| g.required(false)))
 }
 
 #[cfg(test)]
