@@ -123,12 +123,12 @@ fn eval_takes_its_flags_from_a_file_and_from_variables() {
     let row = "{\"prompt\":\"a\",\"expected\":\"b\"}\n";
     let eval = |variables: &[(&str, &str)]| {
         let mut command = vllm_batch(folder.path(), &["eval", "--config", "batch.toml"]);
-        command.arg("--ignore-eos").envs(variables.iter().copied());
+        command.args(["--ignore-eos", "--out", "out.jsonl"]).envs(variables.iter().copied());
         finish(&mut command, row)
     };
-    let output = eval(&[("VLLM_BATCH_MODEL", TINY), ("VLLM_BATCH_DEVICE", "cpu")]);
-    assert_exit(&output, 0);
-    assert_eq!(rows(text(&output.stdout))[0]["usage"]["completion_tokens"], 3);
+    assert_exit(&eval(&[("VLLM_BATCH_MODEL", TINY), ("VLLM_BATCH_DEVICE", "cpu")]), 0);
+    let out = fs::read_to_string(folder.path().join("out.jsonl")).unwrap();
+    assert_eq!(rows(&out)[0]["usage"]["completion_tokens"], 3);
     assert_refused(&eval(&[]), &["--model <", "required arguments were not provided"]);
 }
 
