@@ -15,14 +15,15 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Deserialize;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, EngineConfig, LoadFormat, ModelConfig, ParallelConfig, SchedulerConfig,
 };
+use vllm_batch::engine::base::matrix::SourceMatrix;
+use vllm_batch::engine::core::{Engine, EngineInfo};
 use vllm_batch::engine::device::{Device, Tensor};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::ops::linear::{LinearWeight, SourceMatrix, linear};
-use vllm_batch::engine::request::{RowKey, SamplingParams};
-use vllm_batch::engine::{Engine, EngineInfo};
+use vllm_batch::engine::ops::linear::{LinearWeight, linear};
 
 /// Of the workload `prefixes`.
 const NUM_PREFIXES: usize = 16;

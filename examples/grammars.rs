@@ -14,8 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use vllm_batch::engine::request::StructuredOutputs;
-use vllm_batch::engine::structured_output::{Grammar, GrammarCompiler, Guidance, Guide};
+use vllm_batch::engine::api::request::StructuredOutputs;
+use vllm_batch::engine::core::plan::structured_output::{
+    Grammar, GrammarCompiler, Guidance, Guide,
+};
 use vllm_batch::engine::text::Tokenizer;
 
 /// Every mask is timed so often, each time by a guide of its own; the least counts, since other

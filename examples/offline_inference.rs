@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{EngineConfig, ModelConfig};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{RowKey, SamplingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{EngineConfig, ModelConfig};
+use vllm_batch::engine::core::Engine;
 
 const PROMPTS: [&str; 4] =
     ["Hello, my name is", "The president of the", "The capital of France is", "Once upon a time"];

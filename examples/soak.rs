@@ -11,8 +11,8 @@ use vllm_batch::cli;
 use vllm_batch::cli::config::RunConfig;
 use vllm_batch::cli::model::{Folders, Loaded};
 use vllm_batch::cli::terminal::error::CliError;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::model_summary::ModelSummary;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 
 fn main() -> ExitCode {
     cli::main_with(&load).into()

@@ -6,11 +6,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, ModelConfig, ParallelConfig};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{RowKey, SamplingParams};
-use vllm_batch::engine::stats::GivenLimits;
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{
+    CacheConfig, DType, EngineConfig, ModelConfig, ParallelConfig,
+};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::stats::GivenLimits;
 
 struct Counting;
 

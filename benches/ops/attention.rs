@@ -4,10 +4,10 @@ use std::fmt;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{KvCache, Tensor};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
     AttentionScratch, AttentionShape, Step, paged_attention, rotary_and_cache,
 };

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use divan::Bencher;
-use vllm_batch::engine::config::DType;
-use vllm_batch::engine::ops::linear::codes::{
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::matrix::{
     CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales,
 };
-use vllm_batch::engine::ops::linear::{LinearWeight, QuantizedMatrix, SourceMatrix, SourceValues};
+use vllm_batch::engine::base::matrix::{QuantizedMatrix, SourceMatrix, SourceValues};
+use vllm_batch::engine::ops::linear::LinearWeight;
 
 use super::{DEVICE, time_layers};
 use made_up::MadeUp;

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::QkvHeads;
+use vllm_batch::engine::base::matrix::SourceMatrix;
 use vllm_batch::engine::device::{Device, Tensor};
-use vllm_batch::engine::ops::linear::{LinearWeight, SourceMatrix};
-use vllm_batch::engine::ops::{self, QkvHeads};
+use vllm_batch::engine::ops;
+use vllm_batch::engine::ops::linear::LinearWeight;
 
 mod attention;
 mod codes;
@@ -152,10 +154,10 @@ mod linear {
 /// Ops that read and write each element a few times: bytes are all that matters.
 mod elementwise {
     use super::*;
-    use vllm_batch::engine::batch::Batch;
+    use vllm_batch::engine::base::layers::{Activation, NormKind};
+    use vllm_batch::engine::ops::batch::Batch;
     use vllm_batch::engine::ops::{
-        Activation, NormKind, NormWeight, RotaryTable, Step, activate_and_mul, add_norm,
-        rotary_and_cache,
+        NormWeight, RotaryTable, Step, activate_and_mul, add_norm, rotary_and_cache,
     };
 
     #[derive(Clone, Copy)]

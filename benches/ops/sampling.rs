@@ -3,10 +3,11 @@
 
 use divan::Bencher;
 use divan::counter::BytesCount;
-use vllm_batch::engine::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
-use vllm_batch::engine::sampler::{RowTask, SampleTask, SamplerScratch, run_row_with};
-use vllm_batch::engine::step_sampler::DeviceVectors;
-use vllm_batch::engine::step_sampler::gpu_rows::{GpuRows, Limits};
+use vllm_batch::engine::api::request::{NumLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::core::execute::step_sampler::DeviceVectors;
+use vllm_batch::engine::core::execute::step_sampler::gpu_rows::{GpuRows, Limits};
+use vllm_batch::engine::core::request::StopIds;
+use vllm_batch::engine::core::sampler::{RowTask, SampleTask, SamplerScratch, run_row_with};
 
 use super::{DEVICE, VOCAB_SIZE, random};
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use vllm_batch::engine::model::adapter::{AdapterFiles, AdapterKind, AdapterModule};
+use vllm_batch::engine::checkpoint::adapter::{AdapterFiles, AdapterKind, AdapterModule};
 
 use super::choices::{Choices, split_at_nul};
 

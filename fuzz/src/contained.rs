@@ -2,7 +2,7 @@
 
 use std::panic;
 
-use vllm_batch::engine::text::is_contained;
+use vllm_batch::engine::base::contained::is_contained;
 
 /// libFuzzer's hook ends the process at a panic. Those that the program catches pass it by, as they
 /// pass the program's own hook.

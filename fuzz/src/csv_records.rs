@@ -7,7 +7,7 @@ use vllm_batch::cli::input::fields::Passthrough;
 use vllm_batch::cli::input::reader::{Content, InputFormat, Layout, Records, TextEncoding};
 use vllm_batch::cli::input::row::RowOptions;
 use vllm_batch::cli::output::{CsvFormat, RowFormat};
-use vllm_batch::engine::input_processor::AnswerParser;
+use vllm_batch::engine::text::AnswerParser;
 
 use super::rows::{self, MAX_INPUT};
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use vllm_batch::engine::model::gguf::Described;
-use vllm_batch::engine::model::weights::gguf::{Array, Gguf, TensorInfo, Value, read};
+use vllm_batch::engine::checkpoint::gguf::Described;
+use vllm_batch::engine::checkpoint::weights::gguf::{Array, Gguf, TensorInfo, Value, read};
 
 use super::choices::Choices;
 

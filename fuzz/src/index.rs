@@ -2,8 +2,8 @@
 
 use std::path::{Component, Path};
 
-use vllm_batch::engine::model::weights::index;
-use vllm_batch::engine::weight_files::FORMATS;
+use vllm_batch::engine::base::weight_files::FORMATS;
+use vllm_batch::engine::checkpoint::weights::index;
 
 const MAX_INPUT: usize = 16 << 10;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use vllm_batch::engine::model::weights::pickle;
+use vllm_batch::engine::checkpoint::weights::pickle;
 
 use super::choices::Choices;
 use super::torch_file::archive;

@@ -5,19 +5,19 @@ use std::io::Cursor;
 
 use serde_json::de::IoRead;
 use serde_json::value::RawValue;
-use vllm_batch::cli::config::Detail;
 use vllm_batch::cli::input::fields::Passthrough;
 use vllm_batch::cli::input::reader::{InputError, Layout, Records};
 use vllm_batch::cli::input::row::{RowOptions, RowParser};
 use vllm_batch::cli::input::row_error::RowError;
+use vllm_batch::cli::output::row_format::Detail;
 use vllm_batch::cli::output::{Asked, JsonFormat, PooledForm, RowFormat, RunFacts, Tokens};
-use vllm_batch::engine::input_processor::AnswerParser;
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
     CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, SamplingParams, StopReason,
     TokenLogprob,
 };
-use vllm_batch::engine::sampling_params::UNLIMITED_LOGPROBS;
+use vllm_batch::engine::api::sampling_params::UNLIMITED_LOGPROBS;
+use vllm_batch::engine::text::AnswerParser;
 
 /// Longer inputs show nothing that these do not.
 pub const MAX_INPUT: usize = 16 << 10;

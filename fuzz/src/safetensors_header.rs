@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use vllm_batch::engine::model::weights::header;
+use vllm_batch::engine::checkpoint::weights::header;
 
 use super::choices::Choices;
 

@@ -18,10 +18,10 @@ use candle_core::{DType as CandleDType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::{gemma2, gemma3, llama, mistral, qwen2, qwen3};
 use serde_json::{Map, Value, json};
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, ModelConfig};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, ModelConfig};
+use vllm_batch::engine::core::Engine;
 
 const TOLERANCE: f32 = 1e-3;
 

@@ -8,7 +8,7 @@ use candle_core::quantized::GgmlDType;
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::quantized::gguf_file::Content;
 use candle_core::{DType, Device};
-use vllm_batch::engine::model::weights::gguf::{GgmlType, Gguf, read};
+use vllm_batch::engine::checkpoint::weights::gguf::{GgmlType, Gguf, read};
 
 /// Types of both, with candle's name.
 const TYPES: [(GgmlType, GgmlDType); 13] = [

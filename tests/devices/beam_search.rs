@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
-    CacheConfig, DType, DeviceConfig, EngineConfig, GenerationConfigSource, ModelConfig,
-    SchedulerConfig,
-};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
     BeamSearchParams, FinishReason, NumLogprobs, RequestOutput, RowKey, SamplingParams,
     TokenLogprob,
 };
+use vllm_batch::engine::base::config::{
+    CacheConfig, DType, DeviceConfig, EngineConfig, GenerationConfigSource, ModelConfig,
+    SchedulerConfig,
+};
+use vllm_batch::engine::core::Engine;
 
 use crate::gpu;
 
@@ -91,7 +91,7 @@ type Found = (Vec<u32>, u64, bool);
 
 fn found(output: &RequestOutput) -> Vec<Found> {
     let completion = |(index, completion): (u32, &_)| {
-        let vllm_batch::engine::request::CompletionOutput { token_ids, .. } = completion;
+        let vllm_batch::engine::api::request::CompletionOutput { token_ids, .. } = completion;
         assert_eq!((completion.index, &completion.error), (index, &None));
         let sum = completion.cumulative_logprob.expect("of a search");
         (token_ids.clone(), sum.to_bits(), completion.finish_reason == FinishReason::Stop)

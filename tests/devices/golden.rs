@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
-    CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig,
-};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::model::ARCHITECTURES;
-use vllm_batch::engine::request::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
     NumLogprobs, PositionLogprobs, RequestOutput, RowKey, SamplingParams,
 };
+use vllm_batch::engine::base::config::{
+    CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig,
+};
+use vllm_batch::engine::checkpoint::ARCHITECTURES;
+use vllm_batch::engine::core::Engine;
 
 use crate::gpu;
 

@@ -6,14 +6,18 @@ use std::path::{Path, PathBuf};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde::Deserialize;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::pooling::PoolingParams;
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
+    LoraId, NumLogprobs, RequestOutput, RowKey, SamplingParams,
+};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, EngineConfig, LoadFormat, LoraConfig, LoraModule, ModelConfig,
     SchedulerConfig,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams, PoolingTask};
-use vllm_batch::engine::request::{LoraId, NumLogprobs, RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::base::pooling::PoolingTask;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 
 /// Of a logprob, or of a logit of a class.
 const TOLERANCE: f32 = 1e-4;

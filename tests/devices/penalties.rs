@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use vllm_batch::engine::api::request::{RowKey, SamplingParams};
+use vllm_batch::engine::core::execute::executor::Logits;
+use vllm_batch::engine::core::execute::step_sampler::{Pending, StepSampler};
+use vllm_batch::engine::core::request::StopIds;
+use vllm_batch::engine::core::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 use vllm_batch::engine::device::Device;
-use vllm_batch::engine::executor::Logits;
-use vllm_batch::engine::request::{RowKey, SamplingParams, StopIds};
-use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
-use vllm_batch::engine::step_sampler::{Pending, StepSampler};
 
 use crate::step_sampler::{Rng, gpu_sampler};
 

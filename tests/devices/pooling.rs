@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::pooling::{Pooled, PoolingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::base::config::{
     DType, DeviceConfig, EngineConfig, ModelConfig, ParallelConfig, Quantization, SchedulerConfig,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::pooling::{
-    Pooled, PoolingEngine, PoolingParams, PoolingTask, PoolingType, TokenClasses,
-};
+use vllm_batch::engine::base::pooling::{PoolingTask, PoolingType, TokenClasses};
+use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 
 use crate::gpu;
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, LoadFormat, ModelConfig};
-use vllm_batch::engine::model::weights::{Checkpoint, linears_of_decoder};
-use vllm_batch::engine::model_summary::ModelSummary;
+use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, LoadFormat, ModelConfig};
+use vllm_batch::engine::checkpoint::weights::{Checkpoint, linears_of_decoder};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 
 /// What `golden.json` says of a quantized model.
 #[derive(Deserialize)]

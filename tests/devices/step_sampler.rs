@@ -4,20 +4,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
+    NumLogprobs, PositionLogprobs, RequestOutput, RowKey, SamplingParams, TokenLogprob,
+};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig,
 };
-use vllm_batch::engine::device::{Device, GpuNeeds, open};
-use vllm_batch::engine::executor::Logits;
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{
-    NumLogprobs, PositionLogprobs, RequestOutput, RowKey, SamplingParams, StopIds, TokenLogprob,
-};
-use vllm_batch::engine::sampler::{
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::execute::executor::Logits;
+use vllm_batch::engine::core::execute::step_sampler::StepSampler;
+use vllm_batch::engine::core::request::StopIds;
+use vllm_batch::engine::core::sampler::{
     RowResult, RowTask, SampleTask, SamplerScratch, TokenMask, run_row,
 };
-use vllm_batch::engine::step_sampler::StepSampler;
+use vllm_batch::engine::device::{Device, GpuNeeds, open};
 
 use crate::gpu;
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{SafeTensors, TensorView};
 use safetensors::{Dtype, serialize_to_file};
 use serde_json::json;
-use vllm_batch::engine::config::{LoraModule, ModelConfig};
-use vllm_batch::engine::model::adapter::{LoraPlace, LoraPlaces};
-use vllm_batch::engine::model_summary::ModelSummary;
+use vllm_batch::engine::base::config::{LoraModule, ModelConfig};
+use vllm_batch::engine::checkpoint::adapter::{LoraPlace, LoraPlaces};
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 
 /// What an adapter is.
 #[derive(Clone, Copy, Debug)]

@@ -4,16 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use vllm_batch::engine::device::simd::isa::InstructionSet;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
-    CacheConfig, DType, DeviceConfig, DeviceKind, EngineConfig, Isa, ModelConfig, ParallelConfig,
-    Quantization, SchedulerConfig,
-};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
     NumLogprobs, PositionLogprobs, RequestOutput, RowKey, SamplingParams,
 };
+use vllm_batch::engine::base::config::{
+    CacheConfig, DType, DeviceConfig, DeviceKind, EngineConfig, ModelConfig, ParallelConfig,
+    Quantization, SchedulerConfig,
+};
+use vllm_batch::engine::base::isa::Isa;
+use vllm_batch::engine::core::Engine;
 
 const NUM_ROWS: u64 = 12;
 

@@ -1,13 +1,14 @@
 //! Models that read texts through a KV cache: a text alone, among others, in chunks and behind what
 //! others have computed; and what is computed of texts that begin alike.
 
-use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::pooling::{
-    Compared, Pooled, PoolingEngine, PoolingOutput, PoolingParams, PoolingSummary, TokenClasses,
-};
-use vllm_batch::engine::stats::EngineStats;
+use vllm_batch::engine::api::compared::Compared;
+use vllm_batch::engine::api::pooling::{Pooled, PoolingOutput, PoolingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
+use vllm_batch::engine::base::pooling::TokenClasses;
+use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
+use vllm_batch::engine::core::stats::EngineStats;
 
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use vllm_batch::engine::base::run_date::RunDate;
 use vllm_batch::engine::text::{
-    Chat, ChatEnding, ChatOptions, ChatTemplate, RunDate, TextError, Tokenizer, json_with_integers,
+    Chat, ChatEnding, ChatOptions, ChatTemplate, TextError, Tokenizer, json_with_integers,
 };
 
 /// Renders a conversation whose last message goes on.

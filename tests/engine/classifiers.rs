@@ -3,13 +3,12 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::{EngineConfig, ModelConfig};
-use vllm_batch::engine::model::{CLASSIFIERS, REWARD_MODELS};
-use vllm_batch::engine::pooling::{
-    ClassActivation, Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask,
-    PoolingType, TokenClasses,
-};
+use vllm_batch::engine::api::pooling::{Pooled, PoolingParams};
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::{EngineConfig, ModelConfig};
+use vllm_batch::engine::base::pooling::{PoolingTask, PoolingType, TokenClasses};
+use vllm_batch::engine::checkpoint::{CLASSIFIERS, REWARD_MODELS};
+use vllm_batch::engine::core::serve::pooling::{ClassActivation, PoolingEngine, PoolingSummary};
 
 use super::pooled::{self, Limits, WIDE, architecture, of_texts, testdata};
 

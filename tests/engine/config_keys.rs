@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use vllm_batch::engine::model::decoder_spec;
-use vllm_batch::engine::model::hf_config::HfConfig;
-use vllm_batch::engine::model::spec::DecoderSpec;
+use vllm_batch::engine::checkpoint::decoder_spec;
+use vllm_batch::engine::checkpoint::hf_config::HfConfig;
+use vllm_batch::engine::checkpoint::spec::DecoderSpec;
 
 type Keys = Map<String, Value>;
 

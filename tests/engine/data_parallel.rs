@@ -5,18 +5,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vllm_batch::engine::config::{
-    EngineConfig, Engines, LoraConfig, SpeculationConfig, SpeculationMethod, SuffixConfig,
-};
-use vllm_batch::engine::data_parallel::{DataParallel, LoadEngine};
-use vllm_batch::engine::input_processor::{InputProcessor, Prompt};
-use vllm_batch::engine::model_summary::ModelSummary;
-use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams};
-use vllm_batch::engine::request::{
+use vllm_batch::engine::api::answer::Answer;
+use vllm_batch::engine::api::pooling::PoolingParams;
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
     BeamSearchParams, LoraId, NumLogprobs, RequestOutput, RowKey, SamplingParams,
 };
-use vllm_batch::engine::runner::{Answer, Runner, Work};
-use vllm_batch::engine::{Engine, EngineError};
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::{
+    EngineConfig, Engines, LoraConfig, SpeculationConfig, SpeculationMethod, SuffixConfig,
+};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
+use vllm_batch::engine::core::serve::data_parallel::{DataParallel, LoadEngine};
+use vllm_batch::engine::core::serve::input_processor::InputProcessor;
+use vllm_batch::engine::core::serve::pooling::PoolingEngine;
+use vllm_batch::engine::core::serve::runner::{Runner, Work};
 
 use super::adapters::{Made, make, testdata};
 use super::pooled;
@@ -71,7 +75,7 @@ fn rows(processor: &InputProcessor) -> Vec<Work> {
 }
 
 fn bytes(output: &RequestOutput) -> Bytes {
-    let of = |completion: &vllm_batch::engine::request::CompletionOutput| {
+    let of = |completion: &vllm_batch::engine::api::request::CompletionOutput| {
         let logprobs = completion.logprobs.iter().flatten();
         let bits: Vec<_> =
             logprobs.map(|at| (at.token.token_id, at.token.logprob.to_bits())).collect();
@@ -227,7 +231,7 @@ fn engines_of_different_kernels_are_refused() {
     let mixed: LoadEngine = Arc::new(|config, processor| {
         let mut config = config.clone();
         if processor.is_some() {
-            config.parallel.isa = Some(vllm_batch::engine::config::Isa::Portable);
+            config.parallel.isa = Some(vllm_batch::engine::base::isa::Isa::Portable);
         }
         load_with(&config, processor)
     });
@@ -241,7 +245,8 @@ fn vectors_of_several_engines_are_those_of_one() {
     let model = pooled::testdata("golden_embeddings/bert");
     let mut config = pooled::config(model, (4, 64, 2));
     let load: LoadEngine = Arc::new(|config, processor| {
-        let summary = vllm_batch::engine::pooling::PoolingSummary::read(&config.model)?;
+        let summary =
+            vllm_batch::engine::core::serve::pooling::PoolingSummary::read(&config.model)?;
         Ok(Runner::Pooling(Box::new(PoolingEngine::load_with(config, &summary, processor)?)))
     });
     let of = |runner: &mut Runner| {

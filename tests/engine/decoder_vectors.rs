@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use vllm_batch::engine::config::{DType, EngineConfig, ModelConfig};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::model::spec::{LinearSpec, OutputSpec};
-use vllm_batch::engine::model::weights::{Checkpoint, linears_of_encoder};
-use vllm_batch::engine::pooling::{
-    PoolingEngine, PoolingParams, PoolingSummary, PoolingType, TokenClasses,
-};
+use vllm_batch::engine::api::pooling::PoolingParams;
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::base::config::{DType, EngineConfig, ModelConfig};
+use vllm_batch::engine::base::pooling::{PoolingType, TokenClasses};
+use vllm_batch::engine::checkpoint::spec::{LinearSpec, OutputSpec};
+use vllm_batch::engine::checkpoint::weights::{Checkpoint, linears_of_encoder};
+use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
 
 use super::pooled::{self, answers, requests, testdata};
 

@@ -4,11 +4,15 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::{DType, DeviceConfig, DeviceKind, EngineConfig, Quantization};
-use vllm_batch::engine::model::hf_config::HfConfig;
-use vllm_batch::engine::model::{ENCODERS, encoder_spec};
-use vllm_batch::engine::pooling::{PoolingEngine, PoolingOutput, PoolingParams, PoolingType};
+use vllm_batch::engine::api::pooling::{PoolingOutput, PoolingParams};
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::{
+    DType, DeviceConfig, DeviceKind, EngineConfig, Quantization,
+};
+use vllm_batch::engine::base::pooling::PoolingType;
+use vllm_batch::engine::checkpoint::hf_config::HfConfig;
+use vllm_batch::engine::checkpoint::{ENCODERS, encoder_spec};
+use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 
 use super::pooled::{self, Limits, WIDE, architecture, of_texts, testdata};
 

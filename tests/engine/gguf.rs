@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, ModelConfig};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::model_summary::ModelSummary;
-use vllm_batch::engine::request::{NumLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{NumLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, ModelConfig};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 
 const TOLERANCE: f32 = 1e-4;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use vllm_batch::engine::config::ModelConfig;
-use vllm_batch::engine::model_summary::ModelSummary;
+use vllm_batch::engine::base::config::ModelConfig;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 
 /// An input of the fuzz target: a header, with data behind it.
 fn seed(name: &str) -> Vec<u8> {

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use vllm_batch::engine::executor::ExecutorError;
-use vllm_batch::engine::scheduler::DraftStep;
-use vllm_batch::engine::speculation::Proposer;
+use vllm_batch::engine::core::execute::executor::ExecutorError;
+use vllm_batch::engine::core::plan::scheduler::DraftStep;
+use vllm_batch::engine::core::plan::speculation::Proposer;
 
 use crate::random::Rng;
 

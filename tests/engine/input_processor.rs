@@ -4,13 +4,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{RequestError, RowKey, SamplingParams};
+use vllm_batch::engine::api::sampling_params::TruncationSide;
+use vllm_batch::engine::base::config::{
     CacheConfig, EngineConfig, GenerationConfigSource, LoadFormat, ModelConfig, Overflow,
 };
-use vllm_batch::engine::input_processor::{InputProcessor, ProcessError, Prompt};
-use vllm_batch::engine::request::{Request, RequestError, RowKey, SamplingParams};
-use vllm_batch::engine::sampling_params::TruncationSide;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::request::Request;
+use vllm_batch::engine::core::serve::input_processor::{InputProcessor, ProcessError};
 use vllm_batch::engine::text::TextError;
 
 fn processor(change: impl FnOnce(&mut ModelConfig)) -> Arc<InputProcessor> {

@@ -5,13 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, DeviceConfig, DeviceKind, EngineConfig, ModelConfig, Quantization,
     SchedulerConfig,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::core::Engine;
 
 fn testdata() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, ModelConfig, Overflow};
-use vllm_batch::engine::input_processor::{Choices, Prompt};
-use vllm_batch::engine::request::Scored;
-use vllm_batch::engine::request::{RowKey, SamplingParams};
+use vllm_batch::engine::api::prompt::{Choices, Prompt};
+use vllm_batch::engine::api::request::Scored;
+use vllm_batch::engine::api::request::{RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, ModelConfig, Overflow};
+use vllm_batch::engine::core::Engine;
 
 #[derive(Deserialize)]
 struct Golden {

@@ -3,15 +3,16 @@
 
 use std::path::Path;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::pooling::{Pooled, PoolingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{LoraId, NumLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, EngineConfig, LoraConfig, LoraModule, ModelConfig, ParallelConfig,
     Quantization, SchedulerConfig,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::pooling::{Pooled, PoolingEngine, PoolingParams};
-use vllm_batch::engine::request::{LoraId, NumLogprobs, RowKey, SamplingParams};
-use vllm_batch::engine::stats::EngineStats;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::serve::pooling::PoolingEngine;
+use vllm_batch::engine::core::stats::EngineStats;
 
 use super::adapters::{Made, make, testdata};
 use super::pooled;
@@ -89,7 +90,7 @@ fn run(config: &EngineConfig, rows: &[Row]) -> (Answers, EngineStats) {
         outputs.extend(engine.step().unwrap_or_else(|error| panic!("{error}")));
     }
     outputs.sort_by_key(|output| output.request_id);
-    let answer = |output: &vllm_batch::engine::request::RequestOutput| {
+    let answer = |output: &vllm_batch::engine::api::request::RequestOutput| {
         let logprobs = output.outputs[0].logprobs.as_ref().expect("they were asked for");
         logprobs.iter().map(|at| (at.token.token_id, at.token.logprob.to_bits())).collect()
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use vllm_batch::engine::model::ARCHITECTURES;
+use vllm_batch::engine::checkpoint::ARCHITECTURES;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 

@@ -6,14 +6,14 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde::Deserialize;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::EngineConfig;
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::model_summary::ModelSummary;
-use vllm_batch::engine::pooling::{
-    Pooled, PoolingEngine, PoolingParams, PoolingSummary, TokenClasses,
-};
-use vllm_batch::engine::request::{RowKey, SamplingParams};
+use vllm_batch::engine::api::pooling::{Pooled, PoolingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{RowKey, SamplingParams};
+use vllm_batch::engine::base::config::EngineConfig;
+use vllm_batch::engine::base::pooling::TokenClasses;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
+use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
 
 use super::pooled::{self, WIDE, golden, testdata};
 

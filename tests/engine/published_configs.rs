@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use vllm_batch::engine::model::decoder_spec;
-use vllm_batch::engine::model::hf_config::HfConfig;
-use vllm_batch::engine::model::spec::DecoderSpec;
+use vllm_batch::engine::checkpoint::decoder_spec;
+use vllm_batch::engine::checkpoint::hf_config::HfConfig;
+use vllm_batch::engine::checkpoint::spec::DecoderSpec;
 
 /// What is known of a model: its file, its parameters, its longest context.
 type Published = (&'static str, usize, usize);

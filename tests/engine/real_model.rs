@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{DType, EngineConfig, ModelConfig};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{DType, EngineConfig, ModelConfig};
+use vllm_batch::engine::core::Engine;
 
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const NUM_TOKENS: u32 = 32;

@@ -1,8 +1,9 @@
 //! The sampler against a literal reference, against its distributions, and against itself.
 
-use vllm_batch::engine::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams, StopIds};
-use vllm_batch::engine::sampler::draw::uniform;
-use vllm_batch::engine::sampler::{
+use vllm_batch::engine::api::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::core::request::StopIds;
+use vllm_batch::engine::core::sampler::draw::uniform;
+use vllm_batch::engine::core::sampler::{
     RowResult, RowTask, SampleTask, SamplerScratch, run_row, surviving_token_ids,
 };
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use vllm_batch::engine::request::{
+use vllm_batch::engine::api::request::{
     BeamSearchParams, Constraint, NumLogprobs, RequestError, SamplingParams, StructuredOutputs,
 };
-use vllm_batch::engine::sampling_params::{DEFAULT_MAX_LOGPROBS, UNLIMITED_LOGPROBS};
+use vllm_batch::engine::api::sampling_params::{DEFAULT_MAX_LOGPROBS, UNLIMITED_LOGPROBS};
 
 fn message(change: impl FnOnce(&mut SamplingParams)) -> String {
     let mut params = SamplingParams::default();

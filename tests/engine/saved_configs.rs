@@ -4,14 +4,15 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::ModelConfig;
-use vllm_batch::engine::model::hf_config::{HfConfig, HfOverrides};
-use vllm_batch::engine::model::model_files::ModelFiles;
-use vllm_batch::engine::model::own_head;
-use vllm_batch::engine::model::quantization::QuantizationConfig;
-use vllm_batch::engine::model::spec::{BesideTable, DecoderSpec, EncoderSpec};
-use vllm_batch::engine::model::{
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::ModelConfig;
+use vllm_batch::engine::base::hf_overrides::HfOverrides;
+use vllm_batch::engine::checkpoint::hf_config::HfConfig;
+use vllm_batch::engine::checkpoint::model_files::ModelFiles;
+use vllm_batch::engine::checkpoint::own_head;
+use vllm_batch::engine::checkpoint::quantization::QuantizationConfig;
+use vllm_batch::engine::checkpoint::spec::{BesideTable, DecoderSpec, EncoderSpec};
+use vllm_batch::engine::checkpoint::{
     ARCHITECTURES, classifier, decoder_spec, encoder_spec, matryoshka_dimensions,
 };
 

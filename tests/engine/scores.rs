@@ -4,11 +4,12 @@
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use vllm_batch::engine::config::EngineConfig;
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::pooling::{
-    Compared, Pooled, PoolingEngine, PoolingParams, PoolingType, Scoring, Similarity,
-};
+use vllm_batch::engine::api::compared::{Compared, Scoring, Similarity};
+use vllm_batch::engine::api::pooling::{Pooled, PoolingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::base::config::EngineConfig;
+use vllm_batch::engine::base::pooling::PoolingType;
+use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 

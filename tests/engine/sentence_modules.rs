@@ -6,12 +6,13 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::EngineConfig;
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::pooling::{
-    Compared, Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask,
-};
+use vllm_batch::engine::api::compared::Compared;
+use vllm_batch::engine::api::pooling::{Pooled, PoolingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::EngineConfig;
+use vllm_batch::engine::base::pooling::PoolingTask;
+use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
 
 use super::pooled::{self, WIDE, answers, golden, names, requests, testdata};
 

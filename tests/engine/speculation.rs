@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
+    Constraint, NumLogprobs, RequestOutput, RowKey, SamplingParams, StructuredOutputs,
+};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, ModelConfig, SchedulerConfig,
     SpeculationConfig, SpeculationMethod, SuffixConfig,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{
-    Constraint, NumLogprobs, RequestOutput, RowKey, SamplingParams, StructuredOutputs,
-};
-use vllm_batch::engine::stats::EngineStats;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::stats::EngineStats;
 
 use crate::guesser::{Guesser, Skill};
 use crate::random::Rng;

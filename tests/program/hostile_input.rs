@@ -12,7 +12,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use vllm_batch::cli::input::compress::Compression;
 use vllm_batch::cli::input::reader::{InputError, InputFormat, MAX_LINE, Records};
 use vllm_batch::cli::input::row::{BadRow, Row, RowOptions, RowParser};
-use vllm_batch::engine::request::SamplingParams;
+use vllm_batch::engine::api::request::SamplingParams;
 
 /// Most resident memory of a process that checks any input, in KiB.
 const MAX_RESIDENT: u64 = 256 << 10;

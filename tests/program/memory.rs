@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value, json};
-use vllm_batch::engine::model::decoder_spec;
-use vllm_batch::engine::model::hf_config::HfConfig;
+use vllm_batch::engine::checkpoint::decoder_spec;
+use vllm_batch::engine::checkpoint::hf_config::HfConfig;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 

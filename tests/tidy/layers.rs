@@ -3,180 +3,159 @@
 use crate::paths::{module_of, paths};
 use crate::source::Source;
 
-/// A module, and what it may name of `crate::engine` besides itself. A module of the engine that is
-/// not listed is free within the engine.
+/// A module, and what it may name of our crates besides itself. Arrows between crates are held by
+/// their manifests; a module that is not listed is free within its crate and those below it.
 pub const LAYERS: &[(&str, &[&str])] = &[
-    // The engine's public API: no tensors, no scheduler.
+    // The program sees requests, answers, and what models say of themselves: no tensor, no
+    // scheduler.
     (
-        "crate::cli",
+        "vllm_batch_cli",
         &[
-            "Engine",
-            "EngineError",
-            "EngineInfo",
-            "WhyCpu",
-            "config",
-            "data_parallel",
-            // Whether JSON is as a schema says: structured output and scorers ask the same.
-            "deep_stack",
-            "json_schema",
-            // Every model file is opened in one way.
-            "files::read",
-            "input_processor",
-            "machine",
-            // What a model costs, as data: `bench`.
-            "model::decoder_spec",
-            "model::hf_config::HfConfig",
-            "model::spec",
-            // What small files of a model say, before its weights are read.
-            "model_summary",
-            "pooling",
-            "request",
-            "runner",
+            "vllm_batch_api",
+            "vllm_batch_base",
+            "vllm_batch_checkpoint",
+            "vllm_batch_dataset",
+            // Which instruction sets this machine has.
+            "vllm_batch_device::simd::InstructionSet",
+            "vllm_batch_engine::Engine",
+            "vllm_batch_engine::EngineInfo",
+            "vllm_batch_engine::WhyCpu",
+            "vllm_batch_engine::load",
+            "vllm_batch_engine::request",
             // Random numbers without a state: the bootstrap of `eval`.
-            "sampler::philox",
-            "stats",
-            "text::RunDate",
-            "text::contain",
-            "text::is_contained",
-            // How files of weights are named.
-            "weight_files",
+            "vllm_batch_engine::sampler::philox",
+            "vllm_batch_engine::serve",
+            "vllm_batch_engine::stats",
+            "vllm_batch_text",
         ],
     ),
-    // Memory and threads.
-    ("crate::engine::device", &["EngineError", "WhyCpu", "config", "machine"]),
-    // What a device computes; knows no model and no scheduler.
-    ("crate::engine::ops", &["EngineError", "batch", "config", "device"]),
-    // What a model is; knows no device: it may hold tensors and pass the device on.
-    (
-        "crate::engine::model",
-        &[
-            "EngineError",
-            "batch",
-            "config",
-            "device::CacheLayerMut",
-            "device::Device",
-            "device::KvCache",
-            "device::Precision",
-            "device::StateLayerMut",
-            "device::Tensor",
-            "files",
-            "ops",
-            "weight_files",
-        ],
-    ),
-    // Names alone: both halves go by them.
-    ("crate::engine::weight_files", &[]),
-    // Strings and token ids.
-    ("crate::engine::text", &["files", "machine"]),
     // Pure functions of a row of logits.
-    ("crate::engine::sampler", &["request", "sampling_params"]),
-    ("crate::engine::sampling_params", &["request"]),
+    ("vllm_batch_engine::sampler", &["vllm_batch_api", "vllm_batch_engine::request::StopIds"]),
     // The scheduler has no tensors; the executor has no requests; `Batch` is between them.
     (
-        "crate::engine::scheduler",
+        "vllm_batch_engine::plan::scheduler",
         &[
-            "batch",
-            "block_pool",
-            "completion",
-            "config",
-            "request",
-            "sampler",
-            "sequence",
-            "stats",
-            "structured_output",
-            "text",
+            "vllm_batch_api",
+            "vllm_batch_base::config",
+            "vllm_batch_engine::plan",
+            "vllm_batch_engine::request",
+            "vllm_batch_engine::sampler",
+            "vllm_batch_engine::stats",
+            "vllm_batch_ops::batch",
+            "vllm_batch_text",
         ],
     ),
-    // Who guesses what comes next: sees sequences, and not how they are computed.
+    // Drafts: sees sequences, and not how they are computed.
     (
-        "crate::engine::speculation",
-        &["batch", "config", "executor", "request", "sampler", "scheduler", "sequence"],
+        "vllm_batch_engine::plan::speculation",
+        &[
+            "vllm_batch_api",
+            "vllm_batch_base::config",
+            "vllm_batch_engine::execute::executor",
+            "vllm_batch_engine::plan",
+            "vllm_batch_engine::request",
+            "vllm_batch_engine::sampler",
+            "vllm_batch_ops::batch",
+        ],
     ),
     // Which tokens may come next; knows no logits.
     (
-        "crate::engine::structured_output",
-        &["deep_stack", "json_schema", "request", "sampler::TokenMask", "sampling_params", "text"],
-    ),
-    // Values and schemas; rows, tokens and scorers ask it.
-    ("crate::engine::json_schema", &["deep_stack"]),
-    ("crate::engine::deep_stack", &["machine", "text"]),
-    (
-        "crate::engine::sequence",
+        "vllm_batch_engine::plan::structured_output",
         &[
-            "completion",
-            "prefix_cache",
-            "request",
-            "speculation::Pace",
-            "structured_output",
-            "text",
+            "vllm_batch_api",
+            "vllm_batch_base::deep_stack",
+            "vllm_batch_engine::sampler::TokenMask",
+            "vllm_batch_text",
         ],
     ),
-    ("crate::engine::completion", &["request", "text"]),
-    ("crate::engine::block_pool", &["prefix_cache"]),
-    ("crate::engine::prefix_cache", &[]),
+    (
+        "vllm_batch_engine::plan::sequence",
+        &[
+            "vllm_batch_api",
+            "vllm_batch_engine::plan::completion",
+            "vllm_batch_engine::plan::prefix_cache",
+            "vllm_batch_engine::plan::speculation::Pace",
+            "vllm_batch_engine::plan::structured_output",
+            "vllm_batch_engine::request",
+            "vllm_batch_text",
+        ],
+    ),
+    (
+        "vllm_batch_engine::plan::completion",
+        &["vllm_batch_api", "vllm_batch_engine::request", "vllm_batch_text"],
+    ),
+    ("vllm_batch_engine::plan::block_pool", &["vllm_batch_engine::plan::prefix_cache"]),
+    ("vllm_batch_engine::plan::prefix_cache", &[]),
     // Logits stay where they were computed.
-    ("crate::engine::executor", &["batch", "device::Tensor"]),
-    ("crate::engine::simulated_executor", &["batch", "config", "device::Tensor", "executor"]),
+    (
+        "vllm_batch_engine::execute::executor",
+        &["vllm_batch_base::config", "vllm_batch_device::Tensor", "vllm_batch_ops::batch"],
+    ),
+    (
+        "vllm_batch_engine::execute::simulated_executor",
+        &[
+            "vllm_batch_base::config",
+            "vllm_batch_device::Tensor",
+            "vllm_batch_engine::execute::executor",
+            "vllm_batch_ops::batch",
+        ],
+    ),
 ];
 
-/// The folders of `cli`, from the bottom up: each may name itself and those before it.
-pub const CLI: &[&str] = &[
-    "terminal",
-    "network",
-    "object_store",
-    "input",
-    "judge",
-    "args",
-    "config",
-    "output",
-    "ledger",
-    "model",
-    "run",
-    "commands",
+/// The folders of crates whose folders are layers too, from the bottom up: each may name itself and
+/// those before it. With their crate, and where that lies.
+pub const FOLDERS: &[(&str, &str, &[&str])] = &[
+    (
+        "vllm_batch_dataset",
+        "src/cli/dataset",
+        &["terminal", "network", "object_store", "input", "judge", "output"],
+    ),
+    (
+        "vllm_batch_cli",
+        "src/cli/program",
+        &["args", "config", "ledger", "model", "run", "commands"],
+    ),
 ];
 
-/// Names of folders of `cli` that are above the one that names them; of other commands, in a
-/// command; and files that are in no folder.
-pub fn cli_points_down(source: &Source) -> Vec<String> {
+/// Names of folders that are above the one that names them; of other commands, in a command; and
+/// files that are in no folder.
+pub fn folders_point_down(source: &Source) -> Vec<String> {
     let module = module_of(&source.path);
-    let [_, _, folder, rest @ ..] = module.as_slice() else { return Vec::new() };
-    if !within(&module.join("::"), "crate::cli") {
-        return Vec::new();
-    }
-    let level = |folder: &str| CLI.iter().position(|known| *known == folder);
+    let of_crate = |(name, _, _): &&(&str, &str, &[&str])| *name == module[0];
+    let Some((name, _, folders)) = FOLDERS.iter().find(of_crate) else { return Vec::new() };
+    let [_, folder, rest @ ..] = module.as_slice() else { return Vec::new() };
+    let level = |folder: &str| folders.iter().position(|known| *known == folder);
     let Some(own) = level(folder) else {
-        return vec![source.violation(1, format!("cli/{folder} is no folder of the table"))];
+        return vec![source.violation(1, format!("{folder} is no folder of the table"))];
     };
     let is_refused = |path: &str| {
-        let mut parts = path.split("::").skip(2);
+        let mut parts = path.split("::").skip(1);
         let (named, command) = (parts.next().unwrap_or("*"), parts.next());
         let is_other = *folder == "commands"
             && named == "commands"
             && command.is_none_or(|command| rest.first().is_some_and(|own| own != command));
-        is_other || level(named).is_none_or(|level| level > own)
+        // Items of the crate's first page are below all folders.
+        let is_item = named.starts_with(|c: char| c.is_ascii_uppercase());
+        is_other || !is_item && level(named).is_none_or(|level| level > own)
     };
-    let named = paths(source).into_iter().filter(|named| within(&named.path, "crate::cli"));
+    let named = paths(source).into_iter().filter(|named| within(&named.path, name));
     let refused = named.filter(|named| is_refused(&named.path));
     refused
-        .map(|named| {
-            source.violation(named.line, format!("cli/{folder} may not name {}", named.path))
-        })
+        .map(|named| source.violation(named.line, format!("{folder} may not name {}", named.path)))
         .collect()
 }
 
-/// Names of other layers that `LAYERS` does not grant; and of `cli`, anywhere in the engine.
+/// Names of our crates that `LAYERS` does not grant to the module.
 pub fn layers(source: &Source) -> Vec<String> {
     let module = module_of(&source.path).join("::");
-    let layer = LAYERS.iter().find(|(name, _)| within(&module, name));
-    let in_engine = within(&module, "crate::engine");
-    let is_granted = |path: &str| match layer {
-        Some((name, granted)) => {
-            let mut granted = granted.iter().map(|grant| format!("crate::engine::{grant}"));
-            within(path, name) || granted.any(|grant| within(path, &grant))
-        }
-        None => !in_engine || within(path, "crate::engine"),
+    let Some((name, granted)) = LAYERS.iter().find(|(name, _)| within(&module, name)) else {
+        return Vec::new();
     };
-    let named = paths(source).into_iter().filter(|named| within(&named.path, "crate"));
+    let is_ours =
+        |path: &str| path.split("::").next().is_some_and(|name| name.starts_with("vllm_batch"));
+    let is_granted =
+        |path: &str| within(path, name) || granted.iter().any(|grant| within(path, grant));
+    let named = paths(source).into_iter().filter(|named| is_ours(&named.path));
     let refused = named.filter(|named| !is_granted(&named.path));
     refused
         .map(|named| source.violation(named.line, format!("{module} may not name {}", named.path)))
@@ -190,7 +169,7 @@ fn within(path: &str, module: &str) -> bool {
 
 /// `model` passes a device on and never looks which it is.
 pub fn model_names_no_device_variant(source: &Source) -> Vec<String> {
-    if !source.is_in(&["src/engine/model/"]) {
+    if !source.is_in(&["src/engine/core/execute/model/", "src/engine/checkpoint/"]) {
         return Vec::new();
     }
     let named = paths(source).into_iter();
@@ -215,64 +194,66 @@ mod tests {
     #[test]
     fn the_schedulers_parts_know_no_tensors() {
         for part in ["scheduler", "scheduler/schedule", "block_pool", "sequence", "completion"] {
-            let path = format!("src/engine/{part}.rs");
-            for foreign in ["device::Tensor", "ops", "model::spec", "model_executor", "*"] {
-                let text = format!("fn f() {{ let x = crate::engine::{foreign}::y(); }}");
-                let text = text.replace("*::y()", "y()");
+            let path = format!("src/engine/core/plan/{part}.rs");
+            for foreign in [
+                "vllm_batch_device::Tensor",
+                "vllm_batch_ops::linear",
+                "vllm_batch_checkpoint::spec",
+                "crate::execute::model_executor",
+            ] {
+                let text = format!("fn f() {{ let x = {foreign}::y(); }}");
                 assert_eq!(refused(&path, &text), 1, "{path}: {foreign}");
             }
         }
-        assert_eq!(refused("src/engine/scheduler.rs", "use super::block_pool::BlockPool;"), 0);
-        assert_eq!(refused("src/engine/scheduler.rs", "use super::*;"), 1);
-        assert_eq!(refused("src/engine/scheduler.rs", "use crate::engine as e;"), 1);
-        assert_eq!(refused("src/engine/scheduler/tests.rs", "use super::*;"), 0);
-        assert_eq!(refused("src/engine/prefix_cache.rs", "use crate::engine::ops_of;"), 1);
+        let scheduler = "src/engine/core/plan/scheduler.rs";
+        assert_eq!(refused(scheduler, "use super::block_pool::BlockPool;"), 0);
+        assert_eq!(refused(scheduler, "use crate::*;"), 1);
+        assert_eq!(refused(scheduler, "use vllm_batch_ops as o;"), 1);
+        assert_eq!(refused("src/engine/core/plan/scheduler/tests.rs", "use super::*;"), 0);
+        let cache = "src/engine/core/plan/prefix_cache.rs";
+        assert_eq!(refused(cache, "use crate::plan::prefix_cache_of;"), 1);
     }
 
     #[test]
     fn other_layers_keep_apart() {
-        assert_eq!(refused("src/engine/ops/norm.rs", "use crate::engine::model::spec::A;"), 1);
-        assert_eq!(refused("src/engine/ops/norm.rs", "use super::super::scheduler::A;"), 1);
-        assert_eq!(refused("src/engine/ops/norm.rs", "use crate::engine::device::Tensor;"), 0);
-        assert_eq!(
-            refused("src/engine/model/a.rs", "use crate::engine::device::{Cpu, Tensor};"),
-            1
-        );
-        assert_eq!(refused("src/engine/text/a.rs", "use crate::engine::device::Tensor;"), 1);
-        assert_eq!(refused("src/engine/executor.rs", "use super::request::Request;"), 1);
-        assert_eq!(refused("src/cli/run/mod.rs", "use crate::engine::{Engine, sampler::a};"), 1);
-        assert_eq!(refused("src/cli/run/mod.rs", "use crate::engine::text::Tokenizer;"), 1);
-        assert_eq!(refused("src/cli/run/mod.rs", "use super::args::RunArgs;"), 0);
-        for path in ["src/engine/mod.rs", "src/engine/stats.rs", "src/engine/text/mod.rs"] {
-            assert_eq!(refused(path, "use crate::cli::exit::Exit;"), 1, "{path}");
-        }
+        let executor = "src/engine/core/execute/executor.rs";
+        assert_eq!(refused(executor, "use crate::request::Request;"), 1);
+        assert_eq!(refused(executor, "use vllm_batch_device::Tensor;"), 0);
+        assert_eq!(refused("src/engine/core/sampler/mod.rs", "use vllm_batch_device::Tensor;"), 1);
+        let run = "src/cli/program/run/mod.rs";
+        assert_eq!(refused(run, "use vllm_batch_engine::{Engine, sampler::a};"), 1);
+        assert_eq!(refused(run, "use vllm_batch_engine::plan::scheduler::Scheduler;"), 1);
+        assert_eq!(refused(run, "use vllm_batch_device::{Device, simd::InstructionSet};"), 1);
+        assert_eq!(refused(run, "use crate::args::RunArgs;"), 0);
     }
 
     #[test]
-    fn folders_of_cli_name_what_is_below_them() {
-        let refused = |path: &str, text: &str| cli_points_down(&Source::new(path, text)).len();
+    fn folders_name_what_is_below_them() {
+        let refused = |path: &str, text: &str| folders_point_down(&Source::new(path, text)).len();
         for (path, text, count) in [
-            ("src/cli/terminal/error.rs", "use crate::cli::input::row_error::RowError;", 1),
-            ("src/cli/terminal/error.rs", "use super::exit::Exit;", 0),
-            ("src/cli/input/row/chat.rs", "use super::super::super::args::RunArgs;", 1),
-            ("src/cli/input/row/chat.rs", "use super::super::fields::JsonFields;", 0),
-            ("src/cli/ledger/mod.rs", "use crate::cli::{output::FileFormat, run::read};", 1),
-            ("src/cli/run/mod.rs", "use crate::cli::commands::plan;", 1),
-            ("src/cli/run/mod.rs", "use crate::cli::main;", 1),
-            ("src/cli/commands/plan/mod.rs", "use crate::cli::commands::bench;", 1),
-            ("src/cli/commands/plan/mod.rs", "use self::estimate; use super::bench;", 1),
-            ("src/cli/commands/plan/survey.rs", "use super::lengths::Lengths;", 0),
-            ("src/cli/window.rs", "", 1),
-            ("src/cli/mod.rs", "use run::run; use commands::plan;", 0),
-            ("src/engine/mod.rs", "use batch::Batch;", 0),
+            ("dataset/terminal/error.rs", "use crate::input::row_error::RowError;", 1),
+            ("dataset/terminal/error.rs", "use super::exit::Exit;", 0),
+            ("dataset/input/row/chat.rs", "use super::super::super::output::csv::A;", 1),
+            ("dataset/input/row/chat.rs", "use super::super::fields::JsonFields;", 0),
+            ("dataset/object_store/object.rs", "use crate::PROGRAM;", 0),
+            ("program/ledger/mod.rs", "use crate::{config::RunConfig, run::read};", 1),
+            ("program/run/mod.rs", "use crate::commands::plan;", 1),
+            ("program/run/mod.rs", "use crate::main;", 1),
+            ("program/run/mod.rs", "use vllm_batch_dataset::output::csv;", 0),
+            ("program/commands/plan/mod.rs", "use crate::commands::bench;", 1),
+            ("program/commands/plan/mod.rs", "use self::estimate; use super::bench;", 1),
+            ("program/commands/plan/survey.rs", "use super::lengths::Lengths;", 0),
+            ("program/window.rs", "", 1),
+            ("program/lib.rs", "use run::run; use commands::plan;", 0),
         ] {
-            assert_eq!(refused(path, text), count, "{path}: {text}");
+            assert_eq!(refused(&format!("src/cli/{path}"), text), count, "{path}: {text}");
         }
+        assert_eq!(refused("src/engine/core/lib.rs", "use stats::StepTime;"), 0);
     }
 
     #[test]
     fn a_device_variant_in_a_model_is_found() {
-        let model = |text: &str| Source::new("src/engine/model/decoder.rs", text);
+        let model = |text: &str| Source::new("src/engine/core/execute/model/decoder.rs", text);
         let bad = "fn f(d: &Device) { let Device::Cpu(c) = d; } use super::x::Device::*;";
         assert_eq!(model_names_no_device_variant(&model(bad)).len(), 2);
         assert!(model_names_no_device_variant(&model("let d = Device::cpu(1);")).is_empty());

@@ -97,16 +97,18 @@ fn layers_name_only_what_is_below_them() {
 }
 
 #[test]
-fn folders_of_cli_name_only_what_is_below_them() {
-    check(layers::cli_points_down, RUST);
+fn folders_name_only_what_is_below_them() {
+    check(layers::folders_point_down, RUST);
 }
 
 #[test]
-fn every_folder_of_cli_is_in_the_table() {
+fn every_folder_of_the_table_is_there() {
     let sources = sources(RUST);
-    for folder in layers::CLI {
-        let path = format!("src/cli/{folder}/mod.rs");
-        assert!(sources.iter().any(|source| source.path == path), "{path} is gone");
+    for (_, crate_folder, folders) in layers::FOLDERS {
+        for folder in *folders {
+            let path = format!("{crate_folder}/{folder}/mod.rs");
+            assert!(sources.iter().any(|source| source.path == path), "{path} is gone");
+        }
     }
 }
 
@@ -227,11 +229,13 @@ fn files_are_small_and_portable() {
 }
 
 #[test]
-fn what_reliability_promises_is_tested() {
+fn what_pages_promise_is_tested() {
     let is_test = |path: &String| path.ends_with(".rs");
     let tests: Vec<_> = tracked_files().into_iter().filter(is_test).collect();
     let tests: Vec<_> = tests.iter().map(|path| (path.clone(), read(path))).collect();
-    none(tree::named_tests_without_code(&read("docs/RELIABILITY.md"), &tests));
+    for page in ["docs/RELIABILITY.md", "docs/FINDINGS.md"] {
+        none(tree::named_tests_without_code(&read(page), &tests));
+    }
 }
 
 /// Every Markdown file of the repository, by path.

@@ -2,8 +2,8 @@
 
 use crate::source::Source;
 
-/// A path from the crate's root (`crate::engine::device::Tensor`), or as written where it begins
-/// with a name (`std::env::var`). A glob ends with `*`.
+/// A path from its crate's name (`vllm_batch_device::Tensor`), or as written where it begins with
+/// another name (`std::env::var`). A glob ends with `*`.
 pub struct NamedPath {
     /// Parts joined by `::`.
     pub path: String,
@@ -21,11 +21,27 @@ pub fn paths(source: &Source) -> Vec<NamedPath> {
     scan.found
 }
 
-/// `src/engine/scheduler/schedule.rs` is `crate::engine::scheduler::schedule`.
+/// Folders of crates, and their names.
+const CRATES: &[(&str, &str)] = &[
+    ("src/engine/base/", "vllm_batch_base"),
+    ("src/engine/text/", "vllm_batch_text"),
+    ("src/engine/checkpoint/", "vllm_batch_checkpoint"),
+    ("src/engine/device/", "vllm_batch_device"),
+    ("src/engine/ops/", "vllm_batch_ops"),
+    ("src/engine/api/", "vllm_batch_api"),
+    ("src/engine/core/", "vllm_batch_engine"),
+    ("src/cli/dataset/", "vllm_batch_dataset"),
+    ("src/cli/program/", "vllm_batch_cli"),
+    ("src/", "vllm_batch"),
+];
+
+/// `src/engine/core/plan/sequence.rs` is `vllm_batch_engine::plan::sequence`.
 pub fn module_of(path: &str) -> Vec<String> {
-    let path = path.strip_prefix("src/").unwrap_or(path).trim_end_matches(".rs");
-    let parts = path.split('/').filter(|part| !["mod", "lib", "main"].contains(part));
-    std::iter::once("crate").chain(parts).map(str::to_owned).collect()
+    let within = |(folder, name): &(&str, &'static str)| Some((path.strip_prefix(folder)?, *name));
+    let (path, name) = CRATES.iter().find_map(within).unwrap_or((path, "crate"));
+    let parts = path.trim_end_matches(".rs").split('/');
+    let parts = parts.filter(|part| !["mod", "lib", "main"].contains(part));
+    std::iter::once(name).chain(parts).map(str::to_owned).collect()
 }
 
 struct Scan<'a> {
@@ -120,7 +136,7 @@ impl Scan<'_> {
     fn record(&mut self, parts: &[String], line: usize) {
         let mut path = match parts[0].as_str() {
             "self" | "super" => self.module.clone(),
-            "vllm_batch" => vec!["crate".to_owned()],
+            "crate" => self.module[..1].to_vec(),
             first => vec![first.to_owned()],
         };
         if parts[0] == "super" {
@@ -150,30 +166,33 @@ mod tests {
 
     #[test]
     fn use_trees_are_taken_apart() {
-        let text = "use super::device::{self as d, simd::{Isa, Kernel as K}, cpu::*};\nuse half;";
-        let device = "crate::engine::device";
+        let text = "use super::executor::{self as e, simd::{Isa, Kernel as K}, cpu::*};\nuse half;";
+        let executor = "vllm_batch_engine::execute::executor";
         let expected = ["", "::simd::Isa", "::simd::Kernel", "::cpu::*"];
-        let mut expected: Vec<_> = expected.iter().map(|rest| format!("{device}{rest}")).collect();
+        let mut expected: Vec<_> =
+            expected.iter().map(|rest| format!("{executor}{rest}")).collect();
         expected.push("half".to_owned());
-        assert_eq!(found("src/engine/scheduler.rs", text), expected);
-        assert_eq!(found("src/engine/mod.rs", "pub use self::a::B;"), ["crate::engine::a::B"]);
-        assert_eq!(found("tests/a.rs", "use vllm_batch::engine::E;"), ["crate::engine::E"]);
+        assert_eq!(found("src/engine/core/execute/head.rs", text), expected);
+        assert_eq!(found("src/engine/ops/lib.rs", "pub use self::a::B;"), ["vllm_batch_ops::a::B"]);
+        assert_eq!(found("tests/a.rs", "use vllm_batch::engine::E;"), ["vllm_batch::engine::E"]);
     }
 
     #[test]
     fn paths_in_code_are_found_and_inline_modules_count() {
-        let text = "fn f(x: &crate::engine::ops::Op) -> Vec<self::A> { std::env::var(b::<u8>()) }\n\
-                    mod tests { use super::*; fn g() { super::super::h() } } fn i() { super::j() }";
+        let text = "fn f(x: &vllm_batch_ops::Op) -> Vec<self::A> { std::env::var(b::<u8>()) }\n\
+                    mod tests { use super::*; fn g() { super::super::h() } } fn i() { super::j() }\
+                    fn k() { crate::l() }";
         let expected = [
-            "crate::engine::ops::Op",
-            "crate::engine::text::stop::A",
+            "vllm_batch_ops::Op",
+            "vllm_batch_text::chat::stop::A",
             "std::env::var",
             "b",
-            "crate::engine::text::stop::*",
-            "crate::engine::text::h",
-            "crate::engine::text::j",
+            "vllm_batch_text::chat::stop::*",
+            "vllm_batch_text::chat::h",
+            "vllm_batch_text::chat::j",
+            "vllm_batch_text::l",
         ];
-        assert_eq!(found("src/engine/text/stop.rs", text), expected);
+        assert_eq!(found("src/engine/text/chat/stop.rs", text), expected);
     }
 
     #[test]

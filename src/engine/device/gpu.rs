@@ -36,14 +36,14 @@ use super::op_times::{Op, OpTimes, Work};
 use super::tensor::SharedMut;
 use super::thread_pool::ThreadPool;
 use super::{Precision, Tensor};
-use crate::engine::EngineError;
-use crate::engine::config::{DType, KvCacheDType, Quantization};
 use graphs::Graphs;
 use kernel_times::KernelTimes;
 use matmul::MatmulEngine;
 use readback::Readbacks;
 use scratch::Scratch;
 use uploads::{Packed, Uploads};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, KvCacheDType, Quantization};
 
 /// What a `Gpu` is made for.
 #[derive(Clone, Debug)]

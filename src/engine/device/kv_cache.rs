@@ -8,11 +8,11 @@ use half::{bf16, f16};
 
 use super::cuda::{DeviceBuffer, DevicePtr};
 use super::{Device, Gpu};
-use crate::engine::EngineError;
-use crate::engine::config::DType;
-use crate::engine::device::pages::Pages;
-use crate::engine::machine::{Refused, granted};
+use crate::pages::Pages;
 use host_blocks::HostBlocks;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::machine::{Refused, granted};
 
 /// Token positions of a block are stored in groups of this many, so a block is a multiple of it.
 pub const KV_GROUP_TOKENS: usize = 16;
@@ -245,7 +245,7 @@ impl<'a> StateLayerMut<'a> {
     ///
     /// # Panics
     /// They are on the host.
-    pub(in crate::engine) fn ptr(&self) -> DevicePtr {
+    pub fn ptr(&self) -> DevicePtr {
         match &self.values {
             StateValues::Cuda(ptr) => *ptr,
             StateValues::Host(_) => panic!("states of the host were given to a GPU"),
@@ -268,7 +268,7 @@ impl CacheLayer<'_> {
     ///
     /// # Panics
     /// The cache is on the host.
-    pub(in crate::engine) fn ptrs(self) -> (DevicePtr, DevicePtr) {
+    pub fn ptrs(self) -> (DevicePtr, DevicePtr) {
         self.cache.layer_ptrs(self.index)
     }
 }
@@ -324,12 +324,12 @@ impl KvCache {
     }
 
     /// Where K and V of the host's blocks are, of one layer; null: there are none.
-    pub(in crate::engine) fn host_layer_ptrs(&self, layer: usize) -> [DevicePtr; 2] {
+    pub fn host_layer_ptrs(&self, layer: usize) -> [DevicePtr; 2] {
         self.host.as_ref().map_or([DevicePtr::NULL; 2], |host| host.layer_ptrs(layer))
     }
 
     /// The same of states.
-    pub(in crate::engine) fn host_state_ptr(&self, layer: usize) -> DevicePtr {
+    pub fn host_state_ptr(&self, layer: usize) -> DevicePtr {
         self.host.as_ref().map_or(DevicePtr::NULL, |host| host.state_ptr(layer))
     }
 

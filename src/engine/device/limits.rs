@@ -1,6 +1,7 @@
 //! What the CPU gives at most: operations of each arithmetic, and reading of memory, on all threads
 //! of the pool. What an op took is held against it (`op_times`).
 
+use crate::simd::isa::InstructionSet;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -15,7 +16,7 @@ use super::simd::tiles::{TileUnit, rounds_of_bf16, rounds_of_int8};
 use super::simd::{Bf16Products, Int8Dots, Isa, Kernel, Vector, dispatch};
 use super::tensor::SharedMut;
 use super::{Cpu, memory};
-use crate::engine::config::DType;
+use vllm_batch_base::config::DType;
 
 /// What an op computes in. Each has a peak of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,7 +316,7 @@ impl Kernel for ReadAll<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::Device;
+    use crate::Device;
 
     fn limits(device: &Device, dtype: DType, given: GivenLimits) -> Limits {
         let Device::Cpu(cpu) = device else { panic!("a CPU") };

@@ -6,10 +6,11 @@ use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, NO_DRIVER, SearchHin
 use super::simd::Isa;
 use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
-use crate::engine::config::{
+use crate::simd::isa::InstructionSet;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{
     DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, PrefillKernel, Quantization,
 };
-use crate::engine::{EngineError, WhyCpu};
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -175,6 +176,15 @@ pub fn open(
 /// It has not the instructions that were asked for, or refuses the threads.
 pub fn open_host(config: &EngineConfig) -> Result<Device, EngineError> {
     cpu(config)
+}
+
+/// Why `--device auto` took the CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhyCpu {
+    /// In words for the user.
+    pub reason: String,
+    /// A machine with a GPU would be like this one: it has a driver, or a device.
+    pub has_signs: bool,
 }
 
 /// What says that a machine has an NVIDIA GPU, if not that it can be used: its devices, and that of

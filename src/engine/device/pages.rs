@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use memmap2::{MmapMut, MmapRaw};
 
 use super::cuda::Plain;
-use crate::engine::machine::{Refused, granted};
+use vllm_batch_base::machine::{Refused, granted};
 
 /// Bytes from which a buffer asks for huge pages: the size of one on most machines.
 const HUGE_PAGE_BYTES: usize = 2 << 20;

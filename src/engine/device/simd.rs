@@ -6,9 +6,10 @@
 //! everything marked `inline(always)` is compiled for them. A closure is not, as `array::from_fn`
 //! takes one: each of its instructions becomes a call (`scripts/inlined-instructions` finds them).
 
+use crate::simd::isa::InstructionSet;
 #[cfg(target_arch = "x86_64")]
 mod double_avx2;
-mod isa;
+pub mod isa;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 mod portable;
@@ -22,10 +23,10 @@ mod x86;
 use half::{bf16, f16};
 
 use super::cuda::Plain;
-use crate::engine::config::DType;
-pub use crate::engine::config::Isa;
 pub use isa::{Bf16Products, Int8Dots};
 use portable::Portable;
+use vllm_batch_base::config::DType;
+pub use vllm_batch_base::isa::Isa;
 pub use words::Words;
 #[cfg(target_arch = "x86_64")]
 pub use words::flushed_bf16_bits;

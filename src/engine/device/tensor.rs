@@ -6,8 +6,8 @@ use super::cuda::{DeviceBuffer, DevicePtr};
 use super::pages::Pages;
 use super::simd::Bf16Products;
 use super::simd::tiles::TILE_ROWS;
-use crate::engine::config::DType;
-use crate::engine::machine::{Refused, granted};
+use vllm_batch_base::config::DType;
+use vllm_batch_base::machine::{Refused, granted};
 
 /// An activation buffer, allocated once at its largest size; a step sets how many rows it uses.
 /// On the CPU they are f32, but for what only linear layers read where those round it; a GPU has
@@ -131,7 +131,7 @@ impl Tensor {
     }
 
     /// Where the scales of the rows are, of E4M3 rows.
-    pub(in crate::engine) fn scales_ptr(&self) -> Option<DevicePtr> {
+    pub fn scales_ptr(&self) -> Option<DevicePtr> {
         match &self.storage {
             Storage::CudaFp8 { scales, .. } => Some(scales.ptr()),
             Storage::Host(_) | Storage::HostPairs { .. } | Storage::Cuda { .. } => None,
@@ -139,7 +139,7 @@ impl Tensor {
     }
 
     /// Bytes of a row.
-    pub(in crate::engine) fn row_bytes(&self) -> usize {
+    pub fn row_bytes(&self) -> usize {
         match &self.storage {
             Storage::CudaFp8 { .. } => self.width,
             _ => self.width * self.dtype().size_bytes(),
@@ -150,7 +150,7 @@ impl Tensor {
     ///
     /// # Panics
     /// It is on the host.
-    pub(in crate::engine) fn device_ptr(&self) -> DevicePtr {
+    pub fn device_ptr(&self) -> DevicePtr {
         match &self.storage {
             Storage::Cuda { buffer, .. } | Storage::CudaFp8 { buffer, .. } => buffer.ptr(),
             Storage::Host(_) | Storage::HostPairs { .. } => {
@@ -290,7 +290,7 @@ impl Tensor {
 }
 
 /// Values as elements of `dtype`, little-endian.
-pub(in crate::engine) fn narrowed(values: &[f32], dtype: DType) -> Vec<u8> {
+pub fn narrowed(values: &[f32], dtype: DType) -> Vec<u8> {
     let values = values.iter();
     match dtype {
         DType::Float32 => values.flat_map(|x| x.to_le_bytes()).collect(),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-use crate::engine::machine::{Refused, granted, no_thread};
+use vllm_batch_base::machine::{Refused, granted, no_thread};
 
 /// Spins before a worker parks: about 50 microseconds, longer than the gap between two ops of a
 /// step.

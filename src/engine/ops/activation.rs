@@ -1,10 +1,11 @@
 //! Activations of the MLP: plain, or gated (`silu_and_mul` and its kin).
 
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use vllm_batch_base::layers::Activation;
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Tensor};
 
 use super::shared_rows::SharedRows;
 use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2_in_place};
@@ -12,73 +13,23 @@ use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2_in_place
 /// Values that are activated before they go to their place: they stay in the first cache.
 const CHUNK: usize = 512;
 
-/// Activation functions, by Hugging Face's names in `hidden_act`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    /// `silu`: x / (1 + e^-x).
-    Silu,
-    /// `silu` of x times this (Falcon-H1).
-    ScaledSilu(f32),
-    /// `gelu_pytorch_tanh`, `gelu_new`: the tanh approximation.
-    GeluTanh,
-    /// `gelu`: x Φ(x), with the error function.
-    Gelu,
-    /// `relu`.
-    Relu,
-    /// `relu2`: the square of `relu`.
-    Relu2,
-    /// `xielu` (Huang and Schlag, 2024), which learns its parameters: alpha_p x² + beta x where
-    /// x > 0, elsewhere alpha_n (e^min(x, eps) - 1 - x) + beta x. [`Activation::xielu`] makes one.
-    XIelu {
-        /// Of the positive side.
-        alpha_p: f32,
-        /// Of the negative side.
-        alpha_n: f32,
-        /// Slope at 0.
-        beta: f32,
-        /// Where the exponential stops, a little below 0.
-        eps: f32,
-    },
-    /// gpt-oss's: min(x, limit) / (1 + e^(-alpha min(x, limit))). What it gates is bounded to
-    /// [-limit, limit], and 1 is added.
-    ClampedSwiGlu {
-        /// How steep the gate is.
-        alpha: f32,
-        /// The bound.
-        limit: f32,
-    },
+/// Its number in kernels/activation.cuh and its parameters, as kernels take them.
+pub(super) fn in_kernels(activation: Activation) -> (u32, [f32; 4]) {
+    match activation {
+        Activation::Silu => (0, [0.0; 4]),
+        Activation::GeluTanh => (1, [0.0; 4]),
+        Activation::Gelu => (2, [0.0; 4]),
+        Activation::Relu => (3, [0.0; 4]),
+        Activation::Relu2 => (4, [0.0; 4]),
+        Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
+        Activation::ClampedSwiGlu { alpha, limit } => (6, [alpha, limit, 0.0, 0.0]),
+        Activation::ScaledSilu(factor) => (7, [factor, 0.0, 0.0, 0.0]),
+    }
 }
 
-impl Activation {
-    /// `xielu` of the parameters as a checkpoint has them: the alphas pass through softplus, and
-    /// beta is added to the negative side's (transformers' `XIELUActivation`).
-    pub fn xielu(stored_alpha_p: f32, stored_alpha_n: f32, beta: f32, eps: f32) -> Self {
-        let softplus = |x: f32| match x > 20.0 {
-            true => x,
-            false => f64::from(x).exp().ln_1p() as f32,
-        };
-        let (alpha_p, alpha_n) = (softplus(stored_alpha_p), beta + softplus(stored_alpha_n));
-        Activation::XIelu { alpha_p, alpha_n, beta, eps }
-    }
-
-    /// Its number in kernels/activation.cuh and its parameters, as kernels take them.
-    pub(super) fn in_kernels(self) -> (u32, [f32; 4]) {
-        match self {
-            Activation::Silu => (0, [0.0; 4]),
-            Activation::GeluTanh => (1, [0.0; 4]),
-            Activation::Gelu => (2, [0.0; 4]),
-            Activation::Relu => (3, [0.0; 4]),
-            Activation::Relu2 => (4, [0.0; 4]),
-            Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
-            Activation::ClampedSwiGlu { alpha, limit } => (6, [alpha, limit, 0.0, 0.0]),
-            Activation::ScaledSilu(factor) => (7, [factor, 0.0, 0.0, 0.0]),
-        }
-    }
-
-    fn append_to(self, args: &mut Args) {
-        let (kind, parameters) = self.in_kernels();
-        args.u32(kind).value(parameters);
-    }
+fn append_to(activation: Activation, args: &mut Args) {
+    let (kind, parameters) = in_kernels(activation);
+    args.u32(kind).value(parameters);
 }
 
 /// x = f(x), in place.
@@ -91,7 +42,7 @@ pub fn activate(device: &Device, activation: Activation, x: &mut Tensor) {
             assert!(!gates, "this activation is one of gates");
             let num_values = num_rows * width;
             let mut args = Args::new();
-            activation.append_to(args.tensor(x).u64(num_values as u64));
+            append_to(activation, args.tensor(x).u64(num_values as u64));
             return gpu.launch_over(num_values, ("activation", "activate"), &mut args);
         }
     };
@@ -130,7 +81,7 @@ pub fn activate_and_mul(
                     ("activate_and_mul_fp8", 1, gpu_row_block(width, 64).min(448))
                 }
             };
-            activation.append_to(args.u32(width as u32));
+            append_to(activation, args.u32(width as u32));
             let grid = [num_rows as u32, columns as u32];
             return gpu.launch(("activation", entry), grid, (block, 0), &mut args);
         }
@@ -287,7 +238,8 @@ unsafe fn erf<V: Vector>(x: V) -> V {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::simd::Isa;
+    use vllm_batch_device::simd::Isa;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     fn reference(activation: Activation, x: f64) -> f64 {
         match activation {

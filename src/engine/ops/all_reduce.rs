@@ -1,7 +1,7 @@
 //! all_reduce: the sum of what the ranks of a group have computed, on each of them.
 
-use crate::engine::device::cuda::Args;
-use crate::engine::device::{Device, Tensor};
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::{Device, Tensor};
 
 use super::GPU_BLOCK;
 

@@ -5,18 +5,19 @@
 
 use std::ops::Range;
 
-use super::activation::apply;
+use super::activation::{apply, in_kernels};
 use super::lanes::{load_lanes, store_lanes};
 use super::recurrent_step::launch_over_runs;
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::Kernel as GpuKernel;
-use crate::engine::device::kv_cache::StateLayerMut;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Gpu, Tensor};
-use crate::engine::ops::{Activation, RecurrentStep, Step, WeightValues};
+use crate::{RecurrentStep, Step, WeightValues};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Activation;
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::gpu::Kernel as GpuKernel;
+use vllm_batch_device::kv_cache::StateLayerMut;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Gpu, Tensor};
 
 /// Weights of a causal convolution.
 #[derive(Debug)]
@@ -148,7 +149,7 @@ fn on_gpu(
     let ConvColumns { first, gates, activation } = columns;
     assert!(!matches!(activation, Some(Activation::ClampedSwiGlu { .. })), "one of gates");
     let [input_gates, output_gates] = gates.unwrap_or_default().map(|first| first as u32);
-    let (kind, parameters) = activation.map_or((0, [0.0; 4]), Activation::in_kernels);
+    let (kind, parameters) = activation.map_or((0, [0.0; 4]), in_kernels);
     let conv = ConvArg {
         taps: taps.values.device_ptr(),
         bias: taps.bias.device_ptr(),
@@ -242,9 +243,9 @@ impl Conv<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::batch::Batch;
-    use crate::engine::ops::linear::SourceMatrix;
-    use crate::engine::ops::recurrent_step::testing::{Part, check, rows_of};
+    use crate::batch::Batch;
+    use crate::recurrent_step::testing::{Part, check, rows_of};
+    use vllm_batch_base::matrix::SourceMatrix;
 
     /// More than a tile, and no multiple of a vector.
     const WIDTH: usize = 131;

@@ -1,10 +1,10 @@
 //! copy_columns: some columns of rows, to other columns of other rows.
 
 use super::{GPU_BLOCK, for_row_chunks};
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Gpu, Tensor};
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Gpu, Tensor};
 
 /// Columns of a row: `num` runs of `width`, as far from each other as `stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::engine::device::cuda::{Args, DevicePtr, Plain};
-use crate::engine::device::kv_cache::KvData;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::{Device, Gpu, KvCache, bytes_of};
+use vllm_batch_device::cuda::{Args, DevicePtr, Plain};
+use vllm_batch_device::kv_cache::KvData;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::{Device, Gpu, KvCache, bytes_of};
 
 use super::{GPU_BLOCK, Step};
 
@@ -108,9 +108,9 @@ fn num_independent(copies: &[(u32, u32)]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::batch::Batch;
-    use crate::engine::config::DType;
-    use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateData, StateShape};
+    use crate::batch::Batch;
+    use vllm_batch_base::config::DType;
+    use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateData, StateShape};
 
     #[test]
     fn copies_are_cut_where_one_waits_for_another() {

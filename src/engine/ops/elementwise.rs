@@ -1,11 +1,11 @@
 //! Element by element: add, scale, clamp, copy, fill_zero.
 
-use crate::engine::config::DType;
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Rows, Tensor};
+use vllm_batch_base::config::DType;
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Rows, Tensor};
 
 use super::{for_row_chunks, map_in_place};
 
@@ -171,6 +171,7 @@ pub fn fill_zero(device: &Device, x: &mut Tensor, num_rows: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn scale_and_clamp_are_those_of_one_value() {

@@ -1,10 +1,10 @@
 //! embedding: rows of a table by token id or position; gathering of rows whose logits are wanted.
 
-use crate::engine::config::DType;
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, Tensor};
+use vllm_batch_base::config::DType;
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, Device, Tensor};
 
 use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};
 
@@ -103,9 +103,9 @@ fn for_each_row(cpu: &Cpu, out: &mut Tensor, row: &(dyn Fn(usize, &mut [f32]) + 
 
 #[cfg(test)]
 mod tests {
-    use super::super::linear::SourceMatrix;
     use super::*;
-    use crate::engine::config::DType;
+    use vllm_batch_base::config::DType;
+    use vllm_batch_base::matrix::SourceMatrix;
 
     #[test]
     fn rows_are_looked_up_scaled_shifted_and_gathered() {

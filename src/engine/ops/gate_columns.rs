@@ -1,11 +1,11 @@
 //! gate_columns: values times a function of others in the same row, in place.
 
 use super::{GPU_BLOCK, VectorOp, for_row_chunks, map2_in_place};
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Tensor};
 
 /// What values are multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,9 @@ impl<V: Vector> VectorOp<V> for Gated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::config::Isa;
-    use crate::engine::ops::linear::SourceMatrix;
+    use vllm_batch_base::isa::Isa;
+    use vllm_batch_base::matrix::SourceMatrix;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn each_value_is_multiplied_by_its_own_gate() {

@@ -1,6 +1,6 @@
 //! Some lanes of a vector, where a row ends within one.
 
-use crate::engine::device::simd::Vector;
+use vllm_batch_device::simd::Vector;
 
 /// The first `len` lanes from memory, at most all of them; the others are 0.
 ///

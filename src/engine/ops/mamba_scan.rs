@@ -8,49 +8,15 @@ use std::ops::Range;
 
 use super::lanes::{load_lanes, store_lanes};
 use super::recurrent_step::{columns_of_block, launch_over_runs};
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::Kernel as GpuKernel;
-use crate::engine::device::kv_cache::StateLayerMut;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Gpu, Tensor};
-use crate::engine::ops::{RecurrentStep, Step, WeightValues};
-
-/// Sizes of a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScanShape {
-    /// Heads, each with its own dt.
-    pub num_heads: usize,
-    /// Values of x and y of a head.
-    pub head_dim: usize,
-    /// Groups of heads that share B and C.
-    pub num_groups: usize,
-    /// Values of B and of C of a group.
-    pub state_size: usize,
-}
-
-impl ScanShape {
-    /// Values of x, y and z of all heads.
-    pub fn inner_width(&self) -> usize {
-        self.num_heads * self.head_dim
-    }
-
-    /// Values of x, B and C.
-    pub fn conv_width(&self) -> usize {
-        self.inner_width() + 2 * self.num_groups * self.state_size
-    }
-
-    /// Values of z, x, B, C and dt: columns of a row.
-    pub fn row_width(&self) -> usize {
-        self.inner_width() + self.conv_width() + self.num_heads
-    }
-
-    /// Values of the state of all heads.
-    pub fn state_len(&self) -> usize {
-        self.inner_width() * self.state_size
-    }
-}
+use crate::{RecurrentStep, Step, WeightValues};
+use vllm_batch_base::layers::ScanShape;
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::gpu::Kernel as GpuKernel;
+use vllm_batch_device::kv_cache::StateLayerMut;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Gpu, Tensor};
 
 /// What a scan has learned, (num_heads) each.
 #[derive(Debug)]
@@ -261,10 +227,11 @@ impl<'a> Scan<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::batch::Batch;
-    use crate::engine::device::simd::Isa;
-    use crate::engine::ops::linear::SourceMatrix;
-    use crate::engine::ops::recurrent_step::testing::{Part, check, rows_of};
+    use crate::batch::Batch;
+    use crate::recurrent_step::testing::{Part, check, rows_of};
+    use vllm_batch_base::matrix::SourceMatrix;
+    use vllm_batch_device::simd::Isa;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     /// A head is a few vectors and a part of one; two groups of heads.
     fn weights(head_dim: usize) -> ScanWeights {

@@ -3,25 +3,17 @@
 //! rms: x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich, 2019; Gemma's 1 is added at load).
 //! layer: (x - mean) / sqrt(var + eps) * weight + bias (Ba et al., 2016).
 
-use crate::engine::config::DType;
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Gpu, Tensor};
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::{Heads, NormKind};
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Gpu, Tensor};
 
 use super::elementwise::add_row;
 use super::shared_rows::SharedRows;
 use super::{for_row_chunks, gpu_row_block, map2, map2_in_place};
-
-/// Which normalization.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormKind {
-    /// Root mean square, no mean, no bias.
-    Rms,
-    /// Mean and variance.
-    Layer,
-}
 
 /// A normalization with its weights.
 #[derive(Debug)]
@@ -34,17 +26,6 @@ pub struct NormWeight {
     pub weight: Tensor,
     /// As the weight.
     pub bias: Option<Tensor>,
-}
-
-/// Columns of a row that are attention heads: `num_heads` of `head_dim`, from column `start`.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads {
-    /// First column.
-    pub start: usize,
-    /// Number of heads.
-    pub num_heads: usize,
-    /// Columns of a head.
-    pub head_dim: usize,
 }
 
 /// residual += delta (if any), then out = norm(residual): the pre-norm step in one pass. `out`
@@ -297,9 +278,10 @@ unsafe fn sum_of<V: Vector>(values: &[f32], neutral: f32, f: impl Fn(V) -> V) ->
 #[cfg(test)]
 mod tests {
     use half::bf16;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     use super::*;
-    use crate::engine::device::Precision;
+    use vllm_batch_device::Precision;
 
     fn reference(norm: &NormWeight, x: &[f32]) -> Vec<f64> {
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();

@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use crate::engine::batch::Batch;
-use crate::engine::device::Gpu;
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::Kernel;
-use crate::engine::device::kv_cache::StateLayerMut;
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::ops::Step;
+use crate::Step;
+use crate::batch::Batch;
+use vllm_batch_device::Gpu;
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::gpu::Kernel;
+use vllm_batch_device::kv_cache::StateLayerMut;
+use vllm_batch_device::tensor::SharedMut;
 
 /// A step and the states of one layer. A block's state is the one after its last token, so a
 /// sequence goes on from the block of the token before.
@@ -136,14 +136,14 @@ pub(super) fn launch_over_runs(
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
-    use crate::engine::ops::linear::SourceMatrix;
+    use vllm_batch_base::matrix::SourceMatrix;
 
     const BLOCK_SIZE: usize = 16;
     const NUM_BLOCKS: usize = 40;
     const BLOCKS_PER_SEQ: usize = 8;
 
     /// Tokens `first..end` of the sequence of a seed, over these blocks.
-    pub struct Part<'a> {
+    pub(crate) struct Part<'a> {
         pub seed: u64,
         pub first: usize,
         pub end: usize,
@@ -151,10 +151,10 @@ pub(super) mod testing {
     }
 
     /// An op over a step: its outputs, row by row.
-    pub type Run<'a> = &'a dyn Fn(&Batch, &[Part<'_>], StateLayerMut<'_>) -> Vec<f32>;
+    pub(crate) type Run<'a> = &'a dyn Fn(&Batch, &[Part<'_>], StateLayerMut<'_>) -> Vec<f32>;
 
     /// Random rows of the parts, the same for a token in whatever part it is.
-    pub fn rows_of(parts: &[Part<'_>], width: usize) -> Vec<f32> {
+    pub(crate) fn rows_of(parts: &[Part<'_>], width: usize) -> Vec<f32> {
         let of_part = |part: &Part<'_>| {
             let rows = SourceMatrix::random(part.end, width, part.seed, 1.0).to_vec();
             rows[part.first * width..].to_vec()
@@ -186,7 +186,7 @@ pub(super) mod testing {
 
     /// Checks that an op's bits do not depend on chunks, on neighbours, or on whose blocks a
     /// sequence goes on from. Gives the outputs of the 50 tokens of seed 0.
-    pub fn check(state_width: usize, run: Run<'_>) -> Vec<f32> {
+    pub(crate) fn check(state_width: usize, run: Run<'_>) -> Vec<f32> {
         let states = || vec![f32::NAN; NUM_BLOCKS * state_width];
         let tables: [&[u32]; 2] = [&[3, 9, 1, 20], &[4, 2, 30, 21]];
         let part = |seq: usize, first: usize, end: usize| Part {

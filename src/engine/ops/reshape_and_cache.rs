@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::engine::device::kv_cache::KvLayerShape;
-use crate::engine::device::simd::Vector;
-use crate::engine::device::tensor::SharedMut;
+use vllm_batch_device::kv_cache::KvLayerShape;
+use vllm_batch_device::simd::Vector;
+use vllm_batch_device::tensor::SharedMut;
 
 use super::gemm::panel::PanelElement;
 
@@ -18,7 +18,7 @@ pub(super) struct LayerSlots<E> {
 
 impl<E> LayerSlots<E> {
     /// The layer that has these ranges of all K and all V.
-    pub fn new(
+    pub(crate) fn new(
         (k, v): (&mut [E], &mut [E]),
         [of_k, of_v]: [Range<usize>; 2],
         shape: KvLayerShape,
@@ -34,7 +34,7 @@ impl<E: PanelElement> LayerSlots<E> {
     /// # Safety
     /// Nobody else touches this slot meanwhile; the CPU has the instructions of `V`.
     #[inline(always)]
-    pub unsafe fn write<V: Vector>(&self, slot: u32, k: &[f32], v: &[f32]) {
+    pub(crate) unsafe fn write<V: Vector>(&self, slot: u32, k: &[f32], v: &[f32]) {
         let Self { shape, .. } = *self;
         let KvLayerShape { block_size, num_kv_heads, head_dim, .. } = shape;
         let (k_width, v_width) = (shape.k_panel_width(), shape.panel_width);

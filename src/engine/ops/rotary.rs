@@ -5,9 +5,9 @@
 //! x[i], x[i + n] = x[i] cos a_i - x[i + n] sin a_i, x[i + n] cos a_i + x[i] sin a_i.
 //! What follows the first 2 n values of a head stays as it is (partial rotary).
 
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
-use crate::engine::device::{Device, bytes_of};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{DeviceBuffer, DevicePtr};
+use vllm_batch_device::{Device, bytes_of};
 
 /// cos and sin of every position so far asked for; grows by doubling. A GPU's is whole from the
 /// start, since CUDA graphs keep its address.

@@ -4,68 +4,23 @@
 
 mod cuda;
 
-use crate::engine::device::kv_cache::KvData;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{CacheLayerMut, Cpu, Device, Tensor};
+use vllm_batch_device::kv_cache::KvData;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{CacheLayerMut, Cpu, Device, Tensor};
+
+use vllm_batch_base::layers::QkvHeads;
 
 use super::gemm::panel::PanelElement;
 use super::reshape_and_cache::LayerSlots;
 use super::rotary::{RotaryTable, rotate_heads};
-use super::{Heads, NormWeight, Step, for_row_chunks, norm_heads};
+use super::{NormWeight, Step, for_row_chunks, norm_heads};
 
-/// The query, key and value heads of a row of `qkv`, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QkvHeads {
-    /// Query heads.
-    pub num_heads: usize,
-    /// K and V heads.
-    pub num_kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-}
-
-impl QkvHeads {
-    /// Values of all query heads.
-    pub fn q_width(self) -> usize {
-        self.num_heads * self.head_dim
-    }
-
-    /// Values of all K heads, or of all V heads.
-    pub fn kv_width(self) -> usize {
-        self.num_kv_heads * self.head_dim
-    }
-
-    /// Values of q, k and v.
-    pub fn qkv_width(self) -> usize {
-        self.q_width() + 2 * self.kv_width()
-    }
-
-    /// Query heads.
-    pub fn q(&self) -> Heads {
-        self.heads(0, self.num_heads)
-    }
-
-    /// Key heads.
-    pub fn k(&self) -> Heads {
-        self.heads(self.num_heads, self.num_kv_heads)
-    }
-
-    /// Value heads, as wide as the others.
-    pub fn v(&self) -> Heads {
-        self.heads(self.num_heads + self.num_kv_heads, self.num_kv_heads)
-    }
-
-    /// `v_dim`: width of a V head.
-    fn check(&self, qkv: &Tensor, v_dim: usize, table: Option<&RotaryTable>) {
-        assert!(qkv.width() >= self.q_width() + self.kv_width() + self.num_kv_heads * v_dim);
-        assert!(table.is_none_or(|table| table.rotary_dim() <= self.head_dim));
-    }
-
-    fn heads(&self, first: usize, num_heads: usize) -> Heads {
-        Heads { start: first * self.head_dim, num_heads, head_dim: self.head_dim }
-    }
+/// `v_dim`: width of a V head.
+fn check(heads: QkvHeads, qkv: &Tensor, v_dim: usize, table: Option<&RotaryTable>) {
+    assert!(qkv.width() >= heads.q_width() + heads.kv_width() + heads.num_kv_heads * v_dim);
+    assert!(table.is_none_or(|table| table.rotary_dim() <= heads.head_dim));
 }
 
 /// What happens to the heads of a token on their way to attention.
@@ -117,7 +72,7 @@ pub fn norm_rotary_and_cache(
     let CacheLayerMut { cache, index } = layer;
     let shape = cache.shape.layer(index);
     let table = transform.rotary;
-    heads.check(qkv, shape.v_dim, table);
+    check(heads, qkv, shape.v_dim, table);
     assert!(heads.num_kv_heads <= shape.num_kv_heads && heads.head_dim == shape.head_dim);
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
@@ -169,7 +124,7 @@ pub fn norm_and_rotate(
     transform: HeadTransform<'_>,
     step: Step<'_>,
 ) {
-    heads.check(qkv, heads.head_dim, transform.rotary);
+    check(heads, qkv, heads.head_dim, transform.rotary);
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(_) => return cuda::run(device, (qkv, heads), transform, step, None),

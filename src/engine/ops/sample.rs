@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{Args, DeviceBuffer, Plain};
-use crate::engine::device::gpu::Readback;
-use crate::engine::device::{Gpu, Tensor, bytes_of};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{Args, DeviceBuffer, Plain};
+use vllm_batch_device::gpu::Readback;
+use vllm_batch_device::{Gpu, Tensor, bytes_of};
 
 use super::GPU_BLOCK;
 use super::token_counts::CountBuffers;

@@ -1,13 +1,14 @@
 //! scale_by_position: queries that grow with the logarithm of their position, which keeps attention
 //! sharp over long contexts (Ministral 3, Llama 4).
 
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Tensor};
 
 use super::elementwise::scale_values;
-use super::{Heads, Ids, for_row_chunks, gpu_row_block};
+use super::{Ids, for_row_chunks, gpu_row_block};
+use vllm_batch_base::layers::Heads;
 
 /// Multiplies the given heads of each row of x by 1 + beta ln(1 + floor(position / original)), in
 /// place: transformers' `get_llama_4_attn_scale`. `original` is the length up to which it is 1.
@@ -53,7 +54,8 @@ pub fn scale_by_position(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::simd::Isa;
+    use vllm_batch_device::simd::Isa;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn heads_grow_where_a_multiple_of_the_original_length_is_reached() {

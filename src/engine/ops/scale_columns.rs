@@ -1,11 +1,11 @@
 //! scale_columns: every column of rows times a factor of its own (Falcon-H1).
 
 use super::{WeightValues, for_row_chunks, gpu_row_block, map2_in_place};
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Tensor};
 
 /// x *= factors (width), row by row, in place.
 ///
@@ -53,7 +53,8 @@ impl Kernel for Scaled<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::simd::Isa;
+    use vllm_batch_device::simd::Isa;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn each_column_has_its_factor() {

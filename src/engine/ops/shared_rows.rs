@@ -1,8 +1,8 @@
 //! Rows of a tensor of the host, which threads write at places of their own.
 
 use super::gemm::words::{narrow, narrow_rows};
-use crate::engine::device::Tensor;
-use crate::engine::device::tensor::SharedMut;
+use vllm_batch_device::Tensor;
+use vllm_batch_device::tensor::SharedMut;
 
 /// Rows of f32, or of pairs of bf16, which values are rounded to on their way.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ enum Place {
 
 impl SharedRows {
     /// The rows in use.
-    pub fn of(tensor: &mut Tensor) -> Self {
+    pub(crate) fn of(tensor: &mut Tensor) -> Self {
         let width = tensor.width();
         let place = match tensor.pairs_mut() {
             Some((words, stride)) => Place::Pairs { words: SharedMut::new(words), stride },
@@ -36,7 +36,7 @@ impl SharedRows {
     /// # Safety
     /// The tensor is alive, and nobody else touches these columns meanwhile.
     #[inline(always)]
-    pub unsafe fn put(&self, (row, column): (usize, usize), values: &[f32]) {
+    pub(crate) unsafe fn put(&self, (row, column): (usize, usize), values: &[f32]) {
         let end = column + values.len();
         assert!(end <= self.width);
         // SAFETY: the caller's promise. The words behind the last column are its writer's.
@@ -63,7 +63,7 @@ impl SharedRows {
     ///
     /// # Safety
     /// As `put`, of all of these rows.
-    pub unsafe fn put_block(
+    pub(crate) unsafe fn put_block(
         &self,
         (first_row, column): (usize, usize),
         values: &[f32],
@@ -92,11 +92,12 @@ impl SharedRows {
 #[cfg(test)]
 mod tests {
     use half::bf16;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     use super::*;
-    use crate::engine::config::DType;
-    use crate::engine::device::simd::Isa;
-    use crate::engine::device::{Device, Precision};
+    use vllm_batch_base::config::DType;
+    use vllm_batch_device::simd::Isa;
+    use vllm_batch_device::{Device, Precision};
 
     /// Values that bf16 rounds up, down, and to even, and one that it takes for zero.
     fn values(num: usize) -> Vec<f32> {

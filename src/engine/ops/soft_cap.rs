@@ -1,10 +1,10 @@
 //! soft_cap: x = cap * tanh(x / cap), Gemma 2's bound on logits.
 
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Tensor};
 
 use super::{VectorOp, for_row_chunks, map_in_place};
 
@@ -63,7 +63,8 @@ pub(super) fn capped<V: Vector>(x: V, cap: f32) -> V {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::simd::Isa;
+    use vllm_batch_device::simd::Isa;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn agrees_with_f64() {

@@ -10,15 +10,15 @@ pub use texts::TextLimits;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::engine::EngineError;
-use crate::engine::batch::Batch;
-use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
-use crate::engine::device::{Device, Gpu, bytes_of};
+use crate::batch::Batch;
 use runs::RunInputs;
 use texts::TextInputs;
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{DeviceBuffer, DevicePtr, Plain};
+use vllm_batch_device::{Device, Gpu, bytes_of};
 
-use super::QkvHeads;
 use super::paged_attention::{prefill_states_bytes, prefill_tokens};
+use vllm_batch_base::layers::QkvHeads;
 
 /// Indices of a step: on the host, and on the GPU when that is where the step runs.
 #[derive(Clone, Copy, Debug)]
@@ -306,13 +306,13 @@ impl WorkList {
     }
 
     /// Where they add them: to the units of the first launch.
-    pub fn list(&self) -> DecodeList {
+    pub(crate) fn list(&self) -> DecodeList {
         let (items, num_items) = self.ptrs(0);
         DecodeList { items, num_items, is_added: self.is_added.ptr() }
     }
 
     /// The units of a launch, and their number.
-    pub fn ptrs(&self, launch: usize) -> (DevicePtr, DevicePtr) {
+    pub(crate) fn ptrs(&self, launch: usize) -> (DevicePtr, DevicePtr) {
         let start = self.launches[launch].start * size_of::<AttentionWork>();
         (self.items.ptr().offset(start), self.num_items.ptr().offset(4 * launch))
     }

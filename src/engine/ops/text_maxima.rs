@@ -1,9 +1,9 @@
 //! text_maxima: the largest number that any token of a text has for each word.
 
-use crate::engine::device::cuda::Args;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, Gpu, Tensor};
+use vllm_batch_device::cuda::Args;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, Device, Gpu, Tensor};
 
 use super::{GPU_BLOCK, Ids};
 

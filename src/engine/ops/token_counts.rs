@@ -1,9 +1,9 @@
 //! token_counts: what penalties look at, kept on a GPU, so that a row may be sampled before the
 //! host knows its last token. The CPU's twin is `engine::sampler`, which counts anew for every row.
 
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr, Plain};
-use crate::engine::device::{Gpu, bytes_of};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr, Plain};
+use vllm_batch_device::{Gpu, bytes_of};
 
 use super::GPU_BLOCK;
 

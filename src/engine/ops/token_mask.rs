@@ -1,9 +1,9 @@
 //! token_mask: logits of tokens that structured output forbids, on a GPU. The CPU's twin is
 //! `engine::sampler`: it takes rows, not ops.
 
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{Args, DeviceBuffer, Plain};
-use crate::engine::device::{Gpu, Tensor, bytes_of};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{Args, DeviceBuffer, Plain};
+use vllm_batch_device::{Gpu, Tensor, bytes_of};
 
 /// `struct MaskRow` of kernels/token_mask.cu.
 #[repr(C)]

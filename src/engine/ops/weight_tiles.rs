@@ -1,9 +1,9 @@
 //! Launches of products of rows and weights that lie in rows of the model's dtype, on a GPU: by the
 //! tiles of kernels/weight_tiles.cuh, or those of kernels/plain_tiles.cuh for exactness.
 
-use crate::engine::config::DType;
-use crate::engine::device::Gpu;
-use crate::engine::device::cuda::Args;
+use vllm_batch_base::config::DType;
+use vllm_batch_device::Gpu;
+use vllm_batch_device::cuda::Args;
 
 /// What a block computes: every tile gives the same bits.
 struct Tile {
@@ -49,7 +49,12 @@ pub(super) struct Product<'a> {
 
 impl WeightTiles {
     /// `row_tiles`: how many tiles of so many rows there may be.
-    pub fn launch(&self, of: &Product<'_>, row_tiles: impl Fn(usize) -> usize, args: &mut Args) {
+    pub(crate) fn launch(
+        &self,
+        of: &Product<'_>,
+        row_tiles: impl Fn(usize) -> usize,
+        args: &mut Args,
+    ) {
         let grid =
             |rows: usize, outputs: usize| [row_tiles(rows) as u32, of.n.div_ceil(outputs) as u32];
         if of.gpu.dtype() == DType::Float32 || !of.has_whole_chunks {

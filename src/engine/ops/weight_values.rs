@@ -1,9 +1,9 @@
 //! Weights that ops read one by one, in f32 on every device: slopes and sinks of heads, taps of
 //! convolutions, what scans have learned.
 
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
-use crate::engine::device::{Device, bytes_of};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{DeviceBuffer, DevicePtr};
+use vllm_batch_device::{Device, bytes_of};
 
 /// Weights in f32.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! Plain loops, compiled for the vectors of the CPU. What they compute is theirs to know: the
 //! sampler's passes over a row of logits are run so.
 
-use crate::engine::device::Device;
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
+use vllm_batch_device::Device;
+use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
 
 /// Work whose `run`, and all that it calls in loops, is `inline(always)`.
 pub trait Loops {

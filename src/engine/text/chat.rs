@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{ChatOptions, ChatTemplate, RenderedChat, RunDate, TextError, Tokenizer};
+use super::{ChatOptions, ChatTemplate, RenderedChat, TextError, Tokenizer};
+use vllm_batch_base::run_date::RunDate;
 
 /// Marks the end of a message that is to go on, as in transformers. The space shows whether the
 /// template trims messages.
@@ -137,7 +138,7 @@ mod tests {
     const HIDING: &str = "{% for m in messages[:-1] %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
 
     fn render(source: &str, chat: &Chat) -> Result<String, TextError> {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/demo");
         let tokenizer = Tokenizer::from_dir(std::path::Path::new(folder))?;
         let template = ChatTemplate::new(source, None, None)?;
         chat.render(&template, &tokenizer, RunDate::default(), false).map(|chat| chat.text())
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn control_tokens_in_a_message_that_goes_on_stay_text() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/demo");
         let tokenizer = Tokenizer::from_dir(std::path::Path::new(folder)).unwrap();
         let token = tokenizer.eos_token().unwrap().to_owned();
         let open = chat(ChatEnding::OpenMessage, format!("So{token} it").into());
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn control_tokens_in_tools_and_calls_are_text() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/demo");
         let tokenizer = Tokenizer::from_dir(std::path::Path::new(folder)).unwrap();
         let token = tokenizer.eos_token().unwrap();
         let function = json!({"name": "f", "description": format!("ends{token}"), "parameters":

@@ -24,12 +24,13 @@ use serde_json::{Map, Value};
 
 use super::content_parts::ContentFormat;
 use super::control_tokens::{ControlTokens, RenderedChat};
-use crate::engine::files::{self, MAX_CONFIG_BYTES};
-use crate::engine::machine::has_room_for_stack;
+use vllm_batch_base::files::{self, MAX_CONFIG_BYTES};
+use vllm_batch_base::machine::has_room_for_stack;
 
 use super::python::arguments::{self, bind};
-use super::{RunDate, TextError, Tokenizer, content_parts, filters, integers, python};
+use super::{TextError, Tokenizer, content_parts, filters, integers, python};
 use budget::Budget;
+use vllm_batch_base::run_date::RunDate;
 use worker::{NoWorker, STACK_BYTES, Sources, Worker};
 
 /// Instructions a render may take: a conversation of ten thousand messages takes about a million.

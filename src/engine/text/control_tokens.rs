@@ -43,13 +43,13 @@ impl RenderedChat {
     }
 
     /// Cuts the white space at its end off.
-    pub(in crate::engine) fn without_trailing_space(mut self) -> (Self, String) {
+    pub fn without_trailing_space(mut self) -> (Self, String) {
         let space = self.text.split_off(self.text.trim_end_matches(is_space).len());
         (self, space)
     }
 
     /// The same with a text behind it.
-    pub(in crate::engine) fn followed_by(&self, ending: &str) -> Self {
+    pub fn followed_by(&self, ending: &str) -> Self {
         // Markers that users typed could forge a marked token.
         let ending = ending.replace([START, END], "");
         Self { text: format!("{}{ending}", self.text), marked: self.marked }
@@ -72,7 +72,7 @@ pub(super) struct ControlTokens {
 }
 
 impl ControlTokens {
-    pub fn new(tokenizer: &Tokenizer, template_source: &str) -> Self {
+    pub(crate) fn new(tokenizer: &Tokenizer, template_source: &str) -> Self {
         let is_control = |text: &str, id: u32| {
             tokenizer.is_special(id)
                 || (template_source.contains(text) && !text.chars().all(char::is_whitespace))
@@ -104,7 +104,7 @@ impl ControlTokens {
     }
 
     /// Whether a string anywhere in a value has a control token.
-    pub fn occur_in_value(&self, value: &Value) -> bool {
+    pub(crate) fn occur_in_value(&self, value: &Value) -> bool {
         match value {
             Value::String(text) => self.occur_in(text),
             Value::Array(items) => items.iter().any(|item| self.occur_in_value(item)),
@@ -116,7 +116,7 @@ impl ControlTokens {
     }
 
     /// The value with its control tokens between markers.
-    pub fn mark(&self, value: &Value) -> Value {
+    pub(crate) fn mark(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.mark_text(text)),
             Value::Array(items) => items.iter().map(|item| self.mark(item)).collect(),

@@ -29,7 +29,7 @@ enum Step {
 
 impl RegexGuard {
     /// What a normalizer does to a text that a regex sees later.
-    pub fn push_normalizer(&mut self, normalizer: PipelineNormalizer) {
+    pub(crate) fn push_normalizer(&mut self, normalizer: PipelineNormalizer) {
         self.steps.push(Step::Normalize(normalizer));
     }
 
@@ -37,7 +37,7 @@ impl RegexGuard {
     ///
     /// # Errors
     /// It does not compile.
-    pub fn push_regex(&mut self, pattern: &str) -> Result<(), String> {
+    pub(crate) fn push_regex(&mut self, pattern: &str) -> Result<(), String> {
         self.steps.push(Step::Match(LimitedRegex::new(pattern)?));
         Ok(())
     }
@@ -46,7 +46,7 @@ impl RegexGuard {
     ///
     /// # Errors
     /// One does not; the text says so.
-    pub fn check(&self, text: &str) -> Result<(), String> {
+    pub(crate) fn check(&self, text: &str) -> Result<(), String> {
         let Some(last) = self.steps.iter().rposition(|step| matches!(step, Step::Match(_))) else {
             return Ok(());
         };

@@ -18,7 +18,8 @@ use super::tokenizer_limits::{self, Growth};
 use super::tokenizer_sources::Source;
 use super::tokenizer_unmade::UnmadeTokens;
 use super::tokenizer_words::Words;
-use super::{TextError, contained, split_regex, word_class};
+use super::{TextError, split_regex, word_class};
+use vllm_batch_base::contained;
 
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {

@@ -34,7 +34,7 @@ impl ByteGaps {
     ///
     /// # Errors
     /// Its words cannot be found again in its ids.
-    pub fn fill(
+    pub(crate) fn fill(
         tokenizer: &mut TokenizerJson<'_>,
         vocab_size: usize,
     ) -> Result<Option<Self>, String> {
@@ -87,7 +87,7 @@ impl ByteGaps {
     }
 
     /// Whether an id stands for a missing byte.
-    pub fn contain(&self, id: u32) -> bool {
+    pub(crate) fn contain(&self, id: u32) -> bool {
         self.byte(id).is_some()
     }
 
@@ -99,7 +99,7 @@ impl ByteGaps {
     ///
     /// # Errors
     /// The tokenizer cannot represent the text.
-    pub fn close(
+    pub(crate) fn close(
         &self,
         ids: &[u32],
         tokenizer: &PipelineTokenizer,
@@ -215,7 +215,7 @@ pub(super) struct Merges {
 }
 
 impl Merges {
-    pub fn of(model: &PipelineBPE) -> Result<Self, String> {
+    pub(crate) fn of(model: &PipelineBPE) -> Result<Self, String> {
         let config = model.to_config().map_err(|error| error.to_string())?;
         let vocabulary: HashMap<String, u32> = config.vocab.into_iter().collect();
         let id = |token: &str| vocabulary.get(token).copied();
@@ -233,7 +233,7 @@ impl Merges {
     }
 
     /// The ids of a word whose bytes all have a token.
-    pub fn of_word(&self, word: &[u8]) -> Vec<u32> {
+    pub(crate) fn of_word(&self, word: &[u8]) -> Vec<u32> {
         self.apply(word.iter().map(|byte| self.of_bytes[usize::from(*byte)]).collect())
     }
 

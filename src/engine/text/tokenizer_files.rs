@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::TextError;
 use super::tokenizer_json::{TokenizerJson, content};
-use crate::engine::files::{self, MAX_CONFIG_BYTES};
+use vllm_batch_base::files::{self, MAX_CONFIG_BYTES};
 
 /// Largest tokenizer.json that is read.
 pub(super) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -41,7 +41,7 @@ pub(super) struct TokenizerConfig {
 
 impl TokenizerConfig {
     /// Reads it as transformers' `from_pretrained` does.
-    pub fn read(dir: &Path) -> Result<Self, TextError> {
+    pub(crate) fn read(dir: &Path) -> Result<Self, TextError> {
         let read = |name: &str| read_json_of(&dir.join(name), MAX_CONFIG_BYTES);
         let mut value = read("tokenizer_config.json")?.unwrap_or(json!({}));
         if !value["added_tokens_decoder"].is_object() {
@@ -66,17 +66,17 @@ impl TokenizerConfig {
     }
 
     /// A config without files beside it.
-    pub fn of(value: Value) -> Self {
+    pub(crate) fn of(value: Value) -> Self {
         Self { value, ids: BTreeMap::new() }
     }
 
     /// Whether a flag is set; null is not.
-    pub fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         self.value[name] == true
     }
 
     /// Names special tokens that are not named yet, not even by null.
-    pub fn set_defaults(&mut self, tokens: &[(&str, &str)]) {
+    pub(crate) fn set_defaults(&mut self, tokens: &[(&str, &str)]) {
         for (name, token) in tokens {
             if self.value.get(*name).is_none() {
                 self.value[*name] = (*token).into();
@@ -91,7 +91,7 @@ fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
 
 impl<'a> TokenizerFiles<'a> {
     /// The bytes of tokenizer.json; None if there is none.
-    pub fn bytes(dir: &Path) -> Result<Option<Vec<u8>>, TextError> {
+    pub(crate) fn bytes(dir: &Path) -> Result<Option<Vec<u8>>, TextError> {
         let path = dir.join("tokenizer.json");
         match files::read(&path, MAX_TOKENIZER_BYTES) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -103,7 +103,7 @@ impl<'a> TokenizerFiles<'a> {
     /// Puts what `config` says into the tokenizer, as transformers' `TokenizersBackend.__init__`
     /// does. `add_bos_token` and `add_eos_token` count for a tokenizer without a `tokenizer.json`:
     /// transformers 5 ignores them beside that file.
-    pub fn complete(
+    pub(crate) fn complete(
         mut tokenizer: TokenizerJson<'a>,
         config: &TokenizerConfig,
         is_converted: bool,

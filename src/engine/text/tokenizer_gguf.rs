@@ -14,7 +14,7 @@ use super::tokenizer_files::TokenizerConfig;
 use super::tokenizer_gguf_pre::PreTokenizer;
 use super::tokenizer_limits::MAX_VOCAB_SIZE;
 use super::tokenizer_sources::{merges_of, replace};
-use crate::engine::files::quoted;
+use vllm_batch_base::files::quoted;
 
 /// What a GGUF file says of its tokenizer.
 #[derive(Clone, Debug, Default)]
@@ -231,7 +231,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::engine::text::Tokenizer;
+    use crate::Tokenizer;
 
     const TOKENS: [&str; 7] = ["<s>", "a", "b", "Ġ", "ab", "Ġab", "< x >"];
 

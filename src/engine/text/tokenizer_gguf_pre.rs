@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::tokenizer_words::GPT_2;
-use crate::engine::files::quoted;
+use vllm_batch_base::files::quoted;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -289,7 +289,7 @@ impl PreTokenizer {
     ///
     /// # Errors
     /// It has no name, or none that is known.
-    pub fn of(name: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn of(name: Option<&str>) -> Result<Self, String> {
         let name = name.unwrap_or("default");
         let known = KNOWN.iter().find(|(names, _)| names.contains(&name));
         known.map(|(_, pre)| *pre).ok_or_else(|| {
@@ -301,17 +301,17 @@ impl PreTokenizer {
     }
 
     /// All names that are supported.
-    pub fn names() -> impl Iterator<Item = &'static str> {
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         KNOWN.iter().flat_map(|(names, _)| names.iter().copied())
     }
 
     /// The `normalizer` of a tokenizer.json.
-    pub fn normalizer(&self) -> Value {
+    pub(crate) fn normalizer(&self) -> Value {
         if self.is_nfc { json!({"type": "NFC"}) } else { Value::Null }
     }
 
     /// Its `pre_tokenizer`.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let byte_level = |use_regex: bool| {
             json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
                 "use_regex": use_regex})

@@ -32,13 +32,13 @@ struct Bulk<'a> {
 
 impl<'a> TokenizerJson<'a> {
     /// All of it as a value.
-    pub fn whole(value: Value) -> Self {
+    pub(crate) fn whole(value: Value) -> Self {
         Self { value, bulk: None }
     }
 
     /// With its vocabulary and merges as text. None for a file that is wrong, or spelled so that
     /// something in them would have to be changed.
-    pub fn outline(file: &'a [u8]) -> Option<Self> {
+    pub(crate) fn outline(file: &'a [u8]) -> Option<Self> {
         let Outline { value, vocab, merges } =
             serde_json::from_str(std::str::from_utf8(file).ok()?).ok()?;
         // The second part of a merge is then checked for it.
@@ -57,12 +57,12 @@ impl<'a> TokenizerJson<'a> {
     }
 
     /// Whether the vocabulary is no part of `value`.
-    pub fn is_outline(&self) -> bool {
+    pub(crate) fn is_outline(&self) -> bool {
         self.bulk.is_some()
     }
 
     /// Id of a token in `added_tokens` or in the model's vocabulary (Unigram's is a list of pairs).
-    pub fn id_of(&self, token: &str) -> Option<u32> {
+    pub(crate) fn id_of(&self, token: &str) -> Option<u32> {
         let added = self.value["added_tokens"].as_array().into_iter().flatten();
         let id = match added.into_iter().find(|t| t["content"] == token) {
             Some(added) => added["id"].as_u64(),
@@ -79,7 +79,7 @@ impl<'a> TokenizerJson<'a> {
     }
 
     /// The token of an id, found as `id_of` finds it.
-    pub fn token_of(&self, id: u64) -> Option<String> {
+    pub(crate) fn token_of(&self, id: u64) -> Option<String> {
         let mut added = self.value["added_tokens"].as_array().into_iter().flatten();
         if let Some(token) = added.find(|t| t["id"] == id) {
             return content(token);
@@ -101,7 +101,7 @@ impl<'a> TokenizerJson<'a> {
     }
 
     /// Shows all tokens of a model whose vocabulary is an object, with their ids.
-    pub fn each_model_token(&self, mut show: impl FnMut(&str, u32)) {
+    pub(crate) fn each_model_token(&self, mut show: impl FnMut(&str, u32)) {
         let bulk = self.bulk.iter().flat_map(|bulk| &bulk.ids);
         bulk.for_each(|(token, id)| show(token, *id));
         let vocab = self.value["model"]["vocab"].as_object().into_iter().flatten();
@@ -113,7 +113,7 @@ impl<'a> TokenizerJson<'a> {
     }
 
     /// Puts tokens into a vocabulary that is an object, if they are not there.
-    pub fn add_to_vocabulary(&mut self, tokens: Vec<(String, u32)>) -> Result<(), String> {
+    pub(crate) fn add_to_vocabulary(&mut self, tokens: Vec<(String, u32)>) -> Result<(), String> {
         let Some(bulk) = &mut self.bulk else {
             let vocab = self.value["model"]["vocab"].as_object_mut();
             let vocab = vocab.ok_or("`vocab` is not an object")?;
@@ -139,7 +139,7 @@ impl<'a> TokenizerJson<'a> {
     }
 
     /// The largest token id; None if it has no tokens.
-    pub fn largest_id(&self) -> Option<u64> {
+    pub(crate) fn largest_id(&self) -> Option<u64> {
         let ids = self.bulk.iter().flat_map(|bulk| &bulk.ids).map(|(_, id)| u64::from(*id));
         ids.max().max(tokenizer_limits::largest_id(&self.value))
     }

@@ -23,7 +23,7 @@ pub(super) struct Growth(f64);
 
 impl Growth {
     /// Whether a text may be normalized.
-    pub fn allows(self, text: &str) -> bool {
+    pub(crate) fn allows(self, text: &str) -> bool {
         text.len() as f64 * self.0 <= MAX_NORMALIZED
     }
 }

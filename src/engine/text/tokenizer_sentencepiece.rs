@@ -48,7 +48,7 @@ impl SentencePiece {
     ///
     /// # Errors
     /// It is damaged, or has something that no tokenizer has.
-    pub fn parse(file: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let mut model = Self {
             pieces: Vec::new(),
             is_unigram: true,

@@ -11,7 +11,7 @@ use super::tokenizer_files::{MAX_TOKENIZER_BYTES, TokenizerConfig, read_json_of,
 use super::tokenizer_gguf_pre::QWEN_2;
 use super::tokenizer_json::content;
 use super::tokenizer_sentencepiece::{Piece, PieceKind, SentencePiece};
-use crate::engine::files;
+use vllm_batch_base::files;
 
 pub(super) const SENTENCE_PIECE: &str = "tokenizer.model";
 pub(super) const VOCAB: &str = "vocab.json";
@@ -45,7 +45,7 @@ enum Class {
 
 impl Source {
     /// The source in a folder, if it has one.
-    pub fn find(dir: &Path) -> Option<Self> {
+    pub(crate) fn find(dir: &Path) -> Option<Self> {
         let [model, vocab, merges] = [SENTENCE_PIECE, VOCAB, MERGES].map(|name| dir.join(name));
         if model.is_file() {
             return Some(Self::SentencePiece(model));
@@ -54,7 +54,7 @@ impl Source {
     }
 
     /// The file that messages name.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         match self {
             Self::SentencePiece(path) | Self::VocabAndMerges(path, _) => path,
         }
@@ -65,7 +65,11 @@ impl Source {
     ///
     /// # Errors
     /// A file is damaged, or is of a class that is not supported.
-    pub fn convert(&self, dir: &Path, config: &mut TokenizerConfig) -> Result<Value, TextError> {
+    pub(crate) fn convert(
+        &self,
+        dir: &Path,
+        config: &mut TokenizerConfig,
+    ) -> Result<Value, TextError> {
         let class = Class::of(dir, self, config)?;
         match self {
             Self::SentencePiece(path) => {

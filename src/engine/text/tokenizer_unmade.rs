@@ -28,7 +28,7 @@ pub(super) struct UnmadeTokens {
 
 impl UnmadeTokens {
     /// Those of a canonical tokenizer; None: it has none, or takes whole words before merges.
-    pub fn of(tokenizer: &TokenizerJson<'_>) -> Option<Self> {
+    pub(crate) fn of(tokenizer: &TokenizerJson<'_>) -> Option<Self> {
         let model = &tokenizer.value["model"];
         if model["byte_level"] != true || model["ignore_merges"] == true {
             return None;
@@ -52,7 +52,7 @@ impl UnmadeTokens {
     ///
     /// # Errors
     /// A merge is not in the vocabulary.
-    pub fn replace(
+    pub(crate) fn replace(
         &self,
         ids: Vec<u32>,
         model: &PipelineModel,
@@ -99,7 +99,7 @@ mod tests {
     use serde_json::{Map, Value, json};
     use tokenizers::utils::byte_level::BYTES_CHAR_LOOKUP;
 
-    use crate::engine::text::Tokenizer;
+    use crate::Tokenizer;
 
     fn spelled(text: &str) -> String {
         text.bytes().map(|byte| BYTES_CHAR_LOOKUP[usize::from(byte)]).collect()

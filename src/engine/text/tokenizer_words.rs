@@ -17,7 +17,7 @@ use tokenizers::utils::byte_level::BYTES_CHAR_LOOKUP;
 use super::split_regex;
 use super::tokenizer_json::TokenizerJson;
 use super::word_class::is_word;
-use crate::engine::files::quoted;
+use vllm_batch_base::files::quoted;
 
 /// GPT-2's regex, which `ByteLevel` cuts by.
 pub(super) const GPT_2: &str =
@@ -66,7 +66,7 @@ impl Words {
     ///
     /// # Errors
     /// A pre-tokenizer is damaged, or of a kind that is not supported.
-    pub fn take(tokenizer: &mut TokenizerJson<'_>) -> Result<Option<Self>, String> {
+    pub(crate) fn take(tokenizer: &mut TokenizerJson<'_>) -> Result<Option<Self>, String> {
         let members = members(&tokenizer.value["pre_tokenizer"]);
         let suffix = tokenizer.value["model"]["end_of_word_suffix"].as_str().unwrap_or_default();
         let added = tokenizer.value["added_tokens"].as_array().into_iter().flatten();
@@ -91,7 +91,7 @@ impl Words {
     }
 
     /// What cuts by the crate.
-    pub fn cutters(&self) -> impl Iterator<Item = &PipelinePreTokenizer> {
+    pub(crate) fn cutters(&self) -> impl Iterator<Item = &PipelinePreTokenizer> {
         self.steps.iter().filter_map(|step| match step {
             Step::Cut(cutter) => Some(cutter),
             _ => None,
@@ -102,7 +102,7 @@ impl Words {
     ///
     /// # Errors
     /// The tokenizer cannot represent the text.
-    pub fn encode(
+    pub(crate) fn encode(
         &self,
         text: &str,
         tokenizer: &PipelineTokenizer,

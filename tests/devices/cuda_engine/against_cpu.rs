@@ -2,10 +2,10 @@
 //! the model's dtype between layers.
 
 use serde::Deserialize;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{DType, DeviceConfig};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{NumLogprobs, RequestOutput, SamplingParams};
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, SamplingParams};
+use vllm_batch::engine::base::config::{DType, DeviceConfig};
+use vllm_batch::engine::core::Engine;
 
 use crate::cuda_engine::{config, golden_dir, run};
 use crate::gpu;

@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::answer::Answer;
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{LoraId, RowKey, SamplingParams};
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::{
     DType, DeviceConfig, EngineConfig, Engines, LoraConfig, ModelConfig,
 };
-use vllm_batch::engine::data_parallel::{DataParallel, LoadEngine};
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::model_summary::ModelSummary;
-use vllm_batch::engine::request::{LoraId, RowKey, SamplingParams};
-use vllm_batch::engine::runner::{Answer, Runner, Work};
-use vllm_batch::engine::{Engine, EngineError};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
+use vllm_batch::engine::core::serve::data_parallel::{DataParallel, LoadEngine};
+use vllm_batch::engine::core::serve::runner::{Runner, Work};
 
 use super::failure::failing_later;
 use super::loras::adapters::{Made, make};

@@ -4,8 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use vllm_batch::engine::config::{DType, DeviceConfig, DeviceKind};
-use vllm_batch::engine::{Engine, EngineError};
+use vllm_batch::engine::base::EngineError;
+use vllm_batch::engine::base::config::{DType, DeviceConfig, DeviceKind};
+use vllm_batch::engine::core::Engine;
 
 use crate::cuda_engine::config;
 use crate::cuda_engine::rows::rows;
@@ -49,7 +50,7 @@ fn error_of_run(device: &DeviceConfig) -> EngineError {
     };
     let processor = engine.input_processor();
     let (prompt, params) = rows().swap_remove(6);
-    let key = vllm_batch::engine::request::RowKey(0);
+    let key = vllm_batch::engine::api::request::RowKey(0);
     engine.add_request(processor.process(0, prompt, params, key).unwrap());
     loop {
         match engine.step() {

@@ -1,11 +1,11 @@
 //! The same tokens and the same bits of logprobs however the rows are run.
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::request::{PositionLogprobs, RequestOutput};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, EngineConfig, KvCacheDType, SpeculationConfig, SpeculationMethod,
 };
-use vllm_batch::engine::request::{PositionLogprobs, RequestOutput};
-use vllm_batch::engine::stats::{EngineStats, GivenLimits};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::stats::{EngineStats, GivenLimits};
 
 use crate::cuda_engine::rows::rows;
 use crate::cuda_engine::{config, run};

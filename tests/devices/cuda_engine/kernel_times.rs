@@ -1,10 +1,10 @@
 //! Kernels are timed where it is asked for, and the answers are the same.
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::DType;
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::SamplingParams;
-use vllm_batch::engine::stats::GivenLimits;
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::SamplingParams;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::stats::GivenLimits;
 
 use super::{config, run};
 use crate::gpu;

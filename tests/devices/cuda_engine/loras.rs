@@ -4,12 +4,12 @@
 #[path = "../../engine/adapters.rs"]
 pub mod adapters;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{LoraId, NumLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{
     DType, DeviceConfig, DeviceKind, EngineConfig, LoraConfig, LoraModule, Quantization,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{LoraId, NumLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::core::Engine;
 
 use crate::cuda_engine::config;
 use crate::gpu;

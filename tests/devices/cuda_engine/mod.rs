@@ -16,13 +16,13 @@ mod tensor_parallel;
 
 use std::path::{Path, PathBuf};
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, DeviceConfig, EngineConfig, GenerationConfigSource, ModelConfig,
     SchedulerConfig,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::core::Engine;
 
 fn golden_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden")

@@ -1,13 +1,13 @@
 //! Rows whose attention is computed in parts, some for several rows: the same bits however the rows
 //! are run, through chunks, graphs, preemption and the prefix cache.
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{NumLogprobs, SamplingParams};
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, DeviceKind, EngineConfig, KvCacheDType, ShimGpu,
 };
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{NumLogprobs, SamplingParams};
-use vllm_batch::engine::stats::{EngineStats, GivenLimits};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::stats::{EngineStats, GivenLimits};
 
 use crate::cuda_engine::invariance::{bits, ngrams};
 use crate::cuda_engine::{config, golden_dir, run};

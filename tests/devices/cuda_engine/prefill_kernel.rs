@@ -3,10 +3,10 @@
 use std::fs;
 
 use tempfile::TempDir;
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::base::config::{
     DType, DeviceKind, EngineConfig, LoadFormat, PrefillKernel, ShimGpu,
 };
+use vllm_batch::engine::core::Engine;
 
 use crate::cuda_engine::invariance::bits;
 use crate::cuda_engine::rows::rows;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{
+use vllm_batch::engine::api::prompt::Prompt;
+use vllm_batch::engine::api::request::{
     BeamSearchParams, Constraint, NumLogprobs, SamplingParams, StructuredOutputs,
 };
 

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{
+use vllm_batch::engine::api::request::RequestOutput;
+use vllm_batch::engine::base::config::{
     CacheConfig, DType, DeviceConfig, DeviceKind, EngineConfig, Engines, ShimGpu,
 };
-use vllm_batch::engine::request::RequestOutput;
+use vllm_batch::engine::core::Engine;
 
 use crate::cuda_engine::invariance::{bits, few_blocks};
 use crate::cuda_engine::rows::rows;
@@ -148,7 +148,7 @@ fn a_rank_that_fails_ends_the_run_and_is_named() {
     let mut engine = Engine::load(&config).unwrap_or_else(|error| panic!("{error}"));
     let processor = engine.input_processor();
     for (index, (prompt, params)) in (0..).zip(rows()) {
-        let key = vllm_batch::engine::request::RowKey(index);
+        let key = vllm_batch::engine::api::request::RowKey(index);
         engine.add_request(processor.process(index, prompt, params, key).unwrap());
     }
     let error = loop {

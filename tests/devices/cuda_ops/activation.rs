@@ -1,7 +1,8 @@
 //! activate and activate_and_mul, all kinds.
 
+use vllm_batch::engine::base::layers::Activation;
 use vllm_batch::engine::device::Precision;
-use vllm_batch::engine::ops::{Activation, activate, activate_and_mul};
+use vllm_batch::engine::ops::{activate, activate_and_mul};
 
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::device::gpu::Group;
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::all_reduce;

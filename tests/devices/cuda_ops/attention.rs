@@ -8,13 +8,14 @@ mod unseen;
 mod wgmma;
 mod wgmma_timed;
 
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::{DType, ShimGpu};
+use vllm_batch::engine::base::config::{DType, ShimGpu};
+use vllm_batch::engine::base::layers::{QkvHeads, alibi_slopes};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision, Tensor};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    AttentionScratch, AttentionShape, QkvHeads, StepInputs, StepLimits, WeightValues, alibi_slopes,
-    paged_attention, rotary_and_cache,
+    AttentionScratch, AttentionShape, StepInputs, StepLimits, WeightValues, paged_attention,
+    rotary_and_cache,
 };
 
 use crate::cuda_ops::pair::{Bound, Pair, output, to_bits};

@@ -1,7 +1,7 @@
 //! linear_by_head: a matrix of its own for each attention head.
 
-use vllm_batch::engine::config::DType;
-use vllm_batch::engine::ops::linear::SourceMatrix;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::matrix::SourceMatrix;
 use vllm_batch::engine::ops::{Columns, HeadMatrices, linear_by_head};
 
 use crate::cuda_ops::pair::{Pair, in_every_dtype, rounded};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use vllm_batch::engine::config::{DType, Quantization};
-use vllm_batch::engine::device::{Device, Precision};
-use vllm_batch::engine::ops::linear::codes::{
+use vllm_batch::engine::base::config::{DType, Quantization};
+use vllm_batch::engine::base::matrix::{
     CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales, Table,
 };
-use vllm_batch::engine::ops::linear::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
+use vllm_batch::engine::base::matrix::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
+use vllm_batch::engine::device::{Device, Precision};
 use vllm_batch::engine::ops::{LinearWeight, linear};
 
 use crate::cuda_ops::pair::{Pair, Rows, output, rounded, to_bits};

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::matrix::SourceMatrix;
 use vllm_batch::engine::device::{Device, Precision};
-use vllm_batch::engine::ops::linear::SourceMatrix;
 use vllm_batch::engine::ops::{LinearWeight, linear};
 
 use crate::cuda_ops::codes::{coded, kinds};

@@ -1,12 +1,12 @@
 //! linear over codes of many rows, whose weights are widened: the bits of the kernels over codes,
 //! or those kernels where a trial finds others.
 
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::matrix::Scales;
+use vllm_batch::engine::base::matrix::SourceMatrix;
+use vllm_batch::engine::core::stats::GivenLimits;
 use vllm_batch::engine::device::Precision;
-use vllm_batch::engine::ops::linear::SourceMatrix;
-use vllm_batch::engine::ops::linear::codes::Scales;
 use vllm_batch::engine::ops::{LinearWeight, linear};
-use vllm_batch::engine::stats::GivenLimits;
 
 use crate::cuda_engine::failure::broken;
 use crate::cuda_ops::codes::{coded, kinds, load};

@@ -1,9 +1,9 @@
 //! copy_blocks: blocks of the KV cache of a GPU.
 
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, bytes_of};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::copy_blocks;
 
 use crate::cuda_ops::pair::{Pair, step_inputs};

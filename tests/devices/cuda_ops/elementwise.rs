@@ -1,12 +1,12 @@
 //! add, scale, clamp, scale_by_position, scale_columns, copy, fill_zero, soft_cap; another width
 //! of a tensor.
 
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::Heads;
 use vllm_batch::engine::device::{Device, Precision, Tensor};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    Heads, WeightValues, add, clamp, copy, fill_zero, scale, scale_by_position, scale_columns,
-    soft_cap,
+    WeightValues, add, clamp, copy, fill_zero, scale, scale_by_position, scale_columns, soft_cap,
 };
 
 use crate::cuda_ops::NUM_ROWS;

@@ -1,8 +1,8 @@
 //! embedding, add_rows_of, gather_rows; made-up weights.
 
-use vllm_batch::engine::batch::Batch;
+use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision, Tensor};
-use vllm_batch::engine::ops::linear::{SourceMatrix, SourceValues};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{LinearWeight, add_rows_of, embedding, gather_rows};
 
 use crate::cuda_ops::NUM_ROWS;

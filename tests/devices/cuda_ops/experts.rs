@@ -4,13 +4,16 @@
 //! linear_experts_16x64, linear_experts_64x128 or linear_experts_128x128, by the rows of an expert;
 //! in float32, and for odd widths, of linear_experts_plain.
 
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::{
+    Activation, ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK,
+};
+use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision};
-use vllm_batch::engine::ops::linear::{LinearWeight, SourceMatrix, SourceValues};
+use vllm_batch::engine::ops::linear::LinearWeight;
 use vllm_batch::engine::ops::{
-    Activation, ExpertGroups, ExpertWeight, ExpertWeights, ExpertsScratch, ExpertsShape,
-    ExpertsWeight, GroupScore, Routing, RowSlots, Score, TopK, add_experts, choose_experts,
-    gate_rows,
+    ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight, RowSlots, add_experts,
+    choose_experts, gate_rows,
 };
 
 use crate::cuda_ops::pair::{CLOSE, Pair, in_every_dtype, output};

@@ -1,12 +1,11 @@
 //! Ops that write E4M3 rows themselves: the same bits as the op and `quantize_rows` after it, seen
 //! through a linear layer, which takes both.
 
-use vllm_batch::engine::config::{DType, DeviceConfig, EngineConfig, Quantization, ShimGpu};
+use vllm_batch::engine::base::config::{DType, DeviceConfig, EngineConfig, Quantization, ShimGpu};
+use vllm_batch::engine::base::layers::NormKind;
+use vllm_batch::engine::base::matrix::SourceMatrix;
 use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
-use vllm_batch::engine::ops::linear::SourceMatrix;
-use vllm_batch::engine::ops::{
-    LinearWeight, NormKind, NormWeight, activate_and_mul, add_norm, linear,
-};
+use vllm_batch::engine::ops::{LinearWeight, NormWeight, activate_and_mul, add_norm, linear};
 
 use crate::cuda_ops::activation::kinds;
 use crate::cuda_ops::pair::{Pair, output, to_bits};

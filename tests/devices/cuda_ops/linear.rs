@@ -1,8 +1,8 @@
 //! linear: bias, outputs in f32, weights and inputs narrowed to fp8.
 
-use vllm_batch::engine::config::{DType, Quantization};
+use vllm_batch::engine::base::config::{DType, Quantization};
+use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision};
-use vllm_batch::engine::ops::linear::{SourceMatrix, SourceValues};
 use vllm_batch::engine::ops::{LinearWeight, linear};
 
 use crate::cuda_ops::pair::{Both, Pair, Rows, in_every_dtype, output};

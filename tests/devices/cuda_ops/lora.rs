@@ -2,7 +2,7 @@
 //! row. Steps of fewer than 1024 rows are shrunk by lora_shrink_16, others by lora_shrink_64; then
 //! comes lora_expand, or lora_expand_f32 where logits are added to.
 
-use vllm_batch::engine::config::{DType, Quantization};
+use vllm_batch::engine::base::config::{DType, Quantization};
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::{LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, TableSlots};
 

@@ -1,7 +1,8 @@
 //! add_norm, norm_in_place, norm_heads.
 
+use vllm_batch::engine::base::layers::{Heads, NormKind};
 use vllm_batch::engine::device::{Device, Precision};
-use vllm_batch::engine::ops::{Heads, NormKind, NormWeight, add_norm, norm_heads, norm_in_place};
+use vllm_batch::engine::ops::{NormWeight, add_norm, norm_heads, norm_in_place};
 
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{Both, CLOSE, Pair, in_every_dtype, output};

@@ -1,14 +1,17 @@
 //! The two devices, what lies on them, and how outputs are compared.
 
 use half::{bf16, f16};
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::{
-    CacheConfig, DType, DeviceConfig, EngineConfig, Isa, KvCacheDType, ParallelConfig,
-    Quantization, ShimGpu,
+use vllm_batch::engine::base::config::{
+    CacheConfig, DType, DeviceConfig, EngineConfig, KvCacheDType, ParallelConfig, Quantization,
+    ShimGpu,
 };
+use vllm_batch::engine::base::isa::Isa;
+use vllm_batch::engine::base::layers::QkvHeads;
+use vllm_batch::engine::base::matrix::SourceMatrix;
+use vllm_batch::engine::device::simd::isa::InstructionSet;
 use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
-use vllm_batch::engine::ops::linear::SourceMatrix;
-use vllm_batch::engine::ops::{QkvHeads, StepInputs, StepLimits};
+use vllm_batch::engine::ops::batch::Batch;
+use vllm_batch::engine::ops::{StepInputs, StepLimits};
 
 use crate::gpu;
 

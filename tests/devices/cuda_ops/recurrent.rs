@@ -2,13 +2,13 @@
 //! cut, whatever is beside it, and where it goes on from blocks that another one fills in the same
 //! step. Blocks that nobody wrote hold NaN.
 
-use vllm_batch::engine::batch::Batch;
+use vllm_batch::engine::base::layers::{Activation, DeltaHeads, QkvHeads, ScanShape};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, StateData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision, StateLayerMut, Tensor, bytes_of};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    Activation, ConvColumns, ConvTaps, DeltaGateWeights, DeltaHeads, DeltaRule, QkvHeads,
-    ScanShape, ScanWeights, Step, StepInputs, StepLimits, WeightValues, causal_conv, delta_rule,
-    mamba_scan,
+    ConvColumns, ConvTaps, DeltaGateWeights, DeltaRule, ScanWeights, Step, StepInputs, StepLimits,
+    WeightValues, causal_conv, delta_rule, mamba_scan,
 };
 
 use crate::cuda_ops::pair::{Bound, Pair, in_every_dtype, output, to_bits};

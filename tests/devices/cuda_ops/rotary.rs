@@ -2,11 +2,12 @@
 
 mod norms;
 
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::QkvHeads;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Tensor};
-use vllm_batch::engine::ops::{QkvHeads, RotaryTable, Step, rotary_and_cache, rotate};
+use vllm_batch::engine::ops::batch::Batch;
+use vllm_batch::engine::ops::{RotaryTable, Step, rotary_and_cache, rotate};
 
 use crate::cuda_ops::pair::{CLOSE, Pair, Rows, in_every_dtype, step_inputs, to_bits};
 

@@ -1,15 +1,16 @@
 //! sample and logprobs against the host's sampler, count_mismatches against a loop. They are
 //! launched as what they are, kernels, since their ops are private to the engine.
 
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::api::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::core::request::StopIds;
+use vllm_batch::engine::core::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 use vllm_batch::engine::device::cuda::{Args, DeviceBuffer};
 use vllm_batch::engine::device::{Device, Gpu, MAX_GPU_VOCAB_SIZE, Precision, Tensor, bytes_of};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::logprobs::{LogprobEntry, LogprobRow};
 use vllm_batch::engine::ops::sample::{Edit, SampleResult, SampleRow};
 use vllm_batch::engine::ops::token_counts::{CountTask, CountedToken};
-use vllm_batch::engine::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams, StopIds};
-use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 
 use crate::cuda_ops::pair::{Pair, Rows};
 

@@ -1,9 +1,10 @@
 //! text_maxima: the CPU's numbers, however many rows come at a time.
 
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::QkvHeads;
 use vllm_batch::engine::device::{Device, Precision};
-use vllm_batch::engine::ops::{QkvHeads, StepInputs, TextLimits, text_maxima};
+use vllm_batch::engine::ops::batch::Batch;
+use vllm_batch::engine::ops::{StepInputs, TextLimits, text_maxima};
 
 use crate::cuda_ops::pair::{Pair, output, to_bits};
 

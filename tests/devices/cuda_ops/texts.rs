@@ -1,12 +1,13 @@
 //! encoder_attention on a GPU, with K and V written by rotate_texts: whole texts against the CPU; a
 //! text's bits alone, among others, in another order, and over what an earlier step has left.
 
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::QkvHeads;
 use vllm_batch::engine::device::{Device, Precision};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    EncoderAttentionShape, EncoderScratch, HeadTransform, QkvHeads, RelativeBias, StepInputs,
-    TextLimits, encoder_attention, rotate_texts,
+    EncoderAttentionShape, EncoderScratch, HeadTransform, RelativeBias, StepInputs, TextLimits,
+    encoder_attention, rotate_texts,
 };
 
 use crate::cuda_ops::pair::{Both, Bound, Pair, output, to_bits};

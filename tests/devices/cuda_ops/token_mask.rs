@@ -1,6 +1,6 @@
 //! token_mask against a loop.
 
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::device::Device;
 use vllm_batch::engine::ops::sample::download_row;
 use vllm_batch::engine::ops::token_mask::{MaskBuffers, MaskRow, token_mask};

@@ -1,10 +1,10 @@
 //! Packed uploads: what `copy_segments` brings, in order with everything else, through many turns
 //! of the pinned memory.
 
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::core::stats::GivenLimits;
 use vllm_batch::engine::device::cuda::DeviceBuffer;
 use vllm_batch::engine::device::{Device, Gpu};
-use vllm_batch::engine::stats::GivenLimits;
 
 use crate::cuda_ops::pair::Pair;
 

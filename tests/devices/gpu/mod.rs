@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use vllm_batch::engine::config::{DeviceConfig, DeviceKind, ShimGpu};
+use vllm_batch::engine::base::config::{DeviceConfig, DeviceKind, ShimGpu};
 
 /// Whether tests run on a real GPU.
 #[expect(clippy::disallowed_methods, reason = "the environment names the device of tests only")]

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use vllm_batch::engine::request::{NumLogprobs, PositionLogprobs, Request};
-use vllm_batch::engine::sampler::{RowResult, RowTask};
+use vllm_batch::engine::api::request::{NumLogprobs, PositionLogprobs};
+use vllm_batch::engine::core::request::Request;
+use vllm_batch::engine::core::sampler::{RowResult, RowTask};
 
 use crate::simulation::oracle::{Oracle, run_on};
 
@@ -84,7 +85,7 @@ fn longer(request: &Request, beam: &Beam, num_candidates: usize, eos: Option<u32
         Some(NumLogprobs::Top(count)) => row.top.len().min(count as usize),
         _ => 0,
     };
-    let child = |token: &vllm_batch::engine::request::TokenLogprob| {
+    let child = |token: &vllm_batch::engine::api::request::TokenLogprob| {
         let mut child = beam.clone();
         child.token_ids.push(token.token_id);
         child.cumulative_logprob += f64::from(token.logprob);

@@ -1,8 +1,8 @@
 //! Guesses of what rows say next, with random limits in each step.
 
-use vllm_batch::engine::request::Asked;
-use vllm_batch::engine::scheduler::{DraftLimits, Scheduled, Scheduler};
-use vllm_batch::engine::speculation::Proposer;
+use vllm_batch::engine::api::request::Asked;
+use vllm_batch::engine::core::plan::scheduler::{DraftLimits, Scheduled, Scheduler};
+use vllm_batch::engine::core::plan::speculation::Proposer;
 
 use crate::guesser::{Guesser, Skill};
 use crate::random::Rng;

@@ -19,15 +19,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use guesses::Guesses;
 use oracle::Oracle;
-use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::block_pool::BlockPool;
-use vllm_batch::engine::executor::Executor;
-use vllm_batch::engine::request::{
-    Asked, CompletionOutput, FinishReason, Request, RequestOutput, StopReason,
+use vllm_batch::engine::api::request::{
+    Asked, CompletionOutput, FinishReason, RequestOutput, StopReason,
 };
-use vllm_batch::engine::sampler::{RowResult, SamplerScratch, run_row};
-use vllm_batch::engine::scheduler::{Ahead, Scheduled, Scheduler};
-use vllm_batch::engine::simulated_executor::SimulatedExecutor;
+use vllm_batch::engine::core::execute::executor::Executor;
+use vllm_batch::engine::core::execute::simulated_executor::SimulatedExecutor;
+use vllm_batch::engine::core::plan::block_pool::BlockPool;
+use vllm_batch::engine::core::plan::scheduler::{Ahead, Scheduled, Scheduler};
+use vllm_batch::engine::core::request::Request;
+use vllm_batch::engine::core::sampler::{RowResult, SamplerScratch, run_row};
+use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::text::Tokenizer;
 use workload::{VOCAB_SIZE, Workload};
 
@@ -268,7 +269,7 @@ impl Simulation {
         if step.is_empty() {
             return (step, Vec::new());
         }
-        self.batch.refill(&step, &self.scheduler);
+        self.scheduler.refill(&mut self.batch, &step);
         assert_eq!(self.batch.num_tokens(), step.num_tokens);
         let is_of_beams = |copy: &&(u32, u32)| copy.0.max(copy.1) < self.num_blocks;
         self.num_block_copies += step.block_copies.iter().filter(is_of_beams).count() as u64;
@@ -279,7 +280,7 @@ impl Simulation {
     /// Executes the step after `step`, whose tokens the scheduler does not know yet.
     fn begin_ahead(&mut self, step: &Scheduled, results: &[RowResult]) {
         let Some(ahead) = self.scheduler.schedule_ahead(step, |row| row) else { return };
-        self.batch.refill(&ahead.scheduled, &self.scheduler);
+        self.scheduler.refill(&mut self.batch, &ahead.scheduled);
         assert_eq!(self.batch.num_tokens(), ahead.scheduled.num_tokens);
         // What take_sampled.cu does.
         let token = |row: u32| match &results[row as usize] {

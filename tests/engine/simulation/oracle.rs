@@ -1,12 +1,13 @@
 //! What a request must give, from plain token lists: no blocks, no batches, no chunks.
 
-use vllm_batch::engine::request::{
-    Asked, CompletionOutput, FinishReason, LoraId, NumLogprobs, PositionLogprobs, Request,
-    RequestError, StopReason,
+use vllm_batch::engine::api::request::{
+    Asked, CompletionOutput, FinishReason, LoraId, NumLogprobs, PositionLogprobs, RequestError,
+    StopReason,
 };
-use vllm_batch::engine::request::{KnownText, Likelihood, Scored};
-use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
-use vllm_batch::engine::simulated_executor::simulated_logits;
+use vllm_batch::engine::api::request::{KnownText, Likelihood, Scored};
+use vllm_batch::engine::core::execute::simulated_executor::simulated_logits;
+use vllm_batch::engine::core::request::Request;
+use vllm_batch::engine::core::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 
 use crate::simulation::workload::{EOS, VOCAB_SIZE, Workload};
 

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use vllm_batch::engine::config::SchedulerConfig;
-use vllm_batch::engine::request::{
-    Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, Request, RollingText,
-    RowKey, SamplingParams, StopIds,
+use vllm_batch::engine::api::request::{
+    Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, RollingText, RowKey,
+    SamplingParams,
 };
+use vllm_batch::engine::base::config::SchedulerConfig;
+use vllm_batch::engine::core::request::{Request, StopIds};
 use vllm_batch::engine::text::Tokenizer;
 
 use crate::random::Rng;

@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::process::Command;
 
 use vllm_batch::cli::model::lost_file::ON_LOST_FILE;
-use vllm_batch::engine::model::weights::Checkpoint;
+use vllm_batch::engine::checkpoint::weights::Checkpoint;
 
 use super::{Folder, MODEL, Run};
 
@@ -51,8 +51,8 @@ fn child_folder() -> Option<std::ffi::OsString> {
 /// Reads every tensor of the checkpoint, so that nothing is left over.
 fn read_all(checkpoint: &mut Checkpoint) {
     let config = fs::read_to_string(format!("{MODEL}/config.json")).unwrap();
-    let config = vllm_batch::engine::model::hf_config::HfConfig::parse(&config, "").unwrap();
-    let spec = vllm_batch::engine::model::decoder_spec(&config).unwrap();
+    let config = vllm_batch::engine::checkpoint::hf_config::HfConfig::parse(&config, "").unwrap();
+    let spec = vllm_batch::engine::checkpoint::decoder_spec(&config).unwrap();
     for tensor in spec.tensors() {
         match tensor.1[..] {
             [len] => assert_eq!(checkpoint.vector(&tensor, 0.0).unwrap().len(), len),

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::json;
-use vllm_batch::engine::model::weights::header::{self, TensorEntry};
-use vllm_batch::engine::model::weights::pickle;
+use vllm_batch::engine::checkpoint::weights::header;
+use vllm_batch::engine::checkpoint::weights::header::TensorEntry;
+use vllm_batch::engine::checkpoint::weights::pickle;
 
 use super::{Folder, prompt};
 use crate::torch_file::{self, Tensor, archive};

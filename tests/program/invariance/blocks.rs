@@ -1,10 +1,10 @@
 //! A GGUF file with blocks of many types, made up: what stays quantized in memory is run as well.
 
-use vllm_batch::engine::model::weights::gguf::GgmlType;
+use vllm_batch::engine::checkpoint::weights::gguf::GgmlType;
 use written::{Written, text};
 
 #[expect(dead_code, reason = "this model needs no arrays")]
-#[path = "../../../src/engine/model/weights/gguf/written.rs"]
+#[path = "../../../src/engine/checkpoint/weights/gguf/written.rs"]
 mod written;
 
 /// Ids of the metadata's types.

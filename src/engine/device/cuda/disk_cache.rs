@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Two FNV-1a streams of 64 bits. Fields are delimited, so ("ab", "c") is not ("a", "bc").
 #[derive(Clone, Debug)]
-pub struct Hasher {
+pub(super) struct Hasher {
     streams: [u64; 2],
 }
 
@@ -21,7 +21,7 @@ impl Default for Hasher {
 
 impl Hasher {
     /// Adds one field.
-    pub fn field(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn field(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes(&(bytes.len() as u64).to_le_bytes());
         self.bytes(bytes);
         self
@@ -39,13 +39,13 @@ impl Hasher {
     }
 
     /// The hash of the fields so far.
-    pub fn finish(&self) -> u128 {
+    pub(super) fn finish(&self) -> u128 {
         (u128::from(self.streams[0]) << 64) | u128::from(self.streams[1])
     }
 }
 
 /// Another one at each call, in this process and in others: part of a file's name.
-pub fn unique_name() -> String {
+pub(super) fn unique_name() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{}-{random:016x}", std::process::id())
 }
@@ -54,7 +54,7 @@ pub fn unique_name() -> String {
 ///
 /// # Errors
 /// It cannot be written: then nothing is left of it.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }

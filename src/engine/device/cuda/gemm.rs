@@ -27,7 +27,7 @@ use operation::{Backend, NO_REDUCTION, Operation, Rows};
 use table::{Algorithm, Choice, hash_of_references};
 use trial::{REFERENCE_ROWS, Trial};
 
-pub(in crate::engine) use adversary::Random;
+pub use adversary::Random;
 pub use buckets::{launched_rows, padded_rows};
 pub use error::GemmError;
 pub use key::{GemmKey, GemmType};

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::driver::{DevicePtr, Properties};
 use super::error::{CudaError, Result};
-use crate::engine::config::ShimGpu;
-use crate::engine::device::split_mix::{GAMMA, mix};
+use vllm_batch_base::config::ShimGpu;
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 mod module;
 mod recording;

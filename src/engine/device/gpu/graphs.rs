@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::engine::device::cuda::{CudaError, Driver, Graph};
+use crate::cuda::{CudaError, Driver, Graph};
 
 /// Recorded steps by key.
 #[derive(Default)]
@@ -64,7 +64,7 @@ fn recorded(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::cuda::{DevicePtr, HostDriver};
+    use crate::cuda::{DevicePtr, HostDriver};
 
     /// A driver with 16 bytes of memory, and where they are.
     fn driver() -> (Driver, DevicePtr) {

@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::{Gpu, lock};
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{
-    CudaError, DeviceBuffer, DevicePtr, Driver, PinnedBuffer, bytes_of,
-};
+use crate::cuda::{CudaError, DeviceBuffer, DevicePtr, Driver, PinnedBuffer, bytes_of};
+use vllm_batch_base::EngineError;
 
 /// Blocks of a launch of kernels/all_reduce.cu at most: few enough to run at once on any GPU, also
 /// on one that tests give to several ranks.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 pub use attention::{AttentionDefines, DecodeLayer, DecodeSizes, LaunchDefines, PrefillSizes};
 
 use super::Gpu;
-use crate::engine::config::{DType, KvCacheDType, PrefillKernel};
+use vllm_batch_base::config::{DType, KvCacheDType, PrefillKernel};
 
 /// A kernel: `entry` of kernels/`source`.cu, compiled for attention, codes or states of one kind
 /// where that matters.

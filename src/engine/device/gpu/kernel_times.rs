@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::lock;
-use crate::engine::device::cuda::{CudaError, Driver, Event, Stream};
-use crate::engine::device::limits::Limits;
-use crate::engine::device::op_times::{Op, OpTimes, Work};
+use crate::cuda::{CudaError, Driver, Event, Stream};
+use crate::limits::Limits;
+use crate::op_times::{Op, OpTimes, Work};
 
 /// Launches that are under way before their times are read.
 const NUM_PENDING: usize = 1024;

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 
-use crate::engine::config::DType;
-use crate::engine::device::cuda::gemm::{
+use crate::cuda::gemm::{
     Gemm, GemmError, GemmKey, GemmType, Operands, TuningTable, WORKSPACE_BYTES,
 };
-use crate::engine::device::cuda::{CudaError, DeviceBuffer, DevicePtr, Driver, Function, Runtime};
-use crate::engine::device::op_times::Work;
+use crate::cuda::{CudaError, DeviceBuffer, DevicePtr, Driver, Function, Runtime};
+use crate::op_times::Work;
+use vllm_batch_base::config::DType;
 
-pub(super) use crate::engine::device::cuda::gemm::{launched_rows, padded_rows};
+pub(super) use crate::cuda::gemm::{launched_rows, padded_rows};
 
 /// A linear layer, as algorithms are chosen for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,9 +1,7 @@
 //! Small results on their way to the host: copied beside the launches that come after them, so that
 //! the next step may be queued before this one's tokens are read.
 
-use crate::engine::device::cuda::{
-    CudaError, DevicePtr, Driver, Event, PinnedBuffer, Runtime, Stream,
-};
+use crate::cuda::{CudaError, DevicePtr, Driver, Event, PinnedBuffer, Runtime, Stream};
 
 /// Results under way at a time.
 const NUM_SLOTS: usize = 2;

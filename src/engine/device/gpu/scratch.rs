@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::{CodeDefines, Gpu, MatmulShape, lock};
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
+use crate::cuda::{DeviceBuffer, DevicePtr};
+use vllm_batch_base::EngineError;
 
 #[derive(Default)]
 pub(super) struct Scratch {

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::engine::device::cuda::{
+use crate::cuda::{
     CudaError, DeviceBuffer, DevicePtr, Driver, Event, PinnedBuffer, Plain, Runtime, Stream,
 };
 

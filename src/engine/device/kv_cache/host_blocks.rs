@@ -1,9 +1,9 @@
 //! Blocks of a GPU's KV cache in the host's memory, which the GPU reads and writes by itself.
 
 use super::{KvCacheShape, starts};
-use crate::engine::EngineError;
-use crate::engine::device::Gpu;
-use crate::engine::device::cuda::{DevicePtr, PinnedBuffer};
+use crate::Gpu;
+use crate::cuda::{DevicePtr, PinnedBuffer};
+use vllm_batch_base::EngineError;
 
 /// They lie as those of the device: K of all layers, V of all layers, states of all layers.
 #[derive(Debug)]
@@ -17,7 +17,11 @@ pub(super) struct HostBlocks {
 
 impl HostBlocks {
     /// So many blocks of these sizes.
-    pub fn new(gpu: &Gpu, shape: KvCacheShape, element_bytes: usize) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        shape: KvCacheShape,
+        element_bytes: usize,
+    ) -> Result<Self, EngineError> {
         let starts = starts(&shape);
         let [k, v] = starts[shape.layers.len()].map(|len| len.saturating_mul(element_bytes));
         let states = shape.num_blocks.saturating_mul(shape.states.block_len());
@@ -27,18 +31,18 @@ impl HostBlocks {
     }
 
     /// Blocks.
-    pub fn num_blocks(&self) -> usize {
+    pub(super) fn num_blocks(&self) -> usize {
         self.shape.num_blocks
     }
 
     /// Where K and V of a layer begin, as a GPU sees them.
-    pub fn layer_ptrs(&self, layer: usize) -> [DevicePtr; 2] {
+    pub(super) fn layer_ptrs(&self, layer: usize) -> [DevicePtr; 2] {
         let [k, v] = self.starts[layer].map(|start| start * self.element_bytes);
         [self.values[0].device_ptr().offset(k), self.values[1].device_ptr().offset(v)]
     }
 
     /// Where the states of a layer begin.
-    pub fn state_ptr(&self, layer: usize) -> DevicePtr {
+    pub(super) fn state_ptr(&self, layer: usize) -> DevicePtr {
         let len = self.shape.num_blocks * self.shape.states.width;
         self.states.device_ptr().offset(layer * len * size_of::<f32>())
     }

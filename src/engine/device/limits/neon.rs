@@ -5,8 +5,8 @@ use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 use std::hint::black_box;
 
-use crate::engine::config::Isa;
-use crate::engine::device::simd::neon::dots::{add_dots, add_pair_products, add_products};
+use crate::simd::neon::dots::{add_dots, add_pair_products, add_products};
+use vllm_batch_base::isa::Isa;
 
 /// As many as hide the latency and fit the registers.
 const NUM: usize = 16;

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use crate::engine::config::Isa;
+use vllm_batch_base::isa::Isa;
 
 const WIDTH: usize = 16;
 

@@ -1,10 +1,11 @@
 //! Dot products of x86-64, the instructions of `ops::linear` without its loads: rounds of one per
 //! accumulator, none of which can be computed beforehand.
 
+use crate::simd::isa::InstructionSet;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use crate::engine::config::Isa;
+use vllm_batch_base::isa::Isa;
 
 /// As many as hide the latency and fit the registers.
 const NUM: usize = 12;

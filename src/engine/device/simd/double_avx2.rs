@@ -9,7 +9,7 @@ use super::words::DoubleAvx2Words;
 
 /// Sixteen floats: the first eight, and the others.
 #[derive(Clone, Copy, Debug)]
-pub struct DoubleAvx2(pub(super) __m256, pub(super) __m256);
+pub(crate) struct DoubleAvx2(pub(super) __m256, pub(super) __m256);
 
 /// Methods that do the same to both halves.
 macro_rules! by_halves {

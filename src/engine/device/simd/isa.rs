@@ -4,13 +4,41 @@
 use std::arch::is_aarch64_feature_detected;
 
 use super::tiles::{TileUnit, tile_stride};
-use crate::engine::config::{DType, Isa};
+use vllm_batch_base::config::DType;
+use vllm_batch_base::isa::Isa;
 
-impl Isa {
+/// What a set is to kernels: whether this machine has it, and what it multiplies by.
+pub trait InstructionSet: Copy {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
     /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md). The bf16 of
     /// aarch64 is taken where it is asked for, until a machine that has it has shown what it gains.
-    pub fn detect() -> Self {
+    fn detect() -> Self;
+
+    /// Every set that this machine has, the widest first.
+    fn all_available() -> Vec<Self>;
+
+    /// Whether this machine has it.
+    fn is_available(self) -> bool;
+
+    /// The set that stands for it on this machine: the twin of AMX needs no more than AVX2.
+    #[must_use]
+    fn or_its_equal(self) -> Self;
+
+    /// What products of bf16 weights run by with this set.
+    fn bf16_products(self) -> Bf16Products;
+
+    /// What int8 products run by on this machine with this set.
+    fn int8_dots(self) -> Int8Dots;
+
+    /// f32 lanes of a vector.
+    fn num_lanes(self) -> usize;
+
+    /// [`Vector::NUM_REGISTERS`] of its vectors.
+    fn num_registers(self) -> usize;
+}
+
+impl InstructionSet for Isa {
+    fn detect() -> Self {
         let mut fastest = Self::all_available();
         fastest.retain(|&isa| match isa {
             Isa::Avx512Bf16 => has_fast_bf16(),
@@ -20,8 +48,7 @@ impl Isa {
         fastest[0]
     }
 
-    /// Every set that this machine has, the widest first.
-    pub fn all_available() -> Vec<Self> {
+    fn all_available() -> Vec<Self> {
         let all = [
             Isa::Amx,
             Isa::AmxTwin,
@@ -36,8 +63,7 @@ impl Isa {
         all.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
-    /// Whether this machine has it.
-    pub fn is_available(self) -> bool {
+    fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
             // Every CPU of aarch64 has it.
@@ -71,52 +97,14 @@ impl Isa {
         }
     }
 
-    /// What a CPU must have for it, in words.
-    pub fn needs(self) -> &'static str {
-        match self {
-            Isa::Avx512 => "AVX-512 F, BW, DQ and VL",
-            Isa::Avx512Bf16 => "AVX512-BF16",
-            Isa::Amx => "AMX with bf16 and int8, AVX512-BF16, and a system that lets it use tiles",
-            Isa::AmxTwin | Isa::AmxTwinAvx2 | Isa::Avx2 => "AVX2, FMA and F16C",
-            Isa::Neon => "aarch64",
-            Isa::NeonBf16 => "aarch64 with bf16 (`bfmmla`)",
-            Isa::Portable => "nothing",
-        }
-    }
-
-    /// The set that stands for it on this machine: the twin of AMX needs no more than AVX2.
-    #[must_use]
-    pub fn or_its_equal(self) -> Self {
+    fn or_its_equal(self) -> Self {
         match self {
             Isa::AmxTwin if !self.is_available() => Isa::AmxTwinAvx2,
             isa => isa,
         }
     }
 
-    /// Its name, as `--cpu-isa` takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Isa::Avx512 => "avx512",
-            Isa::Avx512Bf16 => "avx512-bf16",
-            Isa::Amx => "amx",
-            Isa::AmxTwin | Isa::AmxTwinAvx2 => "amx-twin",
-            Isa::Avx2 => "avx2",
-            Isa::Neon => "neon",
-            Isa::NeonBf16 => "neon-bf16",
-            Isa::Portable => "portable",
-        }
-    }
-
-    /// Its name in the kernel set: sets of one name give the same bits.
-    pub fn kernel_set(self) -> &'static str {
-        match self {
-            Isa::AmxTwin | Isa::AmxTwinAvx2 => Isa::Amx.name(),
-            isa => isa.name(),
-        }
-    }
-
-    /// What products of bf16 weights run by with this set.
-    pub fn bf16_products(self) -> Bf16Products {
+    fn bf16_products(self) -> Bf16Products {
         match self {
             Isa::Avx512Bf16 | Isa::NeonBf16 => Bf16Products::Dots,
             Isa::Amx => Bf16Products::Tiles(TileUnit::Amx),
@@ -126,8 +114,7 @@ impl Isa {
         }
     }
 
-    /// What int8 products run by on this machine with this set.
-    pub fn int8_dots(self) -> Int8Dots {
+    fn int8_dots(self) -> Int8Dots {
         match self {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Int8Dots::Amx,
@@ -150,16 +137,14 @@ impl Isa {
         }
     }
 
-    /// f32 lanes of a vector.
-    pub fn num_lanes(self) -> usize {
+    fn num_lanes(self) -> usize {
         match self {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin | Isa::AmxTwinAvx2 => 16,
             Isa::Avx2 | Isa::Neon | Isa::NeonBf16 | Isa::Portable => 8,
         }
     }
 
-    /// [`Vector::NUM_REGISTERS`] of its vectors.
-    pub fn num_registers(self) -> usize {
+    fn num_registers(self) -> usize {
         match self {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 32,
             Isa::Avx2 | Isa::Neon | Isa::NeonBf16 => 16,

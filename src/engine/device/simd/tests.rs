@@ -1,5 +1,6 @@
 //! The same lanes with every instruction set.
 
+use crate::simd::isa::InstructionSet;
 #[cfg(target_arch = "x86_64")]
 mod sixteen_lanes;
 

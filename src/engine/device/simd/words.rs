@@ -10,7 +10,9 @@ mod x86;
 
 use super::Vector;
 #[cfg(target_arch = "x86_64")]
-pub use double_avx2::{DoubleAvx2Words, flushed_bf16_bits};
+pub(super) use double_avx2::DoubleAvx2Words;
+#[cfg(target_arch = "x86_64")]
+pub use double_avx2::flushed_bf16_bits;
 #[cfg(target_arch = "aarch64")]
 pub(super) use neon::NeonWords;
 

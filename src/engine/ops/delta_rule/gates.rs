@@ -1,11 +1,11 @@
 //! How much of a state stays, and how much of a token goes into it.
 
-use crate::engine::EngineError;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, Tensor};
-use crate::engine::ops::{VectorOp, WeightValues, for_row_chunks, map_in_place};
+use crate::{VectorOp, WeightValues, for_row_chunks, map_in_place};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, Device, Tensor};
 
 /// What makes gates of heads of what the model computes for them.
 #[derive(Debug)]
@@ -103,7 +103,8 @@ impl<V: Vector> VectorOp<V> for Function {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ops::linear::SourceMatrix;
+    use vllm_batch_base::matrix::SourceMatrix;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn gates_agree_with_f64_on_every_instruction_set() {

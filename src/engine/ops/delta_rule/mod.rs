@@ -14,62 +14,18 @@ use std::ops::Range;
 
 pub use gates::DeltaGateWeights;
 
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::Kernel;
-use crate::engine::device::kv_cache::StateLayerMut;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::dispatch;
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Gpu, Tensor};
-use crate::engine::ops::recurrent_step::{columns_of_block, launch_over_runs};
-use crate::engine::ops::{RecurrentStep, Step};
+use crate::recurrent_step::{columns_of_block, launch_over_runs};
+use crate::{RecurrentStep, Step};
 use gates::open_gates;
 use update::{Inputs, Update};
-
-/// Heads of a delta rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeltaHeads {
-    /// Heads of q and k; each serves as many v heads, in order.
-    pub num_k_heads: usize,
-    /// Heads of v, a multiple of `num_k_heads`: each has a state.
-    pub num_v_heads: usize,
-    /// Width of a q or k head.
-    pub k_dim: usize,
-    /// Width of a v head.
-    pub v_dim: usize,
-}
-
-impl DeltaHeads {
-    /// Values of all heads of k, or of q.
-    pub fn k_width(self) -> usize {
-        self.num_k_heads * self.k_dim
-    }
-
-    /// Values of all heads of v.
-    pub fn v_width(self) -> usize {
-        self.num_v_heads * self.v_dim
-    }
-
-    /// Values of q, k and v.
-    pub fn qkv_width(self) -> usize {
-        2 * self.k_width() + self.v_width()
-    }
-
-    /// Operations of a token: it reads each state twice, and changes it once.
-    pub fn num_operations(self) -> f64 {
-        7.0 * (self.num_v_heads * self.k_dim * self.v_dim) as f64
-    }
-
-    /// Values of the states of all heads.
-    pub fn state_width(self) -> usize {
-        self.num_v_heads * self.head_state_width()
-    }
-
-    /// Those of one head: stripes of columns, one after the other, each (k_dim, its columns).
-    fn head_state_width(self) -> usize {
-        self.k_dim * update::padded(self.v_dim)
-    }
-}
+use vllm_batch_base::layers::{DeltaHeads, padded};
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::gpu::Kernel;
+use vllm_batch_device::kv_cache::StateLayerMut;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::dispatch;
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Gpu, Tensor};
 
 /// Where the delta rule of a layer finds what it needs.
 #[derive(Clone, Copy, Debug)]
@@ -192,6 +148,6 @@ impl DeltaRule<'_> {
     fn state_part(self, head: usize, columns: &Range<usize>) -> Range<usize> {
         let DeltaHeads { k_dim, .. } = self.heads;
         let first = self.state + head * self.heads.head_state_width() + columns.start * k_dim;
-        first..first + update::padded(columns.len()) * k_dim
+        first..first + padded(columns.len()) * k_dim
     }
 }

@@ -1,9 +1,10 @@
 //! The rule against a literal loop in f64, and its bits against themselves.
 
 use super::*;
-use crate::engine::batch::Batch;
-use crate::engine::config::Isa;
-use crate::engine::ops::linear::SourceMatrix;
+use crate::batch::Batch;
+use vllm_batch_base::isa::Isa;
+use vllm_batch_base::matrix::SourceMatrix;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 const BLOCK_SIZE: usize = 16;
 const NUM_BLOCKS: usize = 12;

@@ -3,21 +3,15 @@
 
 use std::ops::Range;
 
-use crate::engine::device::Tensor;
-use crate::engine::device::simd::{Kernel, Vector};
-use crate::engine::device::tensor::SharedMut;
+use vllm_batch_base::layers::STATE_LANES;
+use vllm_batch_device::Tensor;
+use vllm_batch_device::simd::{Kernel, Vector};
+use vllm_batch_device::tensor::SharedMut;
 
 /// Most columns that are computed together: of 128 rows they stay in a core's first cache.
 const STRIPE: usize = 64;
-/// Lanes of the widest vectors; columns are padded with zeros to a multiple of it.
-const GROUP: usize = 16;
 /// Vectors of a stripe, of the narrowest kind.
 const MAX_VECTORS: usize = STRIPE / 8;
-
-/// Columns that a state has room for.
-pub(super) fn padded(v_dim: usize) -> usize {
-    v_dim.next_multiple_of(GROUP)
-}
 
 /// Stripes of so many columns.
 pub(super) fn num_stripes(v_dim: usize) -> usize {
@@ -64,7 +58,7 @@ impl Kernel for Update<'_> {
     unsafe fn run<V: Vector>(self) {
         // SAFETY: dispatched for this CPU.
         unsafe {
-            match self.inputs.v.len().div_ceil(GROUP) {
+            match self.inputs.v.len().div_ceil(STATE_LANES) {
                 1 => self.advance::<V, 1>(),
                 2 => self.advance::<V, 2>(),
                 3 => self.advance::<V, 3>(),
@@ -80,7 +74,7 @@ impl Update<'_> {
     #[inline(always)]
     unsafe fn advance<V: Vector, const GROUPS: usize>(self) {
         let Self { state, rows, inputs, out, out_columns: (out_width, columns) } = self;
-        assert_eq!(state.len(), inputs.k.len() * GROUPS * GROUP);
+        assert_eq!(state.len(), inputs.k.len() * GROUPS * STATE_LANES);
         let (mut v, mut sums) = ([0.0f32; STRIPE], [0.0f32; STRIPE]);
         for row in rows {
             let values = inputs.rows.row(row);
@@ -122,7 +116,7 @@ impl Token<'_> {
         state: &mut [f32],
         out: &mut [f32; STRIPE],
     ) {
-        let (width, num) = (GROUPS * GROUP, GROUPS * GROUP / V::LANES);
+        let (width, num) = (GROUPS * STATE_LANES, GROUPS * STATE_LANES / V::LANES);
         // SAFETY: `num` vectors are the columns of a row, and no more than a stripe has.
         unsafe {
             let (zero, decay) = (V::splat(0.0), V::splat(self.decay));

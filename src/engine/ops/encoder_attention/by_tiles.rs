@@ -4,15 +4,15 @@
 //! outside of a step counts as zeros. So a text's bits are those of the text alone, however many
 //! queries go together.
 
-use crate::engine::device::Tensor;
-use crate::engine::device::simd::tiles::{
+use crate::gemm::next_panel;
+use crate::gemm::tiles::{RowTiles, TileProduct};
+use crate::gemm::words::{WordRows, narrow, room, room_len};
+use crate::shared_rows::SharedRows;
+use vllm_batch_device::Tensor;
+use vllm_batch_device::simd::tiles::{
     BLOCK_TILES, STEP_WORDS, TILE_COLUMNS, TILE_ROWS, TileUnit, tile_stride,
 };
-use crate::engine::device::simd::{Isa, dispatch};
-use crate::engine::ops::gemm::next_panel;
-use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
-use crate::engine::ops::gemm::words::{WordRows, narrow, room, room_len};
-use crate::engine::ops::shared_rows::SharedRows;
+use vllm_batch_device::simd::{Isa, dispatch};
 
 use super::softmax::{Queries, Softmax};
 use super::{EncoderAttentionShape, grow};

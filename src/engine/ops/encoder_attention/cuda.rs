@@ -1,9 +1,9 @@
 //! Attention of texts on a GPU: the kernels of `paged_attention`, compiled for texts.
 
-use crate::engine::device::cuda::DeviceBuffer;
-use crate::engine::device::{Gpu, KvCache, Tensor};
-use crate::engine::ops::Step;
-use crate::engine::ops::paged_attention::{Biases, CacheAttention, attend};
+use crate::Step;
+use crate::paged_attention::{Biases, CacheAttention, attend};
+use vllm_batch_device::cuda::DeviceBuffer;
+use vllm_batch_device::{Gpu, KvCache, Tensor};
 
 use super::{EncoderAttentionShape, RelativeBias};
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::engine::device::Tensor;
-use crate::engine::device::simd::{Kernel, Vector};
-use crate::engine::ops::shared_rows::SharedRows;
+use crate::shared_rows::SharedRows;
+use vllm_batch_device::Tensor;
+use vllm_batch_device::simd::{Kernel, Vector};
 
 use super::softmax::Queries;
 use super::{EncoderAttentionShape, grow};

@@ -7,6 +7,7 @@
 //! have steps of 32 in place of both. On a GPU: the order of `paged_attention`, whose kernels run
 //! it over a cache of the step.
 
+use vllm_batch_device::simd::isa::InstructionSet;
 mod by_tiles;
 mod cuda;
 mod head;
@@ -16,21 +17,22 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::engine::EngineError;
-use crate::engine::config::DType;
-use crate::engine::device::cuda::DeviceBuffer;
-use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
-use crate::engine::device::limits::Arithmetic;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::dispatch;
-use crate::engine::device::simd::tiles::TileUnit;
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, KvCache, Tensor, bytes_of};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_device::cuda::DeviceBuffer;
+use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::limits::Arithmetic;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::dispatch;
+use vllm_batch_device::simd::tiles::TileUnit;
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, Device, KvCache, Tensor, bytes_of};
 
 use super::shared_rows::SharedRows;
-use super::{HeadTransform, QkvHeads, Step, TextLimits, norm_and_rotate, norm_rotary_and_cache};
+use super::{HeadTransform, Step, TextLimits, norm_and_rotate, norm_rotary_and_cache};
 use by_tiles::TilePass;
 use head::HeadPass;
+use vllm_batch_base::layers::QkvHeads;
 
 /// What attention looks like in one layer of an encoder.
 #[derive(Clone, Copy, Debug)]

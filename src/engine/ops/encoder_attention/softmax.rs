@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::engine::device::simd::{Kernel, Vector};
+use vllm_batch_device::simd::{Kernel, Vector};
 
 use super::super::soft_cap::capped;
 use super::EncoderAttentionShape;

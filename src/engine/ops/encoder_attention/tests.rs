@@ -1,11 +1,12 @@
 //! The op against its definition in f64, and rows alone against rows among others.
 
 use half::bf16;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 use super::*;
-use crate::engine::batch::Batch;
-use crate::engine::device::simd::Isa;
-use crate::engine::device::split_mix::mix;
+use crate::batch::Batch;
+use vllm_batch_base::split_mix::mix;
+use vllm_batch_device::simd::Isa;
 
 fn tensor(num_rows: usize, width: usize, seed: u64) -> Tensor {
     let value = |index: usize| (mix(seed + index as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0;

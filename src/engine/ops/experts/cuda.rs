@@ -1,16 +1,16 @@
 //! Experts on a GPU. How many rows go to which expert stays there, so that steps are recorded: a
 //! product is launched with as many tiles as there can be.
 
-use super::routing::{ExpertWeight, GroupScore, Routing, Score};
 use super::{ExpertWeights, ExpertsShape, ExpertsWeight};
-use crate::engine::EngineError;
-use crate::engine::config::Quantization;
-use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
-use crate::engine::device::{Device, Gpu, Precision, Tensor, bytes_of};
-use crate::engine::ops::activation::activate_and_mul;
-use crate::engine::ops::linear::LinearWeight;
-use crate::engine::ops::weight_tiles::{Product, WeightTiles};
-use crate::engine::ops::{GPU_BLOCK, RowSlots};
+use crate::activation::activate_and_mul;
+use crate::linear::LinearWeight;
+use crate::weight_tiles::{Product, WeightTiles};
+use crate::{GPU_BLOCK, RowSlots};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::Quantization;
+use vllm_batch_base::layers::{ExpertWeight, GroupScore, Routing, Score};
+use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr};
+use vllm_batch_device::{Device, Gpu, Precision, Tensor, bytes_of};
 
 /// What kernels take of all experts of a block.
 #[derive(Debug)]

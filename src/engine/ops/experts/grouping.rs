@@ -5,7 +5,7 @@ use super::routing::Chosen;
 
 /// A row of a step that goes to an expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ExpertRow {
+pub(super) struct ExpertRow {
     /// Which row.
     pub row: u32,
     /// What the expert's outputs are multiplied by.
@@ -14,7 +14,7 @@ pub struct ExpertRow {
 
 /// The rows of all experts. Its memory is used again.
 #[derive(Debug, Default)]
-pub struct Grouping {
+pub(super) struct Grouping {
     rows: Vec<ExpertRow>,
     /// Where the rows of each expert begin, and where those of the last one end.
     starts: Vec<usize>,
@@ -22,12 +22,12 @@ pub struct Grouping {
 
 impl Grouping {
     /// With memory for so many rows of each token, all tokens together, and so many experts.
-    pub fn with_capacity(num_rows: usize, num_experts: usize) -> Self {
+    pub(super) fn with_capacity(num_rows: usize, num_experts: usize) -> Self {
         Self { rows: Vec::with_capacity(num_rows), starts: Vec::with_capacity(num_experts + 1) }
     }
 
     /// Groups what the tokens have chosen: `num_chosen` experts of each, one token after the other.
-    pub fn set(&mut self, chosen: &[Chosen], num_chosen: usize, num_experts: usize) {
+    pub(super) fn set(&mut self, chosen: &[Chosen], num_chosen: usize, num_experts: usize) {
         let Self { rows, starts } = self;
         starts.clear();
         starts.resize(num_experts + 1, 0);
@@ -50,7 +50,7 @@ impl Grouping {
     }
 
     /// The rows of an expert, upward.
-    pub fn rows_of(&self, expert: usize) -> &[ExpertRow] {
+    pub(super) fn rows_of(&self, expert: usize) -> &[ExpertRow] {
         &self.rows[self.starts[expert]..self.starts[expert + 1]]
     }
 }

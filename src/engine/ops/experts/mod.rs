@@ -12,22 +12,24 @@ mod routing;
 #[cfg(test)]
 mod tests;
 
-pub use routing::{Chosen, ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
+pub(crate) use routing::Chosen;
+use vllm_batch_base::layers::Routing;
 
-pub use cuda::{ExpertTables, GpuScratch};
+pub(crate) use cuda::{ExpertTables, GpuScratch};
 
 use grouping::{ExpertRow, Grouping};
-use routing::Sigmoid;
+use routing::{Sigmoid, choose};
 
 use super::linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
 use super::shared_rows::SharedRows;
-use super::{Activation, RowSlots, for_row_chunks, map_in_place};
-use crate::engine::EngineError;
-use crate::engine::config::DType;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, Precision, Tensor};
+use super::{RowSlots, for_row_chunks, map_in_place};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::Activation;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, Device, Precision, Tensor};
 
 /// Weights of a mixture of experts. H is the width of rows, I that of inner values.
 #[derive(Debug)]
@@ -234,7 +236,7 @@ pub fn choose_experts(
                     of_rows.slice(row * num_chosen, num_chosen),
                 )
             };
-            weight.routing.choose(cpu.isa, (scores, keys), bias, chosen);
+            choose(&weight.routing, cpu.isa, (scores, keys), bias, chosen);
             if let Some(factors) = &weight.weight_factors {
                 chosen.iter_mut().for_each(|of| of.weight *= factors[of.expert as usize]);
             }

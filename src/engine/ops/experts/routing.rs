@@ -4,206 +4,113 @@
 //! Equal numbers go to the lower expert, where `torch.topk` leaves the order open. Sums over a
 //! token's experts go upward by their numbers.
 
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
-use crate::engine::ops::{VectorOp, map_in_place};
+use crate::{VectorOp, map_in_place};
+use vllm_batch_base::layers::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
 
 /// An expert of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     /// Which one.
     pub expert: u32,
     /// What its outputs are multiplied by.
     pub weight: f32,
 }
 
-/// How experts are chosen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Routing {
-    /// The best by their scores.
-    TopK(TopK),
-    /// Two experts, each with its share of those that are nearly as good (Phi-3.5-MoE, as it is
-    /// outside of training): transformers' `sparsemixer`.
-    SparseMixer {
-        /// Experts are nearly as good where they are behind by up to twice this share.
-        jitter: f32,
-    },
-}
-
-/// The best by their scores.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TopK {
-    /// How many.
-    pub num: usize,
-    /// What of the router's numbers.
-    pub score: Score,
-    /// Experts are chosen from some groups of them alone.
-    pub groups: Option<ExpertGroups>,
-    /// How much each counts.
-    pub weight: ExpertWeight,
-    /// A factor of the weights.
-    pub scale: f32,
-}
-
-/// Scores of experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Score {
-    /// The router's numbers.
-    Logits,
-    /// Their softmax.
-    Softmax,
-    /// The sigmoid of each.
-    Sigmoid,
-}
-
-/// Groups of neighbours, the best of which experts are chosen from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertGroups {
-    /// How many there are, of equally many experts.
-    pub num: usize,
-    /// How many of them count.
-    pub num_kept: usize,
-    /// How they are compared.
-    pub score: GroupScore,
-}
-
-/// What groups are compared by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupScore {
-    /// The score of their best expert (DeepSeek V2).
-    Best,
-    /// The sum of the scores of their best two (DeepSeek V3).
-    BestTwo,
-}
-
-/// The weights of those that are chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ExpertWeight {
-    /// Their scores.
-    Score,
-    /// Their shares of the sum of their scores: score / max(sum + added, at_least).
-    Share {
-        /// Added to the sum.
-        added: f32,
-        /// The least that they are divided by.
-        at_least: f32,
-    },
-    /// The softmax of their scores.
-    Softmax,
-}
-
-impl ExpertWeight {
-    /// Shares of the plain sum.
-    pub const SHARE: Self = Self::Share { added: 0.0, at_least: 0.0 };
-}
-
-impl Routing {
-    /// Experts of a token.
-    pub fn num_chosen(&self) -> usize {
-        match self {
-            Self::TopK(best) => best.num,
-            Self::SparseMixer { .. } => 2,
-        }
-    }
-
-    /// Chooses by the router's `logits`, of which scores are made. `bias` is added to the scores
-    /// where they are compared; `keys` is for what is compared. What is `chosen` is in order of
-    /// experts.
-    ///
-    /// # Panics
-    /// Lengths do not fit.
-    pub(super) fn choose(
-        &self,
-        isa: Isa,
-        (logits, keys): (&mut [f32], &mut [f32]),
-        bias: Option<&[f32]>,
-        chosen: &mut [Chosen],
-    ) {
-        assert_eq!(chosen.len(), self.num_chosen());
-        match self {
-            Self::TopK(best) => best.choose(isa, (logits, keys), bias, chosen),
-            Self::SparseMixer { jitter } => sparse_mixer(isa, *jitter, (logits, keys), chosen),
-        }
+/// Chooses by the router's `logits`, of which scores are made. `bias` is added to the scores
+/// where they are compared; `keys` is for what is compared. What is `chosen` is in order of
+/// experts.
+///
+/// # Panics
+/// Lengths do not fit.
+pub(super) fn choose(
+    routing: &Routing,
+    isa: Isa,
+    (logits, keys): (&mut [f32], &mut [f32]),
+    bias: Option<&[f32]>,
+    chosen: &mut [Chosen],
+) {
+    assert_eq!(chosen.len(), routing.num_chosen());
+    match routing {
+        Routing::TopK(best) => choose_best(best, isa, (logits, keys), bias, chosen),
+        Routing::SparseMixer { jitter } => sparse_mixer(isa, *jitter, (logits, keys), chosen),
     }
 }
 
-impl TopK {
-    fn choose(
-        &self,
-        isa: Isa,
-        (scores, keys): (&mut [f32], &mut [f32]),
-        bias: Option<&[f32]>,
-        chosen: &mut [Chosen],
-    ) {
-        dispatch(isa, Scored { score: self.score, values: scores });
-        keys.copy_from_slice(scores);
-        for (key, bias) in keys.iter_mut().zip(bias.unwrap_or_default()) {
-            *key += bias;
-        }
-        if let Some(groups) = self.groups {
-            groups.keep_best(keys);
-        }
-        for index in 0..chosen.len() {
-            let expert = take_best(keys, &chosen[..index]);
-            chosen[index] = Chosen { expert: expert as u32, weight: scores[expert] };
-        }
-        chosen.sort_unstable_by_key(|chosen| chosen.expert);
-        self.weigh(isa, chosen, keys);
+fn choose_best(
+    best: &TopK,
+    isa: Isa,
+    (scores, keys): (&mut [f32], &mut [f32]),
+    bias: Option<&[f32]>,
+    chosen: &mut [Chosen],
+) {
+    dispatch(isa, Scored { score: best.score, values: scores });
+    keys.copy_from_slice(scores);
+    for (key, bias) in keys.iter_mut().zip(bias.unwrap_or_default()) {
+        *key += bias;
     }
-
-    /// From scores to weights; `values` is for what is in between.
-    fn weigh(&self, isa: Isa, chosen: &mut [Chosen], values: &mut [f32]) {
-        match self.weight {
-            ExpertWeight::Score => {}
-            ExpertWeight::Share { added, at_least } => {
-                let sum: f32 = chosen.iter().map(|chosen| chosen.weight).sum();
-                let sum = (sum + added).max(at_least);
-                chosen.iter_mut().for_each(|chosen| chosen.weight /= sum);
-            }
-            ExpertWeight::Softmax => {
-                let values = &mut values[..chosen.len()];
-                values.iter_mut().zip(&*chosen).for_each(|(value, of)| *value = of.weight);
-                dispatch(isa, Scored { score: Score::Softmax, values });
-                chosen.iter_mut().zip(values).for_each(|(chosen, value)| chosen.weight = *value);
-            }
-        }
-        chosen.iter_mut().for_each(|chosen| chosen.weight *= self.scale);
+    if let Some(groups) = best.groups {
+        keep_best(groups, keys);
     }
+    for index in 0..chosen.len() {
+        let expert = take_best(keys, &chosen[..index]);
+        chosen[index] = Chosen { expert: expert as u32, weight: scores[expert] };
+    }
+    chosen.sort_unstable_by_key(|chosen| chosen.expert);
+    weigh(best, isa, chosen, keys);
 }
 
-impl ExpertGroups {
-    /// Rules out the experts of all groups but the best.
-    fn keep_best(self, keys: &mut [f32]) {
-        let Self { num, num_kept, score } = self;
-        let width = keys.len() / num;
-        let of_group = |keys: &[f32]| {
-            let mut best = [f32::NEG_INFINITY; 2];
-            for &key in keys {
-                match key {
-                    key if key > best[0] => best = [key, best[0]],
-                    key if key > best[1] => best[1] = key,
-                    _ => {}
-                }
+/// From scores to weights; `values` is for what is in between.
+fn weigh(best: &TopK, isa: Isa, chosen: &mut [Chosen], values: &mut [f32]) {
+    match best.weight {
+        ExpertWeight::Score => {}
+        ExpertWeight::Share { added, at_least } => {
+            let sum: f32 = chosen.iter().map(|chosen| chosen.weight).sum();
+            let sum = (sum + added).max(at_least);
+            chosen.iter_mut().for_each(|chosen| chosen.weight /= sum);
+        }
+        ExpertWeight::Softmax => {
+            let values = &mut values[..chosen.len()];
+            values.iter_mut().zip(&*chosen).for_each(|(value, of)| *value = of.weight);
+            dispatch(isa, Scored { score: Score::Softmax, values });
+            chosen.iter_mut().zip(values).for_each(|(chosen, value)| chosen.weight = *value);
+        }
+    }
+    chosen.iter_mut().for_each(|chosen| chosen.weight *= best.scale);
+}
+
+/// Rules out the experts of all groups but the best.
+fn keep_best(groups: ExpertGroups, keys: &mut [f32]) {
+    let ExpertGroups { num, num_kept, score } = groups;
+    let width = keys.len() / num;
+    let of_group = |keys: &[f32]| {
+        let mut best = [f32::NEG_INFINITY; 2];
+        for &key in keys {
+            match key {
+                key if key > best[0] => best = [key, best[0]],
+                key if key > best[1] => best[1] = key,
+                _ => {}
             }
-            match score {
-                GroupScore::Best => best[0],
-                GroupScore::BestTwo => best[0] + best[1],
-            }
+        }
+        match score {
+            GroupScore::Best => best[0],
+            GroupScore::BestTwo => best[0] + best[1],
+        }
+    };
+    let is_ruled_out = |keys: &[f32], group: usize| {
+        let own = of_group(&keys[group * width..][..width]);
+        let is_better = |other: usize| {
+            let score = of_group(&keys[other * width..][..width]);
+            score > own || score == own && other < group
         };
-        let is_ruled_out = |keys: &[f32], group: usize| {
-            let own = of_group(&keys[group * width..][..width]);
-            let is_better = |other: usize| {
-                let score = of_group(&keys[other * width..][..width]);
-                score > own || score == own && other < group
-            };
-            (0..num).filter(|&other| is_better(other)).count() >= num_kept
-        };
-        // Keys change when all groups were compared. More groups than bits are refused.
-        let ruled_out =
-            (0..num).fold(0u64, |bits, group| bits | u64::from(is_ruled_out(keys, group)) << group);
-        for (group, keys) in keys.chunks_exact_mut(width).enumerate() {
-            if ruled_out >> group & 1 == 1 {
-                keys.fill(f32::NEG_INFINITY);
-            }
+        (0..num).filter(|&other| is_better(other)).count() >= num_kept
+    };
+    // Keys change when all groups were compared. More groups than bits are refused.
+    let ruled_out =
+        (0..num).fold(0u64, |bits, group| bits | u64::from(is_ruled_out(keys, group)) << group);
+    for (group, keys) in keys.chunks_exact_mut(width).enumerate() {
+        if ruled_out >> group & 1 == 1 {
+            keys.fill(f32::NEG_INFINITY);
         }
     }
 }
@@ -307,12 +214,13 @@ impl<V: Vector> VectorOp<V> for ExpFrom {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     fn choose(routing: &Routing, logits: &[f32], bias: Option<&[f32]>) -> Vec<(u32, f32)> {
         let mut chosen = vec![Chosen::default(); routing.num_chosen()];
         let mut of_all = Isa::all_available().into_iter().map(|isa| {
             let (mut logits, mut keys) = (logits.to_vec(), vec![0.0; logits.len()]);
-            routing.choose(isa, (&mut logits, &mut keys), bias, &mut chosen);
+            super::choose(routing, isa, (&mut logits, &mut keys), bias, &mut chosen);
             chosen.iter().map(|chosen| (chosen.expert, chosen.weight)).collect::<Vec<_>>()
         });
         let first = of_all.next().unwrap();
@@ -369,7 +277,7 @@ mod tests {
         // Equal groups: the first ones.
         let groups = ExpertGroups { num: 4, num_kept: 2, score: GroupScore::BestTwo };
         let mut keys = [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0];
-        groups.keep_best(&mut keys);
+        keep_best(groups, &mut keys);
         let none = f32::NEG_INFINITY;
         assert_eq!(keys, [1.0, 1.0, 2.0, 2.0, none, none, none, none]);
     }

@@ -1,9 +1,11 @@
 //! Against plain code; and a row's bits, whatever rows are beside it.
 
 use super::*;
-use crate::engine::config::DType;
-use crate::engine::device::simd::Isa;
-use crate::engine::ops::linear::SourceMatrix;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::{ExpertWeight, Score, TopK};
+use vllm_batch_base::matrix::SourceMatrix;
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 const HIDDEN: usize = 40;
 const INNER: usize = 24;

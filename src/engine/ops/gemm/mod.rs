@@ -5,37 +5,37 @@
 //! runs upward; a product that is continued takes up its sums from `out`, which is exact. So
 //! neither the number of rows, nor the tiles, nor where k is cut changes a bit.
 
-pub mod panel;
+pub(crate) mod panel;
 mod tile;
-pub mod tiles;
+pub(crate) mod tiles;
 mod tiling;
-pub mod words;
+pub(crate) mod words;
 
 use std::mem::MaybeUninit;
 
-use crate::engine::device::simd::prefetch;
 use panel::PanelElement;
 use tile::{Prefetch, TileArgs};
 use tiling::Tiles;
-pub use tiling::{Tiling, num_short_rows};
+pub(crate) use tiling::{Tiling, num_short_rows};
+use vllm_batch_device::simd::prefetch;
 
 /// Most inputs of one product of more than [`num_short_rows`] rows.
-pub const MAX_INPUTS: usize = 1024;
+pub(crate) const MAX_INPUTS: usize = 1024;
 
 /// Widest panel of any instruction set.
-pub const MAX_PANEL_WIDTH: usize = 32;
+pub(crate) const MAX_PANEL_WIDTH: usize = 32;
 
 /// Bytes that a CPU brings at once.
 const CACHE_LINE_BYTES: usize = 64;
 
 /// A panel, widened: 128 kB on the stack of the thread that uses it.
 #[repr(C, align(64))]
-pub struct Widened([MaybeUninit<f32>; MAX_INPUTS * MAX_PANEL_WIDTH]);
+pub(crate) struct Widened([MaybeUninit<f32>; MAX_INPUTS * MAX_PANEL_WIDTH]);
 
 impl Widened {
     /// Room, nothing more.
     #[inline(always)]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self([MaybeUninit::uninit(); _])
     }
 
@@ -46,7 +46,7 @@ impl Widened {
 
 /// Rows by one panel: out = x Wᵀ, or out += x Wᵀ.
 #[derive(Clone, Copy)]
-pub struct PanelProduct<'a, E> {
+pub(crate) struct PanelProduct<'a, E> {
     /// How the rows are cut into tiles.
     pub tiling: &'a Tiling,
     /// First input of the first row, and the distance of rows.
@@ -75,7 +75,11 @@ const AHEAD_BYTES: usize = 8192;
 /// What to prefetch during a product with the panel at `weights`, one of many in a row: the one
 /// behind it, or if there is one tile only, its own continuation. Past the last panel there is
 /// nothing to read, and no harm done.
-pub fn next_panel<E>(weights: *const E, panel_len: usize, is_one_tile: bool) -> (*const u8, usize) {
+pub(crate) fn next_panel<E>(
+    weights: *const E,
+    panel_len: usize,
+    is_one_tile: bool,
+) -> (*const u8, usize) {
     let bytes = panel_len * size_of::<E>();
     let ahead = if is_one_tile { AHEAD_BYTES } else { bytes };
     (weights.cast::<u8>().wrapping_add(ahead), bytes)
@@ -83,7 +87,7 @@ pub fn next_panel<E>(weights: *const E, panel_len: usize, is_one_tile: bool) -> 
 
 /// Part `part.0` of `part.1` of what is needed next (where it begins, its bytes), over so many
 /// inputs: where the part begins, and its bytes for each input.
-pub fn part_of(
+pub(crate) fn part_of(
     (from, bytes): (*const u8, usize),
     num_inputs: usize,
     part: (usize, usize),
@@ -96,7 +100,7 @@ pub fn part_of(
 /// Asks for the cache lines, of which there may be two, that stand for some inputs from `input` on;
 /// `next` is what [`part_of`] gives.
 #[inline(always)]
-pub fn bring((next, step): (*const u8, usize), input: usize, num_inputs: usize) {
+pub(crate) fn bring((next, step): (*const u8, usize), input: usize, num_inputs: usize) {
     prefetch(next.wrapping_add(input * step));
     if num_inputs * step > CACHE_LINE_BYTES {
         prefetch(next.wrapping_add(input * step + CACHE_LINE_BYTES));
@@ -110,7 +114,7 @@ impl<E: PanelElement> PanelProduct<'_, E> {
     /// `x` is readable for all inputs of all rows, `weights` for the panel's inputs, an even number
     /// of them, `bias` for its width; `out` is readable and writable for its width in all rows, and
     /// nobody else touches these. This CPU has the tiling's instructions.
-    pub unsafe fn run(&self, widened: &mut Widened) {
+    pub(crate) unsafe fn run(&self, widened: &mut Widened) {
         let tiling = self.tiling;
         assert!(self.inputs.0 <= 1 && (self.inputs.1 <= MAX_INPUTS || !tiling.keeps()));
         let num_inputs = self.inputs.1.next_multiple_of(2);
@@ -167,7 +171,7 @@ impl<E: PanelElement> PanelProduct<'_, E> {
     ///
     /// # Safety
     /// As [`Self::run`].
-    pub unsafe fn run_piece(&self, widened: &mut Widened, at: usize) {
+    pub(crate) unsafe fn run_piece(&self, widened: &mut Widened, at: usize) {
         let tiling = self.tiling;
         assert!(tiling.keeps() && self.inputs.0 <= 1 && at + self.inputs.1 <= MAX_INPUTS);
         let next = self.next.unwrap_or((self.weights.cast(), 0));
@@ -182,7 +186,7 @@ impl<E: PanelElement> PanelProduct<'_, E> {
     ///
     /// # Safety
     /// As [`Self::run`], and [`Self::run_piece`] was called for all of the inputs.
-    pub unsafe fn run_joined(&self, widened: &mut Widened) {
+    pub(crate) unsafe fn run_joined(&self, widened: &mut Widened) {
         let tiling = self.tiling;
         assert!(tiling.keeps() && self.inputs.1 <= MAX_INPUTS);
         let prefetch = Prefetch::part((self.x.0.cast(), 0), 1, 1);
@@ -232,7 +236,7 @@ impl<E: PanelElement> PanelProduct<'_, E> {
 }
 
 /// First row and height of tile `index` of `num_tiles` that are as even as they can be.
-pub fn even_tile(num_rows: usize, num_tiles: usize, index: usize) -> (usize, usize) {
+pub(crate) fn even_tile(num_rows: usize, num_tiles: usize, index: usize) -> (usize, usize) {
     let start = |index: usize| index * num_rows / num_tiles;
     (start(index), start(index + 1) - start(index))
 }

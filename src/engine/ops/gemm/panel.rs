@@ -2,11 +2,11 @@
 
 use half::{bf16, f16};
 
-use crate::engine::device::simd::{Element, Vector};
+use vllm_batch_device::simd::{Element, Vector};
 
 /// An element of packed weights. A panel of `width` outputs holds, for each pair of inputs,
 /// 2 * width elements; an odd last input has zeros beside it.
-pub trait PanelElement: Element {
+pub(crate) trait PanelElement: Element {
     /// The elements are f32: nothing is to be widened.
     const IS_WIDE: bool;
 

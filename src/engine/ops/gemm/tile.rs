@@ -2,7 +2,8 @@
 
 use super::panel::PanelElement;
 use super::part_of;
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch, prefetch, prefetch_to_write};
+use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch, prefetch, prefetch_to_write};
 
 /// Largest heights of a tile that widens and of one that does not.
 pub(super) fn max_heights(isa: Isa, is_narrow: bool) -> (usize, usize) {
@@ -56,21 +57,21 @@ pub(super) struct Prefetch {
 
 impl Prefetch {
     /// So many bytes from `from` on, over so many tiles of so many inputs.
-    pub fn part(part: (*const u8, usize), num_inputs: usize, num_tiles: usize) -> Self {
+    pub(super) fn part(part: (*const u8, usize), num_inputs: usize, num_tiles: usize) -> Self {
         let (from, step) = part_of(part, num_inputs, (0, num_tiles));
         Self { from, step, step_of_16: 16 * step, step_of_tile: num_inputs * step }
     }
 
     /// As many inputs as a tile has, 16 f32 to a line, of up to 16 rows from `from` on; of the next
     /// tile those after the first `height`.
-    pub fn rows(from: *const f32, stride: usize, height: usize) -> Self {
+    pub(super) fn rows(from: *const f32, stride: usize, height: usize) -> Self {
         let step = 4 * stride;
         Self { from: from.cast(), step, step_of_16: 64, step_of_tile: height * step }
     }
 
     /// Where so many tiles leave off.
     #[inline(always)]
-    pub fn behind(self, num_tiles: usize) -> Self {
+    pub(super) fn behind(self, num_tiles: usize) -> Self {
         Self { from: self.from.wrapping_add(num_tiles * self.step_of_tile), ..self }
     }
 

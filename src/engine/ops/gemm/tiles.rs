@@ -3,17 +3,17 @@
 
 use super::part_of;
 use super::words::WordRows;
-use crate::engine::device::simd::tiles::{
+use vllm_batch_device::simd::tiles::{
     BLOCK_TILES, ConfiguredTiles, PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TILE_ROWS, TileBlock,
     TilePanel, TileSums, TileUnit,
 };
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch, prefetch_to_write};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch, prefetch_to_write};
 
 /// How far apart rows of sums are at most that lie in the first cache: two tiles of them are 32 kB.
 const NEAR_STRIDE: usize = 256;
 
 /// Some rows as tiles of equally many; the last one may read rows that are not its own.
-pub struct RowTiles {
+pub(crate) struct RowTiles {
     pub tiles: ConfiguredTiles,
     /// The first row, and the end.
     rows: (usize, usize),
@@ -21,7 +21,7 @@ pub struct RowTiles {
 }
 
 /// Rows by a panel, or by some inputs of it.
-pub struct TileProduct<'a> {
+pub(crate) struct TileProduct<'a> {
     pub x: WordRows<'a>,
     /// (words, columns)
     pub words: &'a [u32],
@@ -38,7 +38,7 @@ pub struct TileProduct<'a> {
 }
 
 /// Rows by a panel whose steps lie in places of their own; its sums go on from what `out` holds.
-pub struct StepsProduct<'a> {
+pub(crate) struct StepsProduct<'a> {
     pub x: WordRows<'a>,
     /// The place of the first step in a row; a step's first word.
     pub first_word: usize,
@@ -52,14 +52,14 @@ pub struct StepsProduct<'a> {
 
 impl RowTiles {
     /// Rows from the first one to the end; at least one.
-    pub fn new(unit: TileUnit, rows: (usize, usize)) -> Self {
+    pub(crate) fn new(unit: TileUnit, rows: (usize, usize)) -> Self {
         let num_rows = rows.1 - rows.0;
         let num_tiles = num_rows.div_ceil(TILE_ROWS);
         Self { tiles: unit.configure(num_rows.div_ceil(num_tiles)), rows, num_tiles }
     }
 
     /// One or two of them at a time: the first row, how many rows there are, and in how many tiles.
-    pub fn blocks(&self) -> impl Iterator<Item = BlockRows> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockRows> {
         let height = self.tiles.rows();
         (0..self.num_tiles).step_by(BLOCK_TILES).map(move |tile| {
             let num_tiles = BLOCK_TILES.min(self.num_tiles - tile);
@@ -71,7 +71,7 @@ impl RowTiles {
     }
 
     /// How many `blocks` there are.
-    pub fn num_blocks(&self) -> usize {
+    pub(crate) fn num_blocks(&self) -> usize {
         self.num_tiles.div_ceil(BLOCK_TILES)
     }
 
@@ -79,7 +79,7 @@ impl RowTiles {
     ///
     /// # Safety
     /// `out` is readable and writable for a panel's width in all rows, and nobody else touches it.
-    pub unsafe fn run(&self, isa: Isa, product: &TileProduct<'_>) {
+    pub(crate) unsafe fn run(&self, isa: Isa, product: &TileProduct<'_>) {
         for rows in self.blocks() {
             let to = product.out.0.wrapping_add((rows.first - self.rows.0) * product.out.1);
             // SAFETY: the caller's promise.
@@ -93,7 +93,7 @@ impl RowTiles {
     ///
     /// # Safety
     /// As of `run`.
-    pub unsafe fn run_block(&self, isa: Isa, rows: BlockRows, product: &TileProduct<'_>) {
+    pub(crate) unsafe fn run_block(&self, isa: Isa, rows: BlockRows, product: &TileProduct<'_>) {
         let words = PanelWords::new(product.words);
         let next = part_of(product.next, words.num_steps(), (rows.index, self.num_blocks()));
         let blocks = words.block(product.x, (rows, product.first_word), next);
@@ -114,7 +114,7 @@ impl RowTiles {
     ///
     /// # Safety
     /// As of `run`; every step of the panel is readable.
-    pub unsafe fn run_steps(&self, isa: Isa, product: &StepsProduct<'_>) {
+    pub(crate) unsafe fn run_steps(&self, isa: Isa, product: &StepsProduct<'_>) {
         let StepsProduct { x, first_word, steps, next, out } = *product;
         for rows in self.blocks() {
             let part = (rows.index, self.num_blocks());
@@ -169,7 +169,7 @@ impl RowTiles {
 
 /// Rows of one or two tiles.
 #[derive(Clone, Copy)]
-pub struct BlockRows {
+pub(crate) struct BlockRows {
     /// Which of the `blocks` it is.
     pub index: usize,
     pub first: usize,
@@ -180,7 +180,7 @@ pub struct BlockRows {
 }
 
 /// Words of a panel in steps; the last one of them, if it is not whole, filled up with zeros.
-pub struct PanelWords<'a> {
+pub(crate) struct PanelWords<'a> {
     words: &'a [u32],
     last: Option<LastStep>,
 }
@@ -189,7 +189,7 @@ pub struct PanelWords<'a> {
 struct LastStep([u32; PANEL_STEP]);
 
 impl<'a> PanelWords<'a> {
-    pub fn new(words: &'a [u32]) -> Self {
+    pub(crate) fn new(words: &'a [u32]) -> Self {
         let rest = words.as_chunks::<PANEL_STEP>().1;
         let last = (!rest.is_empty()).then(|| {
             let mut step = LastStep([0; _]);
@@ -200,13 +200,13 @@ impl<'a> PanelWords<'a> {
     }
 
     /// All steps.
-    pub fn num_steps(&self) -> usize {
+    pub(crate) fn num_steps(&self) -> usize {
         self.words.len().div_ceil(PANEL_STEP)
     }
 
     /// The product of some rows, from a word of each on, with these: whole steps, then the rest.
     /// `next` is what each step asks for.
-    pub fn block(
+    pub(crate) fn block(
         &self,
         x: WordRows<'_>,
         (rows, first_word): (BlockRows, usize),

@@ -2,10 +2,11 @@
 
 use super::panel::PanelElement;
 use super::tile::max_heights;
-use crate::engine::device::simd::Isa;
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 /// So many rows by panels of halves take any number of inputs: nothing of a panel is kept.
-pub fn num_short_rows(isa: Isa, is_narrow: bool) -> usize {
+pub(crate) fn num_short_rows(isa: Isa, is_narrow: bool) -> usize {
     2 * max_heights(isa, is_narrow).0
 }
 
@@ -15,7 +16,7 @@ pub fn num_short_rows(isa: Isa, is_narrow: bool) -> usize {
 /// short ones each widen for themselves: that costs less than to leave the wide panel, twice a
 /// panel of halves, in the L2 cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Tiling {
+pub(crate) struct Tiling {
     pub(super) isa: Isa,
     /// Panels are one vector wide, not two.
     pub(super) is_narrow: bool,
@@ -35,7 +36,7 @@ pub(super) struct Tiles {
 
 impl Tiling {
     /// For panels of E.
-    pub fn new<E: PanelElement>(isa: Isa, is_narrow: bool, num_rows: usize) -> Self {
+    pub(crate) fn new<E: PanelElement>(isa: Isa, is_narrow: bool, num_rows: usize) -> Self {
         let (max_widening, max_height) = max_heights(isa, is_narrow);
         let keeps = !E::IS_WIDE && num_rows > num_short_rows(isa, is_narrow);
         let (num_keeping, max_height) = match (keeps, E::IS_WIDE) {
@@ -55,7 +56,7 @@ impl Tiling {
     }
 
     /// Whether the first tile widens for others, so that pieces of a panel are worth joining.
-    pub fn keeps(&self) -> bool {
+    pub(crate) fn keeps(&self) -> bool {
         self.groups[0].num > 0
     }
 

@@ -1,5 +1,6 @@
 //! Rows of inputs as words, of two bf16 or of four int8.
 
+use vllm_batch_device::simd::isa::InstructionSet;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(test)]
@@ -7,9 +8,9 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::engine::device::cuda::Plain;
-use crate::engine::device::simd::Isa;
-use crate::engine::device::simd::tiles::TILE_ROWS;
+use vllm_batch_device::cuda::Plain;
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::tiles::TILE_ROWS;
 
 /// Bytes of a cache line, and words of it.
 const LINE_BYTES: usize = 64;
@@ -17,7 +18,7 @@ const LINE_WORDS: usize = LINE_BYTES / 4;
 
 /// Rows of inputs: each begins `stride` words behind the one before.
 #[derive(Clone, Copy)]
-pub struct WordRows<'a> {
+pub(crate) struct WordRows<'a> {
     pub words: &'a [u32],
     pub stride: usize,
 }
@@ -25,25 +26,30 @@ pub struct WordRows<'a> {
 impl WordRows<'_> {
     /// Rows from `first` to `end`, of each the words from `word` on, `num_words` of them: where the
     /// first one is.
-    pub fn at(&self, (first, end): (usize, usize), word: usize, num_words: usize) -> *const u32 {
+    pub(crate) fn at(
+        &self,
+        (first, end): (usize, usize),
+        word: usize,
+        num_words: usize,
+    ) -> *const u32 {
         let start = first * self.stride + word;
         self.words[start..(end - 1) * self.stride + word + num_words].as_ptr()
     }
 
     /// Where a row begins, which as many follow as a tile has.
-    pub fn at_tile(&self, row: usize) -> *const u32 {
+    pub(crate) fn at_tile(&self, row: usize) -> *const u32 {
         self.words[row * self.stride..(row + TILE_ROWS) * self.stride].as_ptr()
     }
 }
 
 /// Words that `room` takes.
-pub fn room_len(num_rows: usize, stride: usize) -> usize {
+pub(crate) fn room_len(num_rows: usize, stride: usize) -> usize {
     (num_rows + TILE_ROWS) * stride + LINE_WORDS
 }
 
 /// Room for rows, from a cache line on; tiles may read as many more as one of them has, which hold
 /// anything.
-pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] {
+pub(crate) fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] {
     let num_words = (num_rows + TILE_ROWS) * stride;
     if words.len() < room_len(num_rows, stride) {
         words.resize(room_len(num_rows, stride), 0);
@@ -56,7 +62,7 @@ pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] 
 ///
 /// # Panics
 /// They do not begin and end with a word.
-pub fn as_words<T: Plain>(values: &[T]) -> &[u32] {
+pub(crate) fn as_words<T: Plain>(values: &[T]) -> &[u32] {
     // SAFETY: a `Plain` value has no bits but its own, and any bits are a u32.
     let (before, words, after) = unsafe { values.align_to::<u32>() };
     assert!(before.is_empty() && after.is_empty(), "panels and rows begin at whole words");
@@ -65,14 +71,14 @@ pub fn as_words<T: Plain>(values: &[T]) -> &[u32] {
 
 /// A row as words of two bf16, rounded to nearest, ties to even; subnormal values become zeros,
 /// which all products of bf16 read them as. The CPU has AVX2 or more, or bf16.
-pub fn narrow(x: &[f32], words: &mut [u32]) {
+pub(crate) fn narrow(x: &[f32], words: &mut [u32]) {
     assert_eq!(words.len(), x.len().div_ceil(2));
     // SAFETY: the words are those of the one row.
     unsafe { narrow_rows(x.as_ptr(), (1, x.len()), (words.as_mut_ptr(), 0)) };
 }
 
 /// A row of values becomes words, in its first half.
-pub fn narrow_in_place(x: &mut [f32]) {
+pub(crate) fn narrow_in_place(x: &mut [f32]) {
     let place = x.as_mut_ptr();
     // SAFETY: words are half as many, and begin where the row does.
     unsafe { narrow_rows(place, (1, x.len()), (place.cast(), 0)) };
@@ -84,7 +90,7 @@ pub fn narrow_in_place(x: &mut [f32]) {
 /// # Safety
 /// Values are readable and words writable, and nobody else touches these. A row's words may begin
 /// where its values do, and else have no place in common.
-pub unsafe fn narrow_rows(x: *const f32, shape: (usize, usize), words: (*mut u32, usize)) {
+pub(crate) unsafe fn narrow_rows(x: *const f32, shape: (usize, usize), words: (*mut u32, usize)) {
     debug_assert!(Isa::Avx2.is_available() || Isa::NeonBf16.is_available());
     // SAFETY: the caller's promise; the CPU has the instructions that are asked for, or else the
     // caller's has AVX2.

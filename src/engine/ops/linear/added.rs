@@ -2,17 +2,18 @@
 //! Sums go on from the outputs that are there, input after input, upward.
 
 use std::ops::Range;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 use super::blocks::{Destination, ItemSize, Outputs, Shape, SumColumns, for_blocks};
 use super::cpu::ITEM_MACS;
 use super::{LinearWeight, Packed, Panels, Storage};
-use crate::engine::device::Cpu;
-use crate::engine::device::tensor::{Rows, RowsMut, SharedMut};
-use crate::engine::ops::gemm::{PanelProduct, Tiling, Widened};
+use crate::gemm::{PanelProduct, Tiling, Widened};
+use vllm_batch_device::Cpu;
+use vllm_batch_device::tensor::{Rows, RowsMut, SharedMut};
 
 /// Some columns of outputs, and which columns of the inputs they are made of.
 #[derive(Debug)]
-pub(in crate::engine::ops) struct AddedPart {
+pub(crate) struct AddedPart {
     /// (outputs, inputs) in f32, on the host, without a bias.
     pub weight: LinearWeight,
     pub first_input: usize,
@@ -32,7 +33,7 @@ impl AddedPart {
 ///
 /// # Panics
 /// The rows are not in use, or a part's columns are not there.
-pub(in crate::engine::ops) fn add_products(
+pub(crate) fn add_products(
     cpu: &Cpu,
     x: Rows<'_>,
     parts: &[AddedPart],

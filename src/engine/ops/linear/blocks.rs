@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
 use super::largest::{LargestOfThreads, PanelSums};
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::Isa;
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::ops::activation::{Activation, mul_by_activated};
-use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, even_tile};
-use crate::engine::ops::shared_rows::SharedRows;
+use crate::activation::mul_by_activated;
+use crate::gemm::{MAX_PANEL_WIDTH, even_tile};
+use crate::shared_rows::SharedRows;
+use vllm_batch_base::layers::Activation;
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::tensor::SharedMut;
 
 /// `$run::<height>(tile)` of one of these heights.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -49,7 +50,7 @@ pub(super) struct ItemSize {
 
 impl ItemSize {
     /// Of products that are not by tiles.
-    pub fn new(macs: usize, num_panels: usize) -> Self {
+    pub(super) fn new(macs: usize, num_panels: usize) -> Self {
         Self { macs, num_panels, max_rows: BLOCK_ROWS }
     }
 }
@@ -204,7 +205,7 @@ impl Outputs {
     /// # Safety
     /// No other thread touches the panel's outputs of these rows meanwhile. `product` writes all
     /// rows of the panel.
-    pub unsafe fn with_panel(
+    pub(super) unsafe fn with_panel(
         &self,
         isa: Isa,
         rows: Rows,
@@ -290,8 +291,8 @@ impl Edge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::thread_pool::first_item;
-    use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
+    use crate::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
+    use vllm_batch_device::thread_pool::first_item;
 
     /// Rows by panels of each thread's own items.
     fn shares(items: &Items, num_threads: usize) -> Vec<usize> {

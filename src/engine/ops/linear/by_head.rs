@@ -1,5 +1,6 @@
 //! linear_by_head: a matrix of its own for each attention head, over columns of each row.
 
+use vllm_batch_device::simd::isa::InstructionSet;
 mod cuda;
 
 use std::sync::PoisonError;
@@ -9,21 +10,21 @@ use half::{bf16, f16};
 use super::blocks::{BLOCK_ROWS, Destination, Outputs, Rows, SumColumns};
 use super::pack;
 use super::pairs::narrow_rows;
-use super::source::{SourceMatrix, SourceValues};
-use crate::engine::EngineError;
-use crate::engine::config::DType;
-use crate::engine::device::cuda::DeviceBuffer;
-use crate::engine::device::limits::Arithmetic;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::pages::Pages;
-use crate::engine::device::simd::tiles::TileUnit;
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, Tensor};
-use crate::engine::ops::columns::Columns;
-use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
-use crate::engine::ops::gemm::words::as_words;
-use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, even_tile, next_panel};
+use crate::columns::Columns;
+use crate::gemm::panel::PanelElement;
+use crate::gemm::tiles::{RowTiles, TileProduct};
+use crate::gemm::words::as_words;
+use crate::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, even_tile, next_panel};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
+use vllm_batch_device::cuda::DeviceBuffer;
+use vllm_batch_device::limits::Arithmetic;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::pages::Pages;
+use vllm_batch_device::simd::tiles::TileUnit;
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, Device, Tensor};
 
 /// A matrix W (n, k) for each head, in the model's dtype. Inputs are rounded to bf16 where tiles
 /// multiply bf16, which round what attention reads of them anyway, and nowhere else.
@@ -271,7 +272,7 @@ impl Task<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::simd::Isa;
+    use vllm_batch_device::simd::Isa;
 
     /// (heads, n, k), with whole panels and without, and more inputs than one product takes.
     const SHAPES: [(usize, usize, usize); 4] = [(3, 5, 7), (2, 32, 16), (1, 70, 9), (2, 3, 1031)];

@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::Isa;
-use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, num_short_rows};
+use crate::gemm::panel::PanelElement;
+use crate::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, num_short_rows};
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::Isa;
 
 /// Panels, at least, that share a block of k of the rows while it is in the cache.
 pub(super) const MIN_GROUP_PANELS: usize = 8;

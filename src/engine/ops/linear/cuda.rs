@@ -5,16 +5,16 @@ mod coded;
 mod repack;
 mod widened;
 
-use crate::engine::EngineError;
-use crate::engine::config::{DType, Quantization};
-use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
-use crate::engine::device::{Gpu, Matmul, MatmulInput, MatmulShape, Rows, RowsMut, Tensor};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, Quantization};
+use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr};
+use vllm_batch_device::{Gpu, Matmul, MatmulInput, MatmulShape, Rows, RowsMut, Tensor};
 
 use coded::{CodedWeight, Product};
 use repack::CodedRows;
 
-use super::source::{SourceMatrix, SourceRows, SourceValues};
-use crate::engine::ops::gpu_row_block;
+use crate::gpu_row_block;
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows, SourceValues};
 
 /// Weights of a linear layer in a GPU's memory.
 #[derive(Debug)]

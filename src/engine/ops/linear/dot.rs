@@ -6,10 +6,10 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::prefetch_to_write;
-use crate::engine::ops::gemm::words::WordRows;
-use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
+use crate::gemm::words::WordRows;
+use crate::gemm::{even_tile, next_panel, part_of};
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::prefetch_to_write;
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;

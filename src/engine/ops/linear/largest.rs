@@ -3,9 +3,9 @@
 
 use super::blocks::{Destination, Rows};
 use super::{LinearWeight, Panels, Storage};
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Device, Tensor};
 
 /// The largest output of each row of one product, and what it is found in.
 #[derive(Debug, Default)]
@@ -149,8 +149,10 @@ fn of_some<'a>(largest: Largest, outputs: impl Iterator<Item = (u32, &'a f32)>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::config::DType;
-    use crate::engine::ops::linear::{SourceMatrix, SourceValues, linear};
+    use crate::linear::linear;
+    use vllm_batch_base::config::DType;
+    use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
+    use vllm_batch_device::simd::isa::InstructionSet;
 
     /// By `linear`, and one output after the other.
     fn expected(device: &Device, x: &Tensor, weight: &LinearWeight) -> Vec<Option<u32>> {

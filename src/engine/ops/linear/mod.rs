@@ -5,6 +5,7 @@
 //! the number of rows and the tile the row falls in: row-independent by construction. On a GPU
 //! cuBLASLt runs algorithms that were tested to give the same bits for every number of rows.
 
+use vllm_batch_device::simd::isa::InstructionSet;
 mod added;
 mod blocks;
 mod by_head;
@@ -16,13 +17,11 @@ mod int8;
 mod largest;
 mod pack;
 mod pairs;
-mod source;
 mod tiles;
 
 pub(super) use added::{AddedPart, add_products};
 pub use by_head::{HeadMatrices, linear_by_head};
 pub use largest::LargestOutputs;
-pub use source::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 
 use blocks::{Destination, Outputs, Shape, SumColumns};
 use codes::{CodeWeights, NarrowWeights, Rounding};
@@ -30,20 +29,22 @@ use cpu::Weights;
 use half::{bf16, f16};
 use pairs::{Inputs, PairWeights};
 
-use crate::engine::EngineError;
-use crate::engine::config::{DType, Quantization};
-use crate::engine::device::cuda::DevicePtr;
-use crate::engine::device::limits::Arithmetic;
-use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::pages::Pages;
-use crate::engine::device::simd::Bf16Products;
-use crate::engine::device::tensor::{Rows, RowsMut, SharedMut};
-use crate::engine::device::{Cpu, Device, Tensor};
-use crate::engine::ops::activation::{Activation, activate_and_mul};
-use crate::engine::ops::gemm::MAX_INPUTS;
-use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::words::as_words;
-use crate::engine::ops::shared_rows::SharedRows;
+use crate::activation::activate_and_mul;
+use crate::gemm::MAX_INPUTS;
+use crate::gemm::panel::PanelElement;
+use crate::gemm::words::as_words;
+use crate::shared_rows::SharedRows;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, Quantization};
+use vllm_batch_base::layers::Activation;
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
+use vllm_batch_device::cuda::DevicePtr;
+use vllm_batch_device::limits::Arithmetic;
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::pages::Pages;
+use vllm_batch_device::simd::Bf16Products;
+use vllm_batch_device::tensor::{Rows, RowsMut, SharedMut};
+use vllm_batch_device::{Cpu, Device, Tensor};
 
 /// Weights of a linear layer, or an embedding table.
 #[derive(Debug)]
@@ -375,7 +376,7 @@ impl LinearWeight {
 /// Bytes that a layer of this matrix takes on a device as codes; None: it is widened to `dtype`.
 pub fn code_bytes(device: &Device, dtype: DType, matrix: SourceMatrix<'_>) -> Option<usize> {
     match device {
-        Device::Cpu(_) => matrix.code_bytes(),
+        Device::Cpu(_) => codes::num_bytes(&matrix),
         Device::Cuda(gpu) => cuda::code_bytes(gpu, dtype, matrix),
     }
 }

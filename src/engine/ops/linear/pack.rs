@@ -1,11 +1,11 @@
 //! From matrices as files hold them to panels.
 
-use super::source::{SourceMatrix, SourceRows};
-use crate::engine::device::Cpu;
-use crate::engine::device::pages::Pages;
-use crate::engine::device::tensor::SharedMut;
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
+use vllm_batch_device::Cpu;
+use vllm_batch_device::pages::Pages;
+use vllm_batch_device::tensor::SharedMut;
 
-use crate::engine::ops::gemm::panel::PanelElement;
+use crate::gemm::panel::PanelElement;
 
 /// Panels of all rows; lanes past the last row, and what fills a last pair, are zero.
 pub(super) fn pack<E: PanelElement>(

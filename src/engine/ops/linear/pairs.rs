@@ -1,12 +1,13 @@
 //! What products of words of two bf16 read: rows of inputs, and panels of weights.
 
 use std::sync::PoisonError;
+use vllm_batch_device::simd::isa::InstructionSet;
 
-use crate::engine::device::simd::tiles::TILE_ROWS;
-use crate::engine::device::tensor::{Rows, SharedMut};
-use crate::engine::device::{Cpu, NarrowInputs};
-use crate::engine::ops::for_row_chunks;
-use crate::engine::ops::gemm::words::{WordRows, narrow, room};
+use crate::for_row_chunks;
+use crate::gemm::words::{WordRows, narrow, room};
+use vllm_batch_device::simd::tiles::TILE_ROWS;
+use vllm_batch_device::tensor::{Rows, SharedMut};
+use vllm_batch_device::{Cpu, NarrowInputs};
 
 /// Inputs of a word.
 const WORD: usize = 2;
@@ -22,7 +23,7 @@ pub(super) enum Inputs<'a> {
 
 impl<'a> Inputs<'a> {
     /// `num_rows` rows of a tensor.
-    pub fn of(Rows { tensor, first }: Rows<'a>, num_rows: usize) -> Self {
+    pub(super) fn of(Rows { tensor, first }: Rows<'a>, num_rows: usize) -> Self {
         match tensor.pairs() {
             Some((words, stride)) => {
                 let words = &words[first * stride..(first + num_rows + TILE_ROWS) * stride];
@@ -39,7 +40,7 @@ impl<'a> Inputs<'a> {
     ///
     /// # Panics
     /// They are rounded.
-    pub fn floats(self) -> &'a [f32] {
+    pub(super) fn floats(self) -> &'a [f32] {
         match self {
             Inputs::Floats(x) => x,
             Inputs::Pairs(_) => panic!("a layer that takes f32 was given pairs of bf16"),
@@ -47,7 +48,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// Bytes of an input.
-    pub fn bytes(self) -> usize {
+    pub(super) fn bytes(self) -> usize {
         match self {
             Inputs::Floats(_) => 4,
             Inputs::Pairs(_) => 2,

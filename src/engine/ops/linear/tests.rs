@@ -1,8 +1,9 @@
 //! Every path against a naive loop; a row alone and among others.
 
 use super::*;
-use crate::engine::device::Precision;
-use crate::engine::device::simd::Isa;
+use vllm_batch_device::Precision;
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 

@@ -1,10 +1,10 @@
 //! linear by tiles of bf16.
 
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::tiles::{BLOCK_TILES, TILE_COLUMNS, TILE_ROWS, TileUnit};
-use crate::engine::ops::gemm::next_panel;
-use crate::engine::ops::gemm::tiles::{BlockRows, RowTiles, TileProduct};
-use crate::engine::ops::gemm::words::WordRows;
+use crate::gemm::next_panel;
+use crate::gemm::tiles::{BlockRows, RowTiles, TileProduct};
+use crate::gemm::words::WordRows;
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::tiles::{BLOCK_TILES, TILE_COLUMNS, TILE_ROWS, TileUnit};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use super::cpu::ITEM_MACS;

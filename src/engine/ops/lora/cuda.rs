@@ -3,11 +3,11 @@
 //! that was made at load.
 
 use super::{LoraPart, SlotRows};
-use crate::engine::EngineError;
-use crate::engine::config::{DType, Quantization};
-use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr, Plain};
-use crate::engine::device::tensor::{Rows, RowsMut, narrowed};
-use crate::engine::device::{Gpu, Tensor, bytes_of};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, Quantization};
+use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr, Plain};
+use vllm_batch_device::tensor::{Rows, RowsMut, narrowed};
+use vllm_batch_device::{Gpu, Tensor, bytes_of};
 
 /// Parts of a layer, to kernels/lora.cu.
 const MAX_PARTS: usize = 4;
@@ -44,7 +44,7 @@ unsafe impl Plain for SlotEntry {}
 
 /// What an adapter adds to a layer, as its slot will have it.
 #[derive(Debug)]
-pub struct Delta {
+pub(super) struct Delta {
     /// (ranks of all parts, k) in the model's dtype
     a: Vec<u8>,
     /// (outputs, rank) of each part, in the model's dtype
@@ -59,7 +59,7 @@ impl Delta {
     ///
     /// # Panics
     /// `dtype` is not that of the GPU, or there are more than [`MAX_PARTS`] parts.
-    pub fn new(gpu: &Gpu, dtype: DType, parts: &[LoraPart]) -> Result<Self, EngineError> {
+    pub(super) fn new(gpu: &Gpu, dtype: DType, parts: &[LoraPart]) -> Result<Self, EngineError> {
         refuse_narrow_inputs(gpu)?;
         assert!(dtype == gpu.dtype() && parts.len() <= MAX_PARTS, "what kernels of adapters take");
         let (mut a, mut b, mut entry) = (Vec::new(), Vec::new(), SlotEntry::default());
@@ -97,7 +97,7 @@ fn refuse_narrow_inputs(gpu: &Gpu) -> Result<(), EngineError> {
 
 /// The adapters of a layer.
 #[derive(Debug)]
-pub struct Slots {
+pub(super) struct Slots {
     n: usize,
     /// Of all parts of an adapter.
     max_ranks: usize,
@@ -121,7 +121,7 @@ impl Slots {
     /// # Errors
     /// The GPU's memory does not suffice, it narrows what linear layers read, or its kernels do not
     /// take so many parts.
-    pub fn new(
+    pub(super) fn new(
         gpu: &Gpu,
         (n, k): (usize, usize),
         num_slots: usize,
@@ -154,7 +154,7 @@ impl Slots {
     ///
     /// # Panics
     /// The slot has no room for it.
-    pub fn set(&mut self, gpu: &Gpu, slot: usize, delta: Option<&Delta>) {
+    pub(super) fn set(&mut self, gpu: &Gpu, slot: usize, delta: Option<&Delta>) {
         let mut entry = SlotEntry::default();
         if let Some(delta) = delta {
             let SlotMemory { a, b } = &self.memory[slot];
@@ -174,7 +174,7 @@ impl Slots {
 
 /// Which slots the rows of a step have.
 #[derive(Debug)]
-pub struct StepSlots {
+pub(super) struct StepSlots {
     /// (padded rows of a step)
     pub of_tokens: DeviceBuffer,
     /// (padded rows of its logits)
@@ -188,14 +188,18 @@ impl StepSlots {
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
-    pub fn new(gpu: &Gpu, num_tokens: usize, num_logits: usize) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        num_tokens: usize,
+        num_logits: usize,
+    ) -> Result<Self, EngineError> {
         let rows = |num_rows: usize| gpu.alloc(gpu.max_padded_rows(num_rows) * size_of::<u32>());
         let (of_tokens, of_logits) = (rows(num_tokens)?, rows(num_logits)?);
         Ok(Self { of_tokens, of_logits, staging: Vec::new() })
     }
 
     /// Brings the slots of a step's rows, and of those that pad, to the device.
-    pub fn upload(
+    pub(super) fn upload(
         &mut self,
         gpu: &Gpu,
         (of_tokens, num_rows): (&[SlotRows], usize),
@@ -226,7 +230,7 @@ const EXPAND_TILE: (usize, usize) = (16, 256);
 const EXPAND_THREADS: u32 = 128;
 
 /// `num_rows` rows of out += B (s A x), of the adapter in the slot of each. `inner` is for A x.
-pub fn add(
+pub(super) fn add(
     gpu: &Gpu,
     x: Rows<'_>,
     (layer, row_slots): (&Slots, DevicePtr),

@@ -21,13 +21,12 @@ pub use table::{TableDelta, TableSlots};
 use std::ops::Range;
 
 use super::Ids;
-use super::linear::{
-    AddedPart, LinearWeight, SourceMatrix, SourceRows, SourceValues, add_products, linear_rows,
-};
-use crate::engine::EngineError;
-use crate::engine::config::DType;
-use crate::engine::device::tensor::{Rows, RowsMut};
-use crate::engine::device::{Cpu, Device, Precision, Tensor};
+use super::linear::{AddedPart, LinearWeight, add_products, linear_rows};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows, SourceValues};
+use vllm_batch_device::tensor::{Rows, RowsMut};
+use vllm_batch_device::{Cpu, Device, Precision, Tensor};
 
 /// An adapter's matrices of some of the outputs of a layer.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::super::linear::{AddedPart, add_products};
 use super::{BySlot, LoraPart};
-use crate::engine::EngineError;
-use crate::engine::device::{Cpu, Device, Tensor};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::{Cpu, Device, Tensor};
 
 /// What an adapter adds to the rows of a table, on a device.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 //! tokens' query heads of that KV head, or some of them, which share every load of K and V; Q·K and
 //! P·V are the products of `gemm` over the panels of the cache.
 
+use vllm_batch_device::simd::isa::InstructionSet;
 mod by_tiles;
 mod item;
 mod plan;
@@ -10,12 +11,12 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
-use crate::engine::batch::Batch;
-use crate::engine::device::kv_cache::KvLayerShape;
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Tensor};
-use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::shared_rows::SharedRows;
+use crate::batch::Batch;
+use crate::gemm::panel::PanelElement;
+use crate::shared_rows::SharedRows;
+use vllm_batch_device::kv_cache::KvLayerShape;
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, Tensor};
 
 use super::AttentionShape;
 use super::sharing::Sharing;

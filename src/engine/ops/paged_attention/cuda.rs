@@ -7,16 +7,16 @@ mod wgmma;
 mod wide;
 
 pub use launch::Launch;
-pub(in crate::engine::ops) use parts::PartLaunch;
+pub(crate) use parts::PartLaunch;
 pub use wgmma::{WgmmaTrial, prefill_by_wgmma, sizes as wgmma_prefill_sizes};
 
-use crate::engine::config::DType;
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::{AttentionDefines, DecodeLayer, Kernel};
-use crate::engine::device::kv_cache::KvLayerShape;
-use crate::engine::device::{CacheLayer, Gpu, MAX_NARROW_HEAD_DIM, Tensor};
-use crate::engine::ops::step::WorkList;
-use crate::engine::ops::{Step, WeightValues};
+use crate::step::WorkList;
+use crate::{Step, WeightValues};
+use vllm_batch_base::config::DType;
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::gpu::{AttentionDefines, DecodeLayer, Kernel};
+use vllm_batch_device::kv_cache::KvLayerShape;
+use vllm_batch_device::{CacheLayer, Gpu, MAX_NARROW_HEAD_DIM, Tensor};
 
 use super::AttentionShape;
 use parts::PartsTask;
@@ -60,7 +60,7 @@ impl AttentionParams {
 
 /// What the kernels compute with K and V of a cache.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine::ops) struct CacheAttention {
+pub(crate) struct CacheAttention {
     pub num_heads: usize,
     pub num_kv_heads: usize,
     pub scale: f32,
@@ -77,7 +77,7 @@ pub(in crate::engine::ops) struct CacheAttention {
 
 /// What is added to scores.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine::ops) enum Biases {
+pub(crate) enum Biases {
     None,
     /// Slopes (num_heads) of the distance, where sequences are no texts.
     Alibi(DevicePtr),
@@ -98,7 +98,7 @@ const FURTHEST: usize = 1 << 30;
 
 /// Bytes of memory that prefill of a model's widest heads keeps merged splits in, where shared
 /// memory has no room for them. Narrower heads take less.
-pub(in crate::engine::ops) fn prefill_states_bytes(gpu: &Gpu, head_dim: usize) -> usize {
+pub(crate) fn prefill_states_bytes(gpu: &Gpu, head_dim: usize) -> usize {
     match gpu.dtype() {
         DType::Float32 => 0,
         _ => {
@@ -109,11 +109,7 @@ pub(in crate::engine::ops) fn prefill_states_bytes(gpu: &Gpu, head_dim: usize) -
 }
 
 /// Query tokens of one unit of prefill.
-pub(in crate::engine::ops) fn prefill_tokens(
-    gpu: &Gpu,
-    head_dim: usize,
-    num_q_per_kv: usize,
-) -> usize {
+pub(crate) fn prefill_tokens(gpu: &Gpu, head_dim: usize, num_q_per_kv: usize) -> usize {
     let rows = match head_dim <= MAX_NARROW_HEAD_DIM {
         true => Launch::of(gpu, head_dim).prefill_rows(),
         false => wide::MAX_ROWS,
@@ -184,7 +180,7 @@ impl CacheAttention {
 
 /// Queues attention of the step's tokens to K and V in a layer of a cache: to K and the last values
 /// of K, as many as a head of `out` has, where the layer has no V.
-pub(in crate::engine::ops) fn attend(
+pub(crate) fn attend(
     gpu: &Gpu,
     (qkv, step): (&Tensor, Step<'_>),
     layer: CacheLayer<'_>,

@@ -6,7 +6,6 @@
 //! a multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block
 //! size, chunking and neighbours do not enter.
 
-mod alibi;
 mod cpu;
 mod cuda;
 mod sharing;
@@ -14,7 +13,6 @@ mod sharing;
 mod tests;
 mod work;
 
-pub use alibi::alibi_slopes;
 pub use cpu::AttentionScratch;
 pub(super) use cuda::{
     Biases, CacheAttention, PartLaunch, attend, prefill_states_bytes, prefill_tokens,
@@ -22,9 +20,9 @@ pub(super) use cuda::{
 pub use cuda::{Launch as AttentionLaunch, WgmmaTrial, prefill_by_wgmma, wgmma_prefill_sizes};
 pub(super) use sharing::Sharing;
 
-use crate::engine::device::kv_cache::KvData;
-use crate::engine::device::op_times::Op;
-use crate::engine::device::{CacheLayer, Device, Tensor};
+use vllm_batch_device::kv_cache::KvData;
+use vllm_batch_device::op_times::Op;
+use vllm_batch_device::{CacheLayer, Device, Tensor};
 
 use super::{Step, WeightValues};
 

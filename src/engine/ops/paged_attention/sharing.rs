@@ -1,10 +1,10 @@
 //! Which sequences of a step begin with the same blocks.
 
-use crate::engine::batch::Batch;
+use crate::batch::Batch;
 
 /// The sequences of a step in an order in which those that share blocks lie beside each other.
 #[derive(Debug, Default)]
-pub(in crate::engine::ops) struct Sharing {
+pub(crate) struct Sharing {
     /// First block << 32 | sequence.
     order: Vec<u64>,
     /// By place in `order`: leading blocks that are also those of the sequence before.
@@ -17,7 +17,7 @@ impl Sharing {
     /// Where nothing is shared this sorts one number for each sequence and compares neighbours'
     /// first blocks: some 10 ns a sequence. Tables are compared further only where first blocks
     /// are equal: 93 shared blocks cost a sequence 90 to 150 ns.
-    pub fn find(&mut self, batch: &Batch, block_size: usize) {
+    pub(crate) fn find(&mut self, batch: &Batch, block_size: usize) {
         let table = |key: u64| {
             let seq = seq_of(key);
             &batch.block_table(seq)[..batch.seq_lens[seq] as usize / block_size]
@@ -46,17 +46,17 @@ impl Sharing {
     }
 
     /// Sequences of the step.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
     /// The sequence at a place of the order.
-    pub fn seq(&self, place: usize) -> usize {
+    pub(crate) fn seq(&self, place: usize) -> usize {
         seq_of(self.order[place])
     }
 
     /// Leading blocks that it shares with the sequence at the place before.
-    pub fn depth(&self, place: usize) -> usize {
+    pub(crate) fn depth(&self, place: usize) -> usize {
         self.depths[place] as usize
     }
 }

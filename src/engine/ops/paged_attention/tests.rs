@@ -1,13 +1,16 @@
 //! The CPU against a naive loop; the same bits however a sequence is computed.
 
-use super::super::{QkvHeads, rotary_and_cache};
-use super::super::{Step, linear::SourceMatrix};
+use super::super::Step;
+use super::super::rotary_and_cache;
 use super::*;
-use crate::engine::batch::Batch;
-use crate::engine::config::DType;
-use crate::engine::device::KvCache;
-use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
-use crate::engine::device::simd::Isa;
+use crate::batch::Batch;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::{QkvHeads, alibi_slopes};
+use vllm_batch_base::matrix::SourceMatrix;
+use vllm_batch_device::KvCache;
+use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 const NUM_HEADS: usize = 6;
 

@@ -1,8 +1,8 @@
 //! What a step's attention has to do.
 
-use crate::engine::batch::Batch;
-use crate::engine::device::CacheLayer;
-use crate::engine::device::op_times::Work;
+use crate::batch::Batch;
+use vllm_batch_device::CacheLayer;
+use vllm_batch_device::op_times::Work;
 
 use super::AttentionShape;
 use super::sharing::Sharing;
@@ -52,9 +52,9 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::engine::config::DType;
-    use crate::engine::device::KvCache;
-    use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+    use vllm_batch_base::config::DType;
+    use vllm_batch_device::KvCache;
+    use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 
     #[test]
     fn positions_are_counted_as_a_loop_would() {

@@ -1,8 +1,9 @@
 //! The launches of rotary_and_cache: with norms of heads in the same pass, or without norms.
 
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::{CacheLayer, Device, Gpu, Tensor};
-use crate::engine::ops::{HeadTransform, NormKind, NormWeight, QkvHeads, RotaryTable, Step};
+use crate::{HeadTransform, NormWeight, RotaryTable, Step};
+use vllm_batch_base::layers::{NormKind, QkvHeads};
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::{CacheLayer, Device, Gpu, Tensor};
 
 use super::norm_all_heads;
 

@@ -1,11 +1,12 @@
 //! rotary_and_cache on the CPU, in every kernel set.
 
 use super::*;
-use crate::engine::batch::Batch;
-use crate::engine::config::DType;
-use crate::engine::device::KvCache;
-use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
-use crate::engine::device::simd::Isa;
+use crate::batch::Batch;
+use vllm_batch_base::config::DType;
+use vllm_batch_device::KvCache;
+use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 /// q and k are rotated and v is not, and the cache holds what k and v then are.
 #[test]

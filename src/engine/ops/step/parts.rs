@@ -3,11 +3,11 @@
 
 mod plan;
 
-use crate::engine::EngineError;
-use crate::engine::batch::Batch;
-use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
-use crate::engine::device::{Gpu, bytes_of};
-use crate::engine::ops::paged_attention::{PartLaunch, Sharing};
+use crate::batch::Batch;
+use crate::paged_attention::{PartLaunch, Sharing};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{DeviceBuffer, DevicePtr, Plain};
+use vllm_batch_device::{Gpu, bytes_of};
 
 use super::{AttentionWork, StepLimits, WorkList};
 use plan::{MergeWork, Plan, SPLIT, Shape, SharedToken, SharedWork};
@@ -24,7 +24,7 @@ const MAX_SLOTS: usize = 8192;
 
 /// The parts of a step in a GPU's memory.
 #[derive(Debug)]
-pub(in crate::engine::ops) struct PartInputs {
+pub(crate) struct PartInputs {
     /// What each row computes by itself.
     pub units: WorkList,
     /// The units of prompts that are not in parts.
@@ -44,7 +44,7 @@ pub(in crate::engine::ops) struct PartInputs {
 
 /// A list of the step, and its length beside it.
 #[derive(Debug)]
-pub(in crate::engine::ops) struct List {
+pub(crate) struct List {
     items: DeviceBuffer,
     num_items: DeviceBuffer,
 }
@@ -60,7 +60,7 @@ impl List {
     }
 
     /// The items, and their number.
-    pub fn ptrs(&self) -> (DevicePtr, DevicePtr) {
+    pub(crate) fn ptrs(&self) -> (DevicePtr, DevicePtr) {
         (self.items.ptr(), self.num_items.ptr())
     }
 }
@@ -124,7 +124,7 @@ impl PartInputs {
     }
 
     /// Whether the step has parts at all, and whether rows compute some together.
-    pub fn are_used(&self) -> (bool, bool) {
+    pub(crate) fn are_used(&self) -> (bool, bool) {
         (!self.plan.merges.is_empty(), !self.plan.shared.is_empty())
     }
 }

@@ -8,10 +8,10 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::engine::EngineError;
-use crate::engine::batch::Batch;
-use crate::engine::device::cuda::{DeviceBuffer, Plain};
-use crate::engine::device::{Gpu, bytes_of};
+use crate::batch::Batch;
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::{DeviceBuffer, Plain};
+use vllm_batch_device::{Gpu, bytes_of};
 
 /// `struct Run` of kernels/states.cuh.
 #[repr(C)]
@@ -31,7 +31,7 @@ unsafe impl Plain for Run {}
 
 /// The runs of a step in a GPU's memory.
 #[derive(Debug)]
-pub(in crate::engine::ops) struct RunInputs {
+pub(crate) struct RunInputs {
     /// (max_num_seqs) runs, level by level.
     pub runs: DeviceBuffer,
     /// (levels + 1) where each level's begin.
@@ -60,7 +60,7 @@ impl RunInputs {
     }
 
     /// How many runs each level has.
-    pub(in crate::engine::ops) fn levels(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn levels(&self) -> impl Iterator<Item = usize> + '_ {
         self.list.starts.windows(2).map(|pair| (pair[1] - pair[0]) as usize)
     }
 }

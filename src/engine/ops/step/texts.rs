@@ -2,12 +2,12 @@
 //! the blocks behind those of the text before it, so that one table of blocks serves every step.
 
 use super::{AttentionWork, GpuInputs, StepInputs, StepLimits, work_of};
-use crate::engine::EngineError;
-use crate::engine::batch::Batch;
-use crate::engine::device::cuda::DeviceBuffer;
-use crate::engine::device::kv_cache::KV_GROUP_TOKENS;
-use crate::engine::device::{Device, Gpu, bytes_of};
-use crate::engine::ops::QkvHeads;
+use crate::batch::Batch;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::QkvHeads;
+use vllm_batch_device::cuda::DeviceBuffer;
+use vllm_batch_device::kv_cache::KV_GROUP_TOKENS;
+use vllm_batch_device::{Device, Gpu, bytes_of};
 
 /// Limits of a step of whole texts that buffers are sized by.
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +22,10 @@ pub struct TextLimits {
 
 impl TextLimits {
     /// Tokens of a block of K and V.
-    pub(in crate::engine::ops) const BLOCK_SIZE: usize = KV_GROUP_TOKENS;
+    pub const BLOCK_SIZE: usize = KV_GROUP_TOKENS;
 
     /// Blocks that the texts of a step take at most.
-    pub(in crate::engine::ops) fn num_blocks(self) -> usize {
+    pub fn num_blocks(self) -> usize {
         self.max_num_tokens / Self::BLOCK_SIZE + self.max_num_texts
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{AnswerForm, AnswerParser};
-use crate::engine::text::{Detokenizer, TextError, Tokenizer};
+use crate::{Detokenizer, TextError, Tokenizer};
 
 impl AnswerParser {
     /// How many of an answer's tokens are its thinking, without the markers. A token counts that
@@ -44,7 +44,7 @@ mod tests {
 
     /// Parts of an answer, and how many tokens the thinking of all has.
     fn count(reasoning: &str, form: &AnswerForm, parts: &[&str]) -> (usize, Vec<usize>) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/demo");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/demo");
         let tokenizer = Tokenizer::from_dir(&folder).expect("a tokenizer");
         let encode = |text: &&str| tokenizer.encode(text, false).expect("ids");
         let ids: Vec<Vec<u32>> = parts.iter().map(encode).collect();

@@ -64,7 +64,7 @@ mod tests {
 
     /// What `auto` makes of a template of testdata/chat_templates.
     fn names(file: &str) -> (&'static str, &'static str) {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/chat_templates");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/chat_templates");
         let bytes = std::fs::read(format!("{folder}/{file}.json")).expect("a template");
         let json: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
         names_of(json["template"].as_str().expect("a template"))

@@ -14,7 +14,7 @@ use super::sequences::Sequence;
 use super::weight::{self, ITEM_BYTES, MAX_WEIGHT, is_container};
 
 /// Largest text that a template may make.
-pub(in crate::engine::text) const MAX_TEXT: usize = 16 << 20;
+pub(crate) const MAX_TEXT: usize = 16 << 20;
 
 /// Longest list that a template may make.
 const MAX_ITEMS: usize = 1 << 20;
@@ -27,7 +27,7 @@ const MAX_WRITTEN: usize = 4 * MAX_TEXT;
 
 /// What a render has taken so far. A worker has one, and renders one row at a time.
 #[derive(Debug, Default)]
-pub(in crate::engine::text) struct Budget {
+pub(crate) struct Budget {
     spent: AtomicUsize,
     written: AtomicUsize,
 }
@@ -45,7 +45,7 @@ impl Budget {
     }
 
     /// Counts bytes that a render makes or reads.
-    pub(in crate::engine::text) fn charge(&self, num_bytes: usize) -> Result<(), Error> {
+    pub(crate) fn charge(&self, num_bytes: usize) -> Result<(), Error> {
         let spent = self.spent.load(Relaxed).saturating_add(num_bytes);
         self.spent.store(spent, Relaxed);
         match spent > MAX_SPENT {
@@ -75,7 +75,7 @@ impl Budget {
     }
 
     /// Counts a value that is read in full. Returns its weight.
-    pub(in crate::engine::text) fn charge_all(&self, value: &Value) -> Result<usize, Error> {
+    pub(crate) fn charge_all(&self, value: &Value) -> Result<usize, Error> {
         let weight = self.weigh(value)?;
         self.charge(weight)?;
         Ok(weight)
@@ -101,7 +101,7 @@ impl Budget {
 
     /// Counts a value that was made. What is made lazily is made now: it could be nested without
     /// an end.
-    pub(in crate::engine::text) fn made(&self, value: Value) -> Result<Value, Error> {
+    pub(crate) fn made(&self, value: Value) -> Result<Value, Error> {
         if let Some(text) = value.as_str() {
             check_text(text.len())?;
             self.charge(text.len())?;
@@ -144,7 +144,7 @@ pub(super) fn num_items(value: &Value) -> usize {
     value.len().unwrap_or(0)
 }
 
-pub(in crate::engine::text) fn check_text(num_bytes: usize) -> Result<(), Error> {
+pub(crate) fn check_text(num_bytes: usize) -> Result<(), Error> {
     match num_bytes > MAX_TEXT {
         true => Err(too_much("the chat template makes a text of more than 16 MiB")),
         false => Ok(()),
@@ -160,11 +160,11 @@ pub(super) fn check_items(num_items: usize) -> Result<(), Error> {
 
 /// A text that grows up to `MAX_TEXT`.
 #[derive(Default)]
-pub(in crate::engine::text) struct BoundedText(String);
+pub(crate) struct BoundedText(String);
 
 impl BoundedText {
     /// The text, or that it was too much.
-    pub fn written(self, result: fmt::Result) -> Result<String, Error> {
+    pub(crate) fn written(self, result: fmt::Result) -> Result<String, Error> {
         result.map_err(|_| too_much("the chat template makes a text of more than 16 MiB"))?;
         Ok(self.0)
     }

@@ -24,7 +24,7 @@ pub(super) struct Chains(Vec<Instruction<'static>>);
 
 impl Chains {
     /// Compiles the known templates.
-    pub fn new() -> Result<Self, Error> {
+    pub(super) fn new() -> Result<Self, Error> {
         let of = |source: &'static str| {
             let tree = machinery::parse(source, "chain", SyntaxConfig::default())?;
             let mut generator = CodeGenerator::new("chain", source);
@@ -38,7 +38,7 @@ impl Chains {
     }
 
     /// The place of a chained comparison's operator among the sources.
-    pub fn place(&self, instruction: &Instruction<'_>) -> Option<usize> {
+    pub(super) fn place(&self, instruction: &Instruction<'_>) -> Option<usize> {
         let Instruction::CompareAndPreserve(operator) = instruction else { return None };
         self.0.iter().position(|known| match known {
             Instruction::CompareAndPreserve(known) => discriminant(known) == discriminant(operator),

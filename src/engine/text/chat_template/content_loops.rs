@@ -4,7 +4,7 @@
 use minijinja::machinery::ast::{Call, Expr, Stmt};
 use minijinja::value::ValueKind;
 
-use crate::engine::text::dialect::SLICE_METHOD;
+use crate::dialect::SLICE_METHOD;
 
 /// An assignment or a loop: the name, if it is one, and what it gets or goes through.
 struct Binding<'t, 's> {

@@ -346,7 +346,7 @@ fn charge_indexed(budget: &Budget, value: &Value, key: &Value) -> Result<(), Err
 }
 
 /// Calls a filter: what it reads and makes is counted.
-pub(in crate::engine::text) fn filtered(
+pub(crate) fn filtered(
     budget: &Budget,
     state: &mut State<'_, '_>,
     name: &str,
@@ -369,7 +369,7 @@ fn charge_arguments(budget: &Budget, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Counts a value that was made; the items of what is no list too.
-pub(in crate::engine::text) fn made_items(budget: &Budget, value: Value) -> Result<Value, Error> {
+pub(crate) fn made_items(budget: &Budget, value: Value) -> Result<Value, Error> {
     match value.downcast_object_ref::<Sequence>() {
         Some(sequence) if !is_weighed(sequence.list()) => {
             Ok(sequence.with(budget.made(sequence.list().clone())?))

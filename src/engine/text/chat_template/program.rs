@@ -45,7 +45,7 @@ pub(super) struct Program(Cell);
 
 impl Program {
     /// Compiles a source that is `dialect::translate`d.
-    pub fn compile(source: String, syntax: SyntaxConfig) -> Result<Self, Error> {
+    pub(super) fn compile(source: String, syntax: SyntaxConfig) -> Result<Self, Error> {
         if source.len() > MAX_SOURCE {
             let text = format!("the template is larger than {} KiB", MAX_SOURCE >> 10);
             return Err(Error::new(ErrorKind::SyntaxError, text));
@@ -54,12 +54,12 @@ impl Program {
     }
 
     /// Whether it loops over the content of messages.
-    pub fn loops_over_content(&self) -> bool {
+    pub(super) fn loops_over_content(&self) -> bool {
         self.0.borrow_dependent().loops_over_content
     }
 
     /// Renders with the variables of `context`.
-    pub fn render(
+    pub(super) fn render(
         &self,
         environment: &Environment<'static>,
         context: Value,

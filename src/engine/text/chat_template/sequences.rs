@@ -10,7 +10,7 @@ use minijinja::value::{Enumerator, Object, ObjectRepr};
 
 /// What a sequence is.
 #[derive(Clone, Debug)]
-pub(in crate::engine::text) enum Kind {
+pub(crate) enum Kind {
     /// Has no length and no places, and ends for good; the filter that makes it.
     Iterator(&'static str),
     /// Of a dict: has a length and no places; how Python calls it.
@@ -21,7 +21,7 @@ pub(in crate::engine::text) enum Kind {
 
 /// A sequence that is no list.
 #[derive(Debug)]
-pub(in crate::engine::text) struct Sequence {
+pub(crate) struct Sequence {
     list: Value,
     kind: Kind,
     /// How many items of an iterator were read.
@@ -30,25 +30,25 @@ pub(in crate::engine::text) struct Sequence {
 
 impl Sequence {
     /// The sequence of a list's items.
-    pub fn value(list: Value, kind: Kind) -> Value {
+    pub(crate) fn value(list: Value, kind: Kind) -> Value {
         Value::from_object(Self { list, kind, num_read: AtomicUsize::new(0) })
     }
 
     /// The same, not read yet, with a list in place of its own.
-    pub fn with(&self, list: Value) -> Value {
+    pub(crate) fn with(&self, list: Value) -> Value {
         Self::value(list, self.kind.clone())
     }
 
-    pub fn kind(&self) -> &Kind {
+    pub(crate) fn kind(&self) -> &Kind {
         &self.kind
     }
 
     /// All items, those that were read included.
-    pub fn list(&self) -> &Value {
+    pub(crate) fn list(&self) -> &Value {
         &self.list
     }
 
-    pub fn type_name(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match &self.kind {
             Kind::Iterator(_) => "generator",
             Kind::View(name) => name,
@@ -57,12 +57,12 @@ impl Sequence {
     }
 
     /// Whether it has items by number.
-    pub fn has_places(&self) -> bool {
+    pub(crate) fn has_places(&self) -> bool {
         matches!(self.kind, Kind::Range(_))
     }
 
     /// None for an iterator, which has no length.
-    pub fn len(&self) -> Option<usize> {
+    pub(crate) fn len(&self) -> Option<usize> {
         match self.kind {
             Kind::Iterator(_) => None,
             Kind::View(_) | Kind::Range(_) => self.list.len(),

@@ -74,7 +74,7 @@ fn a_panic_costs_one_row() {
 /// What ends them is counted: a template whose work is not counted hangs here.
 #[test]
 fn hostile_templates_end_within_the_budget() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/hostile_templates.json");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/hostile_templates.json");
     let corpus = std::fs::read_to_string(corpus).expect("a readable file");
     let mut corpus: Map<String, Value> = serde_json::from_str(&corpus).expect("whole");
     for (name, part, times) in [

@@ -12,7 +12,8 @@ use minijinja::{Environment, Value};
 use super::budget::Budget;
 use super::program::Program;
 use super::{describe, environment, syntax};
-use crate::engine::text::{contained, dialect};
+use crate::dialect;
+use vllm_batch_base::contained;
 
 /// Stack of the thread. Values nest at most `weight::MAX_DEPTH` deep, sources at most
 /// `dialect::MAX_STEPS`. Only what is used takes memory.
@@ -59,7 +60,7 @@ struct Templates {
 
 impl Worker {
     /// Starts the thread and compiles the templates in it.
-    pub fn start(sources: Sources, stack_bytes: usize) -> Result<Self, NoWorker> {
+    pub(super) fn start(sources: Sources, stack_bytes: usize) -> Result<Self, NoWorker> {
         let (jobs, received) = channel();
         let (compiled, outcome) = sync_channel(1);
         let work = move || match contained::contain(|| Templates::compile(sources)) {
@@ -80,12 +81,12 @@ impl Worker {
     }
 
     /// Whether a template loops over the content of messages.
-    pub fn loops_over_content(&self, with_tools: bool) -> bool {
+    pub(super) fn loops_over_content(&self, with_tools: bool) -> bool {
         self.loops_over_content[usize::from(with_tools)]
     }
 
     /// Renders with the variables of `context`; the error is for the row.
-    pub fn render(&self, with_tools: bool, context: Value) -> Result<String, String> {
+    pub(super) fn render(&self, with_tools: bool, context: Value) -> Result<String, String> {
         let (answer, rendered) = sync_channel(1);
         let sent = self.jobs.send(Job { with_tools, context, answer });
         sent.ok().and_then(|()| rendered.recv().ok()).expect("the thread lives as long as this")

@@ -7,8 +7,8 @@ use minijinja::value::{Object, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::lists::items;
-use crate::engine::text::python::arguments::{bind, refused, split};
-use crate::engine::text::python::operators;
+use crate::python::arguments::{bind, refused, split};
+use crate::python::operators;
 
 /// `dict(map_or_pairs, **named)`.
 pub(super) fn dict(args: &[Value]) -> Result<Value, Error> {

@@ -8,14 +8,12 @@ use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Tuple, ValueKind}
 use minijinja::{Error, State, Value};
 
 use super::{escapes, iterator};
-use crate::engine::text::chat_template::sequences::{Kind, Sequence};
-use crate::engine::text::python::arguments::{
-    as_int, bind, flag, given, int, refused, soft, split, text,
-};
-use crate::engine::text::python::{Pieces, html, number, operators, type_name};
+use crate::chat_template::sequences::{Kind, Sequence};
+use crate::python::arguments::{as_int, bind, flag, given, int, refused, soft, split, text};
+use crate::python::{Pieces, html, number, operators, type_name};
 
 /// The items of what Python iterates over: a text has its characters.
-pub(in crate::engine::text) fn items(value: &Value) -> Result<Vec<Value>, Error> {
+pub(crate) fn items(value: &Value) -> Result<Vec<Value>, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.chars().map(|c| Value::from(c.to_string())).collect());
     }
@@ -33,7 +31,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub fn new(attribute: &Value) -> Result<Self, Error> {
+    pub(super) fn new(attribute: &Value) -> Result<Self, Error> {
         let part = |part: &str| match !part.is_empty() && part.chars().all(|c| c.is_ascii_digit()) {
             true => part.parse::<usize>().map_or_else(|_| Value::from(part), Value::from),
             false => Value::from(part),
@@ -46,7 +44,7 @@ impl Path {
         Ok(Self { parts, default: None })
     }
 
-    pub fn of(&self, item: &Value) -> Result<Value, Error> {
+    pub(super) fn of(&self, item: &Value) -> Result<Value, Error> {
         let mut value = item.clone();
         for part in &self.parts {
             value = value.get_item(part)?;
@@ -87,12 +85,12 @@ impl Key {
 }
 
 /// Whether a value comes before another.
-pub(in crate::engine::text) fn less(a: &Value, b: &Value) -> Result<bool, Error> {
+pub(crate) fn less(a: &Value, b: &Value) -> Result<bool, Error> {
     Ok(operators::order(a, b)?.is_some_and(Ordering::is_lt))
 }
 
 /// Sorts as Python does: stable, and by `less` alone, which may fail.
-pub(in crate::engine::text) fn sorted<T>(
+pub(crate) fn sorted<T>(
     mut items: Vec<T>,
     less: impl Fn(&T, &T) -> Result<bool, Error> + Copy,
 ) -> Result<Vec<T>, Error> {
@@ -225,7 +223,7 @@ pub(super) fn max(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error>
 
 /// A group: a tuple whose places have names.
 #[derive(Debug)]
-pub(in crate::engine::text) struct Group {
+pub(crate) struct Group {
     grouper: Value,
     list: Value,
 }
@@ -491,6 +489,6 @@ pub(super) fn join(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, E
 }
 
 /// The items of a `Sequence` that is no iterator, as a list.
-pub(in crate::engine::text) fn view(list: Vec<Value>, name: &'static str) -> Value {
+pub(crate) fn view(list: Vec<Value>, name: &'static str) -> Value {
     Sequence::value(Value::from(list), Kind::View(name))
 }

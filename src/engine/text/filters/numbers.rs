@@ -3,9 +3,9 @@
 use minijinja::{Error, State, Value};
 use num_bigint::{BigInt, Sign};
 
-use crate::engine::text::python::arguments::{as_int, bind, given, int, refused, text};
-use crate::engine::text::python::number::{self, Number, parse_float, parse_int};
-use crate::engine::text::python::{operators, type_name};
+use crate::python::arguments::{as_int, bind, given, int, refused, text};
+use crate::python::number::{self, Number, parse_float, parse_int};
+use crate::python::{operators, type_name};
 
 /// Most digits that a template may round to; a float has 323 at most.
 const MAX_ROUNDED: u64 = 400;

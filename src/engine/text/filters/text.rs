@@ -4,13 +4,13 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, State, Value};
 
 use super::escapes;
-use crate::engine::text::is_space;
-use crate::engine::text::python::arguments::{
+use crate::is_space;
+use crate::python::arguments::{
     as_int, bind, flag, given, int, refused, soft, split, text as strict, unsupported,
 };
-use crate::engine::text::python::html::{as_safe_as, escape, escaped};
-use crate::engine::text::python::{Pieces, classes, html, percent, repr_of, type_name};
-use crate::engine::text::python_methods;
+use crate::python::html::{as_safe_as, escape, escaped};
+use crate::python::{Pieces, classes, html, percent, repr_of, type_name};
+use crate::python_methods;
 
 /// The one argument of a filter.
 fn only(name: &str, args: &[Value]) -> Result<Value, Error> {

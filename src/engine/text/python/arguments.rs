@@ -6,20 +6,20 @@ use minijinja::{Error, ErrorKind, Value};
 use super::{number, to_str, type_name};
 
 /// The error of a call that Python refuses.
-pub(in crate::engine::text) fn refused(message: impl Into<String>) -> Error {
+pub(crate) fn refused(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
 /// What jinja2 does and this program does not.
-pub(in crate::engine::text) fn unsupported(feature: &str) -> Error {
+pub(crate) fn unsupported(feature: &str) -> Error {
     refused(format!("{feature} is not supported in chat templates"))
 }
 
 /// Arguments by name.
-pub(in crate::engine::text) type Named = Vec<(String, Value)>;
+pub(crate) type Named = Vec<(String, Value)>;
 
 /// The arguments by place, and those by name.
-pub(in crate::engine::text) fn split(args: &[Value]) -> Result<(&[Value], Named), Error> {
+pub(crate) fn split(args: &[Value]) -> Result<(&[Value], Named), Error> {
     let Some((last, places)) = args.split_last().filter(|(last, _)| last.is_kwargs()) else {
         return Ok((args, Vec::new()));
     };
@@ -33,7 +33,7 @@ pub(in crate::engine::text) fn split(args: &[Value]) -> Result<(&[Value], Named)
 ///
 /// # Errors
 /// There are too many or too few, or one has a name that is not known or was given before.
-pub(in crate::engine::text) fn bind<const N: usize>(
+pub(crate) fn bind<const N: usize>(
     function: &str,
     args: &[Value],
     num_needed: usize,
@@ -64,17 +64,17 @@ pub(in crate::engine::text) fn bind<const N: usize>(
 }
 
 /// An argument that was given, if it is not None.
-pub(in crate::engine::text) fn given(value: &Option<Value>) -> Option<&Value> {
+pub(crate) fn given(value: &Option<Value>) -> Option<&Value> {
     value.as_ref().filter(|value| !value.is_none())
 }
 
 /// The truth of an argument.
-pub(in crate::engine::text) fn flag(value: &Option<Value>, default: bool) -> bool {
+pub(crate) fn flag(value: &Option<Value>, default: bool) -> bool {
     value.as_ref().map_or(default, Value::is_true)
 }
 
 /// An argument that is an integer; None is not.
-pub(in crate::engine::text) fn int(value: &Option<Value>, default: i64) -> Result<i64, Error> {
+pub(crate) fn int(value: &Option<Value>, default: i64) -> Result<i64, Error> {
     match value {
         None => Ok(default),
         Some(value) => as_int(value),
@@ -82,7 +82,7 @@ pub(in crate::engine::text) fn int(value: &Option<Value>, default: i64) -> Resul
 }
 
 /// An integer, or True or False.
-pub(in crate::engine::text) fn as_int(value: &Value) -> Result<i64, Error> {
+pub(crate) fn as_int(value: &Value) -> Result<i64, Error> {
     let int = number::integer(value).ok_or_else(|| {
         refused(format!("'{}' object cannot be interpreted as an integer", type_name(value)))
     })?;
@@ -92,13 +92,13 @@ pub(in crate::engine::text) fn as_int(value: &Value) -> Result<i64, Error> {
 }
 
 /// An argument that must be a text.
-pub(in crate::engine::text) fn text(value: &Value) -> Result<&str, Error> {
+pub(crate) fn text(value: &Value) -> Result<&str, Error> {
     let error = || refused(format!("a text is expected, not '{}'", type_name(value)));
     value.as_str().ok_or_else(error)
 }
 
 /// Any value as a text.
-pub(in crate::engine::text) fn soft(value: &Value) -> Result<String, Error> {
+pub(crate) fn soft(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_string()),
         None => to_str(value),

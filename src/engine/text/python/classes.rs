@@ -5,18 +5,18 @@ use unicode_properties::{
 };
 
 /// `str.isalpha` of a character: a letter, not any mark or number that Unicode calls alphabetic.
-pub(in crate::engine::text) fn is_alpha(c: char) -> bool {
+pub(crate) fn is_alpha(c: char) -> bool {
     c.is_ascii_alphabetic()
         || (!c.is_ascii() && c.general_category_group() == GeneralCategoryGroup::Letter)
 }
 
 /// `str.isdecimal` of a character.
-pub(in crate::engine::text) fn is_decimal(c: char) -> bool {
+pub(crate) fn is_decimal(c: char) -> bool {
     c.is_ascii_digit() || (!c.is_ascii() && c.general_category() == Category::DecimalNumber)
 }
 
 /// The value of a decimal digit of any script.
-pub(in crate::engine::text) fn decimal_value(c: char) -> Option<u32> {
+pub(crate) fn decimal_value(c: char) -> Option<u32> {
     if c.is_ascii() {
         return c.to_digit(10);
     }
@@ -27,24 +27,24 @@ pub(in crate::engine::text) fn decimal_value(c: char) -> Option<u32> {
 }
 
 /// `str.isdigit` of a character: decimals, and digits that are raised, lowered or circled.
-pub(in crate::engine::text) fn is_digit(c: char) -> bool {
+pub(crate) fn is_digit(c: char) -> bool {
     is_decimal(c) || is_in(c, DIGITS)
 }
 
 /// `str.isnumeric` of a character: all numbers, those that are ideographs included.
-pub(in crate::engine::text) fn is_numeric(c: char) -> bool {
+pub(crate) fn is_numeric(c: char) -> bool {
     c.is_ascii_digit()
         || (!c.is_ascii()
             && (c.general_category_group() == GeneralCategoryGroup::Number || is_in(c, IDEOGRAPHS)))
 }
 
 /// `str.isalnum` of a character.
-pub(in crate::engine::text) fn is_alnum(c: char) -> bool {
+pub(crate) fn is_alnum(c: char) -> bool {
     is_alpha(c) || is_numeric(c)
 }
 
 /// `str.isprintable` of a character.
-pub(in crate::engine::text) fn is_printable(c: char) -> bool {
+pub(crate) fn is_printable(c: char) -> bool {
     use GeneralCategoryGroup::{Other, Separator};
     match c.is_ascii() {
         true => (' '..='~').contains(&c),
@@ -59,7 +59,7 @@ fn is_in(c: char, ranges: &[(u32, u32)]) -> bool {
 }
 
 /// `str.casefold`.
-pub(in crate::engine::text) fn casefold(text: &str) -> String {
+pub(crate) fn casefold(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

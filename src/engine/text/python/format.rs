@@ -27,13 +27,13 @@ enum Lookup {
 }
 
 /// `text.format(..)`.
-pub(in crate::engine::text) fn format(text: &Value, args: &[Value]) -> Result<Value, Error> {
+pub(crate) fn format(text: &Value, args: &[Value]) -> Result<Value, Error> {
     let (places, named) = split(args)?;
     formatted(text, places, Lookup::Names(named))
 }
 
 /// `text.format_map(map)`.
-pub(in crate::engine::text) fn format_map(text: &Value, map: &Value) -> Result<Value, Error> {
+pub(crate) fn format_map(text: &Value, map: &Value) -> Result<Value, Error> {
     formatted(text, &[], Lookup::Map(map.clone()))
 }
 

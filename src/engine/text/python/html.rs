@@ -5,7 +5,7 @@ use minijinja::{Error, Value};
 use super::arguments::{soft, unsupported};
 
 /// `markupsafe.escape` of a text.
-pub(in crate::engine::text) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -21,13 +21,13 @@ pub(in crate::engine::text) fn escape(text: &str) -> String {
 }
 
 /// `markupsafe.escape` of a value: what is safe stays.
-pub(in crate::engine::text) fn escaped(value: &Value) -> Result<String, Error> {
+pub(crate) fn escaped(value: &Value) -> Result<String, Error> {
     let text = soft(value)?;
     Ok(if value.is_safe() { text } else { escape(&text) })
 }
 
 /// A text that is as safe as another value is.
-pub(in crate::engine::text) fn as_safe_as(value: &Value, text: String) -> Value {
+pub(crate) fn as_safe_as(value: &Value, text: String) -> Value {
     if value.is_safe() { Value::from_safe_string(text) } else { Value::from(text) }
 }
 
@@ -35,7 +35,7 @@ pub(in crate::engine::text) fn as_safe_as(value: &Value, text: String) -> Value 
 ///
 /// # Errors
 /// An entity is not one that this program knows.
-pub(in crate::engine::text) fn unescape(text: &str) -> Result<String, Error> {
+pub(crate) fn unescape(text: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('&') {

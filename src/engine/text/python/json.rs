@@ -13,7 +13,7 @@ use super::{as_float, float_repr, number, type_name};
 
 /// The `tojson` filter as transformers defines it: `json.dumps(x, ensure_ascii, indent, separators,
 /// sort_keys)`, with Python's separators and no HTML escapes.
-pub(in crate::engine::text) fn tojson(args: &[Value]) -> Result<Value, Error> {
+pub(crate) fn tojson(args: &[Value]) -> Result<Value, Error> {
     let names = ["", "ensure_ascii", "indent", "separators", "sort_keys"];
     let [value, ensure_ascii, indent, separators, sort_keys] = bind("tojson", args, 1, names)?;
     let indent = match given(&indent) {

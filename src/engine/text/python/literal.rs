@@ -5,7 +5,7 @@
 ///
 /// # Errors
 /// An escape is cut off, or stands for no character.
-pub(in crate::engine::text) fn unescape(literal: &str) -> Result<String, String> {
+pub(crate) fn unescape(literal: &str) -> Result<String, String> {
     let mut out = String::with_capacity(literal.len());
     let mut chars = literal.chars().peekable();
     while let Some(c) = chars.next() {
@@ -68,7 +68,7 @@ fn code(
 }
 
 /// A literal that minijinja reads as the text.
-pub(in crate::engine::text) fn escape(text: &str, quote: char) -> String {
+pub(crate) fn escape(text: &str, quote: char) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if c == '\\' || c == quote {

@@ -24,7 +24,7 @@ use arguments::refused;
 use html::escaped;
 
 /// Python's `str.isspace` characters: Unicode white space and the four separators of ASCII.
-pub(in crate::engine) fn is_space(c: char) -> bool {
+pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
@@ -97,23 +97,23 @@ pub(super) fn repr_of(value: &Value) -> Result<String, Error> {
 pub(super) struct Pieces(String);
 
 impl Pieces {
-    pub fn write(&mut self, piece: &str) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, piece: &str) -> Result<(), Error> {
         check_text(self.0.len() + piece.len())?;
         self.0.push_str(piece);
         Ok(())
     }
 
-    pub fn write_char(&mut self, c: char) -> Result<(), Error> {
+    pub(crate) fn write_char(&mut self, c: char) -> Result<(), Error> {
         check_text(self.0.len() + c.len_utf8())?;
         self.0.push(c);
         Ok(())
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         self.0
     }
 }

@@ -35,14 +35,14 @@ impl Object for Large {
 
 /// A number of a template.
 #[derive(Clone, Debug)]
-pub(in crate::engine::text) enum Number {
+pub(crate) enum Number {
     Int(BigInt),
     Float(f64),
 }
 
 impl Number {
     /// None if the value is no number, True or False.
-    pub fn of(value: &Value) -> Option<Self> {
+    pub(crate) fn of(value: &Value) -> Option<Self> {
         match value.kind() {
             ValueKind::Number if !value.is_integer() => {
                 f64::try_from(value.clone()).ok().map(Self::Float)
@@ -55,14 +55,14 @@ impl Number {
     ///
     /// # Errors
     /// It is too large for one.
-    pub fn float(&self) -> Result<f64, Error> {
+    pub(crate) fn float(&self) -> Result<f64, Error> {
         match self {
             Self::Float(float) => Ok(*float),
             Self::Int(int) => to_float(int),
         }
     }
 
-    pub fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         match self {
             Self::Int(int) => int.sign() == Sign::NoSign,
             Self::Float(float) => *float == 0.0,
@@ -70,7 +70,7 @@ impl Number {
     }
 
     /// None if one of them is no number.
-    pub fn order(&self, other: &Self) -> Option<Ordering> {
+    pub(crate) fn order(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => Some(a.cmp(b)),
             (Self::Float(a), Self::Float(b)) => a.partial_cmp(b),
@@ -81,7 +81,7 @@ impl Number {
 }
 
 /// The integer that a value is; True is 1.
-pub(in crate::engine::text) fn integer(value: &Value) -> Option<BigInt> {
+pub(crate) fn integer(value: &Value) -> Option<BigInt> {
     match value.kind() {
         ValueKind::Bool => Some(BigInt::from(u8::from(value.is_true()))),
         ValueKind::Number if value.is_integer() => match value.as_i64() {
@@ -93,22 +93,22 @@ pub(in crate::engine::text) fn integer(value: &Value) -> Option<BigInt> {
 }
 
 /// An integer of 64 bits, which most are; not True or False.
-pub(in crate::engine::text) fn small(value: &Value) -> Option<i64> {
+pub(crate) fn small(value: &Value) -> Option<i64> {
     if value.is_integer() { value.as_i64() } else { None }
 }
 
 /// Whether a value is an integer that minijinja has no room for.
-pub(in crate::engine::text) fn is_large(value: &Value) -> bool {
+pub(crate) fn is_large(value: &Value) -> bool {
     value.downcast_object_ref::<Large>().is_some()
 }
 
 /// Whether a value is an integer and not True or False.
-pub(in crate::engine::text) fn is_integer(value: &Value) -> bool {
+pub(crate) fn is_integer(value: &Value) -> bool {
     value.is_integer() || is_large(value)
 }
 
 /// Whether a value is a number and not True or False.
-pub(in crate::engine::text) fn is_number(value: &Value) -> bool {
+pub(crate) fn is_number(value: &Value) -> bool {
     value.is_number() || is_integer(value)
 }
 
@@ -116,7 +116,7 @@ pub(in crate::engine::text) fn is_number(value: &Value) -> bool {
 ///
 /// # Errors
 /// It is larger than Python writes.
-pub(in crate::engine::text) fn value(int: BigInt) -> Result<Value, Error> {
+pub(crate) fn value(int: BigInt) -> Result<Value, Error> {
     if int.bits() > MAX_BITS {
         return Err(refused("the chat template makes an integer of more than 4300 digits"));
     }
@@ -130,7 +130,7 @@ pub(in crate::engine::text) fn value(int: BigInt) -> Result<Value, Error> {
 ///
 /// # Errors
 /// There is none.
-pub(in crate::engine::text) fn to_float(int: &BigInt) -> Result<f64, Error> {
+pub(crate) fn to_float(int: &BigInt) -> Result<f64, Error> {
     let float = match i32::try_from(int) {
         Ok(small) => f64::from(small),
         Err(_) => int.to_string().parse().unwrap_or(f64::INFINITY),
@@ -142,7 +142,7 @@ pub(in crate::engine::text) fn to_float(int: &BigInt) -> Result<f64, Error> {
 }
 
 /// A float without its fraction; None if it has no end or is no number.
-pub(in crate::engine::text) fn truncated(float: f64) -> Option<BigInt> {
+pub(crate) fn truncated(float: f64) -> Option<BigInt> {
     // Rust writes all digits of a float.
     float.is_finite().then(|| format!("{:.0}", float.trunc())).and_then(|text| text.parse().ok())
 }
@@ -163,7 +163,7 @@ fn compare(int: &BigInt, float: f64) -> Option<Ordering> {
 }
 
 /// `int(text, base)`; None if the text is no integer.
-pub(in crate::engine::text) fn parse_int(text: &str, base: u32) -> Option<BigInt> {
+pub(crate) fn parse_int(text: &str, base: u32) -> Option<BigInt> {
     let text = text.trim_matches(is_space);
     let (sign, digits) = signed(text);
     let prefix = digits.get(..2).map(str::to_ascii_lowercase);
@@ -192,7 +192,7 @@ pub(in crate::engine::text) fn parse_int(text: &str, base: u32) -> Option<BigInt
 }
 
 /// `float(text)`; None if the text is no number.
-pub(in crate::engine::text) fn parse_float(text: &str) -> Option<f64> {
+pub(crate) fn parse_float(text: &str) -> Option<f64> {
     let text = plain_digits(text.trim_matches(is_space))?;
     let (sign, digits) = signed(&text);
     let float = match digits.to_ascii_lowercase().as_str() {

@@ -11,10 +11,10 @@ use super::number::{self, Number};
 use super::{escaped, is_tuple, percent, type_name};
 
 /// An operator that compares.
-pub(in crate::engine::text) type Comparison = fn(&Value, &Value) -> Result<bool, Error>;
+pub(crate) type Comparison = fn(&Value, &Value) -> Result<bool, Error>;
 
 /// An operator with two operands.
-pub(in crate::engine::text) type Operator = fn(&Value, &Value) -> Result<Value, Error>;
+pub(crate) type Operator = fn(&Value, &Value) -> Result<Value, Error>;
 
 fn unfit(operator: &str, a: &Value, b: &Value) -> Error {
     if let Some(error) = undefined([a, b]) {
@@ -39,7 +39,7 @@ fn float(float: f64) -> Result<Value, Error> {
 }
 
 /// `a + b`.
-pub(in crate::engine::text) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(crate) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(left), Some(right)) = (a.as_str(), b.as_str()) {
         return Ok(match a.is_safe() || b.is_safe() {
             true => Value::from_safe_string(escaped(a)? + &escaped(b)?),
@@ -62,7 +62,7 @@ fn sequence(items: Vec<Value>, is_tuple: bool) -> Value {
 }
 
 /// `a - b`.
-pub(in crate::engine::text) fn sub(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(crate) fn sub(a: &Value, b: &Value) -> Result<Value, Error> {
     match numbers("-", a, b)? {
         (Number::Int(a), Number::Int(b)) => number::value(a - b),
         (a, b) => float(a.float()? - b.float()?),
@@ -70,7 +70,7 @@ pub(in crate::engine::text) fn sub(a: &Value, b: &Value) -> Result<Value, Error>
 }
 
 /// `a * b`; what it makes of a text or a list must have been checked before.
-pub(in crate::engine::text) fn mul(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(crate) fn mul(a: &Value, b: &Value) -> Result<Value, Error> {
     for (value, times) in [(a, b), (b, a)] {
         let Some(times) = number::integer(times) else { continue };
         let is_negative = times.sign() == Sign::Minus;
@@ -94,7 +94,7 @@ pub(in crate::engine::text) fn mul(a: &Value, b: &Value) -> Result<Value, Error>
 }
 
 /// `a / b`.
-pub(in crate::engine::text) fn div(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(crate) fn div(a: &Value, b: &Value) -> Result<Value, Error> {
     let (a, b) = numbers("/", a, b)?;
     if b.is_zero() {
         return Err(refused("division by zero"));
@@ -152,7 +152,7 @@ fn floored_floats(a: f64, b: f64) -> (f64, f64) {
 }
 
 /// `a // b`.
-pub(in crate::engine::text) fn int_div(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(crate) fn int_div(a: &Value, b: &Value) -> Result<Value, Error> {
     let (a, b) = numbers("//", a, b)?;
     if b.is_zero() {
         return Err(refused("integer division or modulo by zero"));
@@ -164,7 +164,7 @@ pub(in crate::engine::text) fn int_div(a: &Value, b: &Value) -> Result<Value, Er
 }
 
 /// `a % b`, which formats a text.
-pub(in crate::engine::text) fn rem(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(crate) fn rem(a: &Value, b: &Value) -> Result<Value, Error> {
     if a.as_str().is_some() {
         return percent::format(a, b);
     }
@@ -179,7 +179,7 @@ pub(in crate::engine::text) fn rem(a: &Value, b: &Value) -> Result<Value, Error>
 }
 
 /// `a ** b`.
-pub(in crate::engine::text) fn pow(a: &Value, b: &Value) -> Result<Value, Error> {
+pub(crate) fn pow(a: &Value, b: &Value) -> Result<Value, Error> {
     let (a, b) = numbers("**", a, b)?;
     if let (Number::Int(base), Number::Int(exponent)) = (&a, &b)
         && exponent.sign() != Sign::Minus
@@ -212,7 +212,7 @@ pub(in crate::engine::text) fn pow(a: &Value, b: &Value) -> Result<Value, Error>
 }
 
 /// `-a`.
-pub(in crate::engine::text) fn neg(a: &Value) -> Result<Value, Error> {
+pub(crate) fn neg(a: &Value) -> Result<Value, Error> {
     match Number::of(a) {
         Some(Number::Int(int)) => number::value(-int),
         Some(Number::Float(value)) => float(-value),
@@ -223,7 +223,7 @@ pub(in crate::engine::text) fn neg(a: &Value) -> Result<Value, Error> {
 }
 
 /// `a == b`.
-pub(in crate::engine::text) fn equal(a: &Value, b: &Value) -> bool {
+pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
         return a == b;
     }
@@ -257,7 +257,7 @@ pub(in crate::engine::text) fn equal(a: &Value, b: &Value) -> bool {
 ///
 /// # Errors
 /// Python has no order for them.
-pub(in crate::engine::text) fn order(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
+pub(crate) fn order(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
     if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
         return Ok(Some(a.cmp(b)));
     }
@@ -282,7 +282,7 @@ pub(in crate::engine::text) fn order(a: &Value, b: &Value) -> Result<Option<Orde
 }
 
 /// The six comparisons: `==`, `!=`, `<`, `<=`, `>`, `>=`.
-pub(in crate::engine::text) const COMPARISONS: [Comparison; 6] = [
+pub(crate) const COMPARISONS: [Comparison; 6] = [
     |a, b| Ok(equal(a, b)),
     |a, b| Ok(!equal(a, b)),
     |a, b| order(a, b).map(|order| order.is_some_and(Ordering::is_lt)),
@@ -292,7 +292,7 @@ pub(in crate::engine::text) const COMPARISONS: [Comparison; 6] = [
 ];
 
 /// `item in container`.
-pub(in crate::engine::text) fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
+pub(crate) fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
     if let Some(text) = container.as_str() {
         return match item.as_str() {
             Some(part) => Ok(text.contains(part)),
@@ -319,7 +319,7 @@ pub(in crate::engine::text) fn contains(container: &Value, item: &Value) -> Resu
 }
 
 /// Whether a value may be a key.
-pub(in crate::engine::text) fn hashable(value: &Value) -> bool {
+pub(crate) fn hashable(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Map => false,
         ValueKind::Seq if is_tuple(value) => {

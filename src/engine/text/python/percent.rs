@@ -42,7 +42,7 @@ impl Values<'_> {
 }
 
 /// `format % values`.
-pub(in crate::engine::text) fn format(format: &Value, values: &Value) -> Result<Value, Error> {
+pub(crate) fn format(format: &Value, values: &Value) -> Result<Value, Error> {
     use ValueKind::{Iterable, Map, Seq, Undefined};
     let items = match values.is_tuple() {
         true => values.try_iter()?.collect(),

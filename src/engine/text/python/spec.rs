@@ -28,7 +28,7 @@ pub(super) struct Spec {
 
 impl Spec {
     /// Reads `[[fill]align][sign][#][0][width][,_][.precision][type]`.
-    pub fn parse(text: &str) -> Result<Self, Error> {
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let invalid = || refused(format!("invalid format specifier '{text}'"));
         let mut spec = Self::default();
         let mut chars = text.chars().peekable();
@@ -65,7 +65,7 @@ impl Spec {
     }
 
     /// `format(value, spec)`.
-    pub fn format(&self, value: &Value) -> Result<String, Error> {
+    pub(super) fn format(&self, value: &Value) -> Result<String, Error> {
         if self.is_plain() {
             return super::arguments::soft(value);
         }
@@ -203,7 +203,7 @@ impl Spec {
     }
 
     /// An integer of `%d` and its like: a precision is the least number of digits.
-    pub fn percent_int(&self, int: &BigInt) -> Result<String, Error> {
+    pub(super) fn percent_int(&self, int: &BigInt) -> Result<String, Error> {
         let plain = Self { width: 0, precision: None, ..self.clone() };
         let mut text = Self { zero: false, ..plain }.int(int)?;
         if let Some(precision) = self.precision {

@@ -3,13 +3,13 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
 
-use crate::engine::text::filters::lists::items;
-use crate::engine::text::is_space;
-use crate::engine::text::python::arguments::{
+use crate::filters::lists::items;
+use crate::is_space;
+use crate::python::arguments::{
     as_int, bind, flag, given, int, refused, soft, text as strict, unsupported,
 };
-use crate::engine::text::python::classes::{self, casefold};
-use crate::engine::text::python::{Pieces, format, html, is_tuple};
+use crate::python::classes::{self, casefold};
+use crate::python::{Pieces, format, html, is_tuple};
 
 /// Methods of texts that give texts which are as safe as theirs.
 const KEEP_SAFE: [&str; 21] = [
@@ -284,12 +284,7 @@ fn is_title(text: &str) -> bool {
 }
 
 /// `str.replace`; a negative count is no limit.
-pub(in crate::engine::text) fn replaced(
-    text: &str,
-    old: &str,
-    new: &str,
-    count: i64,
-) -> Result<String, Error> {
+pub(crate) fn replaced(text: &str, old: &str, new: &str, count: i64) -> Result<String, Error> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut out = Pieces::default();
     let mut last = 0;
@@ -327,12 +322,7 @@ fn expand_tabs(text: &str, size: i64) -> Result<String, Error> {
 }
 
 /// `str.strip` of the given characters, or of white space.
-pub(in crate::engine::text) fn strip<'a>(
-    text: &'a str,
-    chars: Option<&str>,
-    left: bool,
-    right: bool,
-) -> &'a str {
+pub(crate) fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
     let strips = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
     let text = if left { text.trim_start_matches(strips) } else { text };
     if right { text.trim_end_matches(strips) } else { text }
@@ -386,7 +376,7 @@ fn split<'a>(
 }
 
 /// Python's line boundaries, `\r\n` counting once.
-pub(in crate::engine::text) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
+pub(crate) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut start = 0;
     let mut chars = text.char_indices().peekable();
@@ -416,11 +406,7 @@ pub(in crate::engine::text) fn split_lines(text: &str, keep_ends: bool) -> Vec<&
 const MAX_WIDTH: usize = 1 << 16;
 
 /// `str.zfill`, `ljust`, `rjust` and `center`.
-pub(in crate::engine::text) fn pad(
-    text: &str,
-    method: &str,
-    args: &[Value],
-) -> Result<String, Error> {
+pub(crate) fn pad(text: &str, method: &str, args: &[Value]) -> Result<String, Error> {
     let [width, fill] = bind(method, args, 1, [""; 2])?;
     let width = usize::try_from(int(&width, 0)?).unwrap_or(0);
     if width > MAX_WIDTH {
@@ -463,7 +449,7 @@ fn title(text: &str) -> String {
 }
 
 /// `str.capitalize`: the first character in title case, the rest lower case.
-pub(in crate::engine::text) fn capitalize(text: &str) -> String {
+pub(crate) fn capitalize(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {
         match at {

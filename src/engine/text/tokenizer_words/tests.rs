@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use tokenizers::utils::byte_level::BYTES_CHAR_LOOKUP;
 
-use crate::engine::text::Tokenizer;
+use crate::Tokenizer;
 
 const TEXTS: [&str; 9] = ["a b", "ab xx ab", "axxb 11", "a  b", "a.b 1x", "é日 本", "", "  ", " a"];
 

@@ -1,6 +1,6 @@
 //! Caches of E4M3: the bits of every way to compute a row, and queries of any size.
 
-use vllm_batch::engine::config::KvCacheDType;
+use vllm_batch::engine::base::config::KvCacheDType;
 
 use super::*;
 

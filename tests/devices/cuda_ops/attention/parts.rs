@@ -1,7 +1,7 @@
 //! Rows and chunks in parts: the bits of those as a whole, over uneven batches and shared
 //! beginnings.
 
-use vllm_batch::engine::config::KvCacheDType;
+use vllm_batch::engine::base::config::KvCacheDType;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! K and V that are not finite: they reach the tokens that attend to them, and no others.
 
-use vllm_batch::engine::config::KvCacheDType;
+use vllm_batch::engine::base::config::KvCacheDType;
 
 use super::*;
 

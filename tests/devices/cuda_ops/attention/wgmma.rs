@@ -2,7 +2,7 @@
 //! `mma.sync`. On a real GPU whether they are equal is found out, not asserted
 //! (`wgmma_timed_on_a_gpu`).
 
-use vllm_batch::engine::config::PrefillKernel;
+use vllm_batch::engine::base::config::PrefillKernel;
 use vllm_batch::engine::ops::{WgmmaTrial, prefill_by_wgmma};
 
 use super::*;

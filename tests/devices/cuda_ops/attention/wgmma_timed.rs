@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use vllm_batch::engine::config::PrefillKernel;
+use vllm_batch::engine::base::config::PrefillKernel;
 use vllm_batch::engine::ops::WgmmaTrial;
 
 use super::*;

@@ -1,12 +1,13 @@
 //! norm_rotary_and_cache and norm_and_rotate: as on the CPU, and to the bit what the norms of heads
 //! and rotary_and_cache do one after the other.
 
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::{NormKind, QkvHeads};
 use vllm_batch::engine::device::kv_cache::KvData;
 use vllm_batch::engine::device::{Device, KvCache, Tensor};
 use vllm_batch::engine::ops::{
-    HeadTransform, NormKind, NormWeight, QkvHeads, Step, norm_and_rotate, norm_heads,
-    norm_rotary_and_cache, rotary_and_cache,
+    HeadTransform, NormWeight, Step, norm_and_rotate, norm_heads, norm_rotary_and_cache,
+    rotary_and_cache,
 };
 
 use super::{Case, on_rows};

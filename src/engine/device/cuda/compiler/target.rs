@@ -4,7 +4,7 @@
 use cudarc::nvrtc::sys;
 
 /// The architecture to compile for: with the instructions of this one only, where it has such.
-pub fn arch_name(major: u32, minor: u32) -> String {
+pub(super) fn arch_name(major: u32, minor: u32) -> String {
     match (major, minor) {
         (9, 0) | (10, 0 | 3) => format!("sm_{major}{minor}a"),
         _ => format!("sm_{major}{minor}"),
@@ -18,7 +18,7 @@ fn number(major: u32, minor: u32) -> u32 {
 
 /// What NVRTC is asked for, of those architectures that it knows. None: it knows none that the
 /// device runs.
-pub fn choose((major, minor): (u32, u32), known: &[u32]) -> Option<String> {
+pub(super) fn choose((major, minor): (u32, u32), known: &[u32]) -> Option<String> {
     let own = number(major, minor);
     if known.contains(&own) {
         return Some(arch_name(major, minor));
@@ -29,7 +29,7 @@ pub fn choose((major, minor): (u32, u32), known: &[u32]) -> Option<String> {
 }
 
 /// Whether what is compiled is PTX, the text that drivers compile.
-pub fn is_ptx(arch: &str) -> bool {
+pub(super) fn is_ptx(arch: &str) -> bool {
     arch.starts_with("compute_")
 }
 

@@ -1,7 +1,7 @@
 //! Matrices whose products show any other order of summation in the bits of the result.
 
 use super::key::GemmType;
-use crate::engine::device::split_mix::{GAMMA, mix};
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 /// SplitMix64.
 pub struct Random(pub u64);
@@ -33,7 +33,7 @@ impl Random {
 }
 
 /// Rows of x and rows of w.
-pub struct Adversary {
+pub(super) struct Adversary {
     /// (num_x, k)
     pub x: Vec<u8>,
     /// (num_w, k)
@@ -44,7 +44,7 @@ impl Adversary {
     /// Exponents vary widely. Every second row cancels: it holds each value twice, at the places of
     /// a matching that x and w share, in x with both signs. The product of two such rows is exactly
     /// 0, so what is computed is nothing but the roundings along the way.
-    pub fn new(num_x: usize, num_w: usize, k: usize, kind: GemmType) -> Self {
+    pub(super) fn new(num_x: usize, num_w: usize, k: usize, kind: GemmType) -> Self {
         let mut random = Random(0x5EED ^ (k as u64) << 16);
         let pairs = random.pairs(k);
         let mut rows = |count: usize, sign: f32| {
@@ -73,7 +73,7 @@ fn spread(kind: GemmType) -> u32 {
 }
 
 /// Appends a value, cut to the type's precision and to the range of its normal numbers.
-pub fn encode(value: f32, kind: GemmType, out: &mut Vec<u8>) {
+pub(super) fn encode(value: f32, kind: GemmType, out: &mut Vec<u8>) {
     let bits = value.to_bits();
     let small = |exponent_bits: u32, mantissa_bits: u32| {
         let bias = (1 << (exponent_bits - 1)) - 1;

@@ -11,7 +11,7 @@ const STEP: usize = 128;
 
 /// A small GEMM may be launched with up to this many rows: kernels that split the rows and share
 /// the weights between thread blocks then use more of the device.
-pub const MAX_PADDING: usize = 128;
+pub(super) const MAX_PADDING: usize = 128;
 
 /// Rows that x (and its scales) and out must have room for in a GEMM of `rows` rows. What x holds
 /// past `rows` does not matter, and out is overwritten there.
@@ -25,33 +25,33 @@ pub fn launched_rows(rows: usize) -> usize {
 }
 
 /// Every value of `launched_rows` up to `max_rows` rows, upward.
-pub fn all_launched_rows(max_rows: usize) -> Vec<usize> {
+pub(super) fn all_launched_rows(max_rows: usize) -> Vec<usize> {
     let last = launched_rows(max_rows);
     let large = (SMALL[SMALL.len() - 1] + STEP..=last).step_by(STEP);
     SMALL.into_iter().filter(|&small| small <= last).chain(large).collect()
 }
 
 /// The bucket that a number of launched rows is in: it names its algorithm.
-pub fn bucket(launched: usize) -> usize {
+pub(super) fn bucket(launched: usize) -> usize {
     let small = SMALL.into_iter().find(|&small| launched <= small);
     let range = || RANGES.into_iter().find(|&end| launched <= end);
     small.or_else(range).unwrap_or(RANGES[RANGES.len() - 1])
 }
 
 /// The buckets of up to `max_rows` rows, upward.
-pub fn buckets(max_rows: usize) -> Vec<usize> {
+pub(super) fn buckets(max_rows: usize) -> Vec<usize> {
     let last = bucket(launched_rows(max_rows));
     SMALL.into_iter().chain(RANGES).filter(|&bucket| bucket <= last).collect()
 }
 
 /// Whether a bucket has one number of rows, not a range of them.
-pub fn is_small(bucket: usize) -> bool {
+pub(super) fn is_small(bucket: usize) -> bool {
     bucket <= SMALL[SMALL.len() - 1]
 }
 
 /// Row counts at which a candidate for this bucket is compared with the reference at first: the
 /// last, the first and one between.
-pub fn sampled_rows(bucket: usize) -> Vec<usize> {
+pub(super) fn sampled_rows(bucket: usize) -> Vec<usize> {
     if is_small(bucket) {
         return vec![bucket];
     }
@@ -61,13 +61,13 @@ pub fn sampled_rows(bucket: usize) -> Vec<usize> {
 
 /// Row counts at which an algorithm of this bucket may be launched, in GEMMs of up to `max_rows`
 /// rows and those of the whole bucket: it is compared with the reference at each of them.
-pub fn compared_rows(bucket: usize, max_rows: usize) -> Vec<usize> {
+pub(super) fn compared_rows(bucket: usize, max_rows: usize) -> Vec<usize> {
     let first = if is_small(bucket) { bucket } else { bucket / 2 + STEP };
     (first..=last_compared(bucket, max_rows)).step_by(STEP).collect()
 }
 
 /// The last of these. The last bucket goes on as far as there are rows.
-pub fn last_compared(bucket: usize, max_rows: usize) -> usize {
+pub(super) fn last_compared(bucket: usize, max_rows: usize) -> usize {
     match bucket == RANGES[RANGES.len() - 1] {
         true => launched_rows(max_rows).max(bucket),
         false => bucket,

@@ -10,10 +10,10 @@ use super::error::{GemmError, cublas, cuda};
 use super::key::GemmType;
 
 /// cuBLASLt.
-pub struct Handle(pub lt::cublasLtHandle_t);
+pub(super) struct Handle(pub lt::cublasLtHandle_t);
 
 impl Handle {
-    pub fn new() -> Result<Self, GemmError> {
+    pub(super) fn new() -> Result<Self, GemmError> {
         let mut handle = null_mut();
         // SAFETY: `handle` is valid for the write.
         cublas("cublasLtCreate", unsafe { lt::cublasLtCreate(&mut handle) })?;
@@ -29,10 +29,10 @@ impl Drop for Handle {
 }
 
 /// A row-major matrix (rows, width): to cuBLASLt, a column-major one of `width` rows.
-pub struct Layout(pub lt::cublasLtMatrixLayout_t);
+pub(super) struct Layout(pub lt::cublasLtMatrixLayout_t);
 
 impl Layout {
-    pub fn new(kind: GemmType, rows: usize, width: usize) -> Result<Self, GemmError> {
+    pub(super) fn new(kind: GemmType, rows: usize, width: usize) -> Result<Self, GemmError> {
         let mut layout = null_mut();
         // SAFETY: `layout` is valid for the write.
         let status = unsafe {
@@ -57,11 +57,11 @@ impl Drop for Layout {
 }
 
 /// What is computed: types, transposition, epilogue, scales.
-pub struct Descriptor(pub lt::cublasLtMatmulDesc_t);
+pub(super) struct Descriptor(pub lt::cublasLtMatmulDesc_t);
 
 impl Descriptor {
     /// Sums in f32, never in TF32.
-    pub fn new() -> Result<Self, GemmError> {
+    pub(super) fn new() -> Result<Self, GemmError> {
         let mut descriptor = null_mut();
         // SAFETY: `descriptor` is valid for the write.
         let status = unsafe {
@@ -76,7 +76,7 @@ impl Descriptor {
     }
 
     /// Sets an attribute, whose type is `V` in cuBLASLt's documentation.
-    pub fn set<V>(
+    pub(super) fn set<V>(
         &self,
         attribute: lt::cublasLtMatmulDescAttributes_t,
         value: V,
@@ -98,11 +98,11 @@ impl Drop for Descriptor {
 }
 
 /// What the heuristic may offer.
-pub struct Preference(pub lt::cublasLtMatmulPreference_t);
+pub(super) struct Preference(pub lt::cublasLtMatmulPreference_t);
 
 impl Preference {
     /// `reductions` is a mask of the reduction schemes that may be used.
-    pub fn new(workspace_bytes: usize, reductions: u32) -> Result<Self, GemmError> {
+    pub(super) fn new(workspace_bytes: usize, reductions: u32) -> Result<Self, GemmError> {
         use lt::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let mut preference = null_mut();
         // SAFETY: `preference` is valid for the write.
@@ -145,13 +145,13 @@ impl Drop for Preference {
 }
 
 /// Memory of the device, for tuning alone.
-pub struct DeviceBuffer {
+pub(super) struct DeviceBuffer {
     pub address: u64,
     bytes: usize,
 }
 
 impl DeviceBuffer {
-    pub fn new(bytes: usize) -> Result<Self, GemmError> {
+    pub(super) fn new(bytes: usize) -> Result<Self, GemmError> {
         let mut address = 0;
         // SAFETY: `address` is valid for the write.
         cuda("cuMemAlloc", unsafe { cu::cuMemAlloc_v2(&mut address, bytes) })?;
@@ -159,7 +159,11 @@ impl DeviceBuffer {
     }
 
     /// A buffer that repeats `pattern` to its end.
-    pub fn repeat(pattern: &[u8], bytes: usize, stream: cu::CUstream) -> Result<Self, GemmError> {
+    pub(super) fn repeat(
+        pattern: &[u8],
+        bytes: usize,
+        stream: cu::CUstream,
+    ) -> Result<Self, GemmError> {
         let buffer = Self::new(bytes)?;
         let mut filled = pattern.len().min(bytes);
         // SAFETY: the buffer holds that many bytes; the synchronisation waits for the copy.
@@ -181,7 +185,7 @@ impl DeviceBuffer {
     }
 
     /// Sets every byte, in the stream's order.
-    pub fn fill(&self, byte: u8, stream: cu::CUstream) -> Result<(), GemmError> {
+    pub(super) fn fill(&self, byte: u8, stream: cu::CUstream) -> Result<(), GemmError> {
         // SAFETY: the buffer has these bytes.
         cuda("cuMemsetD8Async", unsafe {
             cu::cuMemsetD8Async(self.address, byte, self.bytes, stream)
@@ -189,7 +193,7 @@ impl DeviceBuffer {
     }
 
     /// The first bytes, once the stream has come here.
-    pub fn read(&self, len: usize, stream: cu::CUstream) -> Result<Vec<u8>, GemmError> {
+    pub(super) fn read(&self, len: usize, stream: cu::CUstream) -> Result<Vec<u8>, GemmError> {
         assert!(len <= self.bytes, "past the end of a buffer");
         let mut bytes = vec![0_u8; len];
         let pointer = bytes.as_mut_ptr().cast::<c_void>();
@@ -211,10 +215,10 @@ impl Drop for DeviceBuffer {
 }
 
 /// Two events that time what lies between them in a stream.
-pub struct Timer([cu::CUevent; 2]);
+pub(super) struct Timer([cu::CUevent; 2]);
 
 impl Timer {
-    pub fn new() -> Result<Self, GemmError> {
+    pub(super) fn new() -> Result<Self, GemmError> {
         let mut timer = Self([null_mut(); 2]);
         for event in &mut timer.0 {
             // SAFETY: `event` is valid for the write.
@@ -224,7 +228,7 @@ impl Timer {
     }
 
     /// Microseconds that the device took for what `work` put into the stream.
-    pub fn time(
+    pub(super) fn time(
         &self,
         stream: cu::CUstream,
         work: impl FnOnce() -> Result<(), GemmError>,

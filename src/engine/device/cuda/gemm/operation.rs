@@ -22,13 +22,13 @@ const CUBLAS_OP_T: i32 = 1;
 const MAX_CANDIDATES: usize = 16;
 
 /// A mask of reduction schemes for `heuristic`: K stays in one piece.
-pub const NO_REDUCTION: u32 = 0;
+pub(super) const NO_REDUCTION: u32 = 0;
 
 /// A mask of reduction schemes for `heuristic`: K may be split.
-pub const ANY_REDUCTION: u32 = 7;
+pub(super) const ANY_REDUCTION: u32 = 7;
 
 /// Where GEMMs run.
-pub struct Backend {
+pub(super) struct Backend {
     pub handle: Handle,
     pub stream: CUstream,
     /// `WORKSPACE_BYTES` of it.
@@ -37,7 +37,7 @@ pub struct Backend {
 }
 
 /// A GEMM with any number of rows.
-pub struct Operation {
+pub(super) struct Operation {
     pub key: GemmKey,
     descriptor: Descriptor,
     /// (n, k)
@@ -45,7 +45,7 @@ pub struct Operation {
 }
 
 /// Its matrices with one number of rows.
-pub struct Rows {
+pub(super) struct Rows {
     pub launched: usize,
     /// (launched, k)
     x: Layout,
@@ -54,7 +54,7 @@ pub struct Rows {
 }
 
 impl Operation {
-    pub fn new(key: GemmKey) -> Result<Self, GemmError> {
+    pub(super) fn new(key: GemmKey) -> Result<Self, GemmError> {
         use lt::cublasLtMatmulDescAttributes_t as Attribute;
         let descriptor = Descriptor::new()?;
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T)?;
@@ -74,7 +74,7 @@ impl Operation {
         Ok(Self { key, descriptor, w: Layout::new(key.input, key.n, key.k)? })
     }
 
-    pub fn rows(&self, launched: usize) -> Result<Rows, GemmError> {
+    pub(super) fn rows(&self, launched: usize) -> Result<Rows, GemmError> {
         Ok(Rows {
             launched,
             x: Layout::new(self.key.input, launched, self.key.k)?,
@@ -83,7 +83,7 @@ impl Operation {
     }
 
     /// Points the descriptor at the vectors among the operands.
-    pub fn bind(&self, operands: &Operands) -> Result<(), GemmError> {
+    pub(super) fn bind(&self, operands: &Operands) -> Result<(), GemmError> {
         use lt::cublasLtMatmulDescAttributes_t as Attribute;
         let missing = GemmError::NotPrepared { key: self.key, rows: 0 };
         if self.key.bias {
@@ -102,7 +102,7 @@ impl Operation {
     ///
     /// # Safety
     /// The operands are those of the last `bind`, addresses of the device with room for `rows`.
-    pub unsafe fn launch(
+    pub(super) unsafe fn launch(
         &self,
         backend: &Backend,
         rows: &Rows,
@@ -138,7 +138,7 @@ impl Operation {
     }
 
     /// Whether this cuBLASLt can run the algorithm here.
-    pub fn accepts(&self, backend: &Backend, rows: &Rows, algorithm: &Algorithm) -> bool {
+    pub(super) fn accepts(&self, backend: &Backend, rows: &Rows, algorithm: &Algorithm) -> bool {
         let algorithm = lt::cublasLtMatmulAlgo_t { data: *algorithm };
         let mut result = no_result();
         // SAFETY: live descriptors of this GEMM; an unsound algorithm is what is asked about.
@@ -159,7 +159,7 @@ impl Operation {
 
     /// What cuBLASLt would run, the most promising first. `reductions` is
     /// one of the masks.
-    pub fn heuristic(
+    pub(super) fn heuristic(
         &self,
         backend: &Backend,
         rows: &Rows,
@@ -205,7 +205,7 @@ fn no_result() -> lt::cublasLtMatmulHeuristicResult_t {
 }
 
 /// The algorithm with K in one piece, whatever it did before. Whether that exists, `accepts` tells.
-pub fn without_split(algorithm: &Algorithm) -> Option<Algorithm> {
+pub(super) fn without_split(algorithm: &Algorithm) -> Option<Algorithm> {
     use lt::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
     let mut algorithm = lt::cublasLtMatmulAlgo_t { data: *algorithm };
     let mut set = |attribute, value: u32| {
@@ -227,7 +227,7 @@ pub fn without_split(algorithm: &Algorithm) -> Option<Algorithm> {
 }
 
 /// Into how many pieces the algorithm cuts K.
-pub fn num_splits(algorithm: &Algorithm) -> Result<u32, GemmError> {
+pub(super) fn num_splits(algorithm: &Algorithm) -> Result<u32, GemmError> {
     let algorithm = lt::cublasLtMatmulAlgo_t { data: *algorithm };
     let (mut splits, mut written) = (0_u32, 0);
     // SAFETY: the attribute has 32 bits; both writes are to locals.

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::buckets;
 use super::key::GemmKey;
-use crate::engine::device::cuda::disk_cache::{Hasher, write_whole};
+use crate::cuda::disk_cache::{Hasher, write_whole};
 
 /// Changes with the choice of the reference algorithm, and so with the bits of the results.
 const RULES: u32 = 2;
 
 /// cuBLASLt's description of an algorithm. Opaque, and of one version of cuBLASLt.
-pub type Algorithm = [u64; 8];
+pub(super) type Algorithm = [u64; 8];
 
 /// How GEMMs of one bucket are launched.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -153,7 +153,9 @@ impl TuningTable {
 
 /// One hash of the references of some GEMMs, in whatever order they come: eight digits that tell
 /// apart devices and libraries that do not give the same bits.
-pub fn hash_of_references<'a>(references: impl Iterator<Item = (String, &'a str)>) -> String {
+pub(super) fn hash_of_references<'a>(
+    references: impl Iterator<Item = (String, &'a str)>,
+) -> String {
     let mut hasher = Hasher::default();
     for (key, hash) in references.collect::<BTreeMap<_, _>>() {
         hasher.field(key.as_bytes()).field(hash.as_bytes());

@@ -14,10 +14,10 @@ use super::handle::{DeviceBuffer, Timer};
 use super::key::GemmKey;
 use super::operation::{Backend, NO_REDUCTION, Operation, Rows, num_splits};
 use super::table::Algorithm;
-use crate::engine::device::cuda::disk_cache::Hasher;
+use crate::cuda::disk_cache::Hasher;
 
 /// The reference is the heuristic's choice for this many rows.
-pub const REFERENCE_ROWS: usize = 2048;
+pub(super) const REFERENCE_ROWS: usize = 2048;
 
 /// The reference is computed with this many rows.
 const COMPUTED_ROWS: usize = 64;
@@ -32,7 +32,7 @@ const W_PERIOD: usize = 256;
 const W_BYTES: usize = 160 << 20;
 
 /// The matrices of a GEMM's trials and what is known from them.
-pub struct Trial<'a> {
+pub(super) struct Trial<'a> {
     pub backend: &'a Backend,
     pub operation: Operation,
     /// Most rows that it has matrices for.
@@ -54,7 +54,11 @@ pub struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     /// Matrices for launches of up to `max_rows` rows, and the reference.
-    pub fn new(backend: &'a Backend, key: GemmKey, max_rows: usize) -> Result<Self, GemmError> {
+    pub(super) fn new(
+        backend: &'a Backend,
+        key: GemmKey,
+        max_rows: usize,
+    ) -> Result<Self, GemmError> {
         let stream = backend.stream;
         let max_rows = max_rows.max(buckets::MAX_PADDING);
         let data = Adversary::new(PERIOD, W_PERIOD.min(key.n), key.k, key.input);
@@ -119,7 +123,7 @@ impl<'a> Trial<'a> {
     }
 
     /// A hash of the reference's bits.
-    pub fn reference_hash(&self) -> Result<String, GemmError> {
+    pub(super) fn reference_hash(&self) -> Result<String, GemmError> {
         let key = &self.operation.key;
         let bytes = PERIOD * key.n * key.output.bytes();
         let bits = self.reference.read(bytes, self.backend.stream)?;
@@ -129,7 +133,7 @@ impl<'a> Trial<'a> {
     }
 
     /// A first look at an algorithm's time. None: it does not run here.
-    pub fn first_micros(
+    pub(super) fn first_micros(
         &self,
         rows: &Rows,
         algorithm: &Algorithm,
@@ -142,7 +146,12 @@ impl<'a> Trial<'a> {
     }
 
     /// Microseconds of a launch, over so many launches as take about 300 of them.
-    pub fn micros(&self, rows: &Rows, algorithm: &Algorithm, about: f64) -> Result<f64, GemmError> {
+    pub(super) fn micros(
+        &self,
+        rows: &Rows,
+        algorithm: &Algorithm,
+        about: f64,
+    ) -> Result<f64, GemmError> {
         self.time((300.0 / about.max(1.0)).clamp(1.0, 20.0) as usize, rows, algorithm)
     }
 
@@ -172,7 +181,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Whether the algorithm runs here and every element of `out` becomes the reference's.
-    pub fn matches(&self, rows: &Rows, algorithm: &Algorithm) -> Result<bool, GemmError> {
+    pub(super) fn matches(&self, rows: &Rows, algorithm: &Algorithm) -> Result<bool, GemmError> {
         if !self.operation.accepts(self.backend, rows, algorithm) {
             return Ok(false);
         }

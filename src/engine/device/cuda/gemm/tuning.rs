@@ -41,7 +41,7 @@ impl Candidate {
 }
 
 /// The choices for these buckets.
-pub fn tune(trial: &Trial<'_>, wanted: &[usize]) -> Result<Vec<Choice>, GemmError> {
+pub(super) fn tune(trial: &Trial<'_>, wanted: &[usize]) -> Result<Vec<Choice>, GemmError> {
     let is_small = |bucket: &usize| buckets::is_small(*bucket);
     let mut small = Vec::new();
     if let Some(&first) = wanted.iter().find(|bucket| is_small(bucket)) {

@@ -144,7 +144,7 @@ impl HostDriver {
 
     /// Ends the recording as another engine on the same GPU can.
     #[cfg(test)]
-    pub(in crate::engine::device) fn lose_recording(&self) {
+    pub fn lose_recording(&self) {
         self.state().has_lost_recording = true;
     }
 
@@ -175,7 +175,7 @@ impl HostDriver {
     }
 
     /// Does what a library would queue, or records it. `what` tells it from other work.
-    pub(in crate::engine::device) fn run(&self, what: impl FnOnce() -> String, work: Work) {
+    pub fn run(&self, what: impl FnOnce() -> String, work: Work) {
         let mut state = self.state();
         if let Some(recording) = &mut state.recording {
             return recording.push(Recorded::Work { what: what(), work });

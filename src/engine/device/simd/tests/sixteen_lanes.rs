@@ -1,7 +1,8 @@
 //! Sixteen lanes in one register and in two, operation by operation.
 
 use super::*;
-use crate::engine::device::split_mix::{GAMMA, mix};
+use crate::simd::isa::InstructionSet;
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 /// Vectors of any bits, and as many of numbers about 1.
 const NUM_VECTORS: usize = 4000;

@@ -1,8 +1,9 @@
 //! The units of this machine against the oracle.
 
 use super::*;
-use crate::engine::config::Isa;
-use crate::engine::device::split_mix::{GAMMA, mix};
+use crate::simd::isa::InstructionSet;
+use vllm_batch_base::isa::Isa;
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 struct Random(u64);
 

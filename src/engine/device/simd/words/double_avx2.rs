@@ -3,11 +3,11 @@
 use std::arch::x86_64::*;
 
 use super::Words;
-use crate::engine::device::simd::double_avx2::DoubleAvx2;
+use crate::simd::double_avx2::DoubleAvx2;
 
 /// Sixteen words: the first eight, and the others.
 #[derive(Clone, Copy, Debug)]
-pub struct DoubleAvx2Words(__m256i, __m256i);
+pub(crate) struct DoubleAvx2Words(__m256i, __m256i);
 
 /// Methods that do the same to both halves; the arguments after the first are for either.
 macro_rules! by_halves {

@@ -3,9 +3,9 @@
 use std::arch::aarch64::*;
 
 use super::Words;
-use crate::engine::device::simd::intrinsics;
-use crate::engine::device::simd::neon::dots::add_pairs;
-use crate::engine::device::simd::neon::{Neon, halves};
+use crate::simd::intrinsics;
+use crate::simd::neon::dots::add_pairs;
+use crate::simd::neon::{Neon, halves};
 
 /// 2^-6, E4M3's smallest normal number.
 const SMALLEST_NORMAL: f32 = 0.015_625;
@@ -15,10 +15,7 @@ const FLOAT8_EXPONENT: u32 = 120 << 23;
 
 /// Eight words.
 #[derive(Clone, Copy, Debug)]
-pub struct NeonWords(
-    pub(in crate::engine::device::simd) uint32x4_t,
-    pub(in crate::engine::device::simd) uint32x4_t,
-);
+pub struct NeonWords(pub(in crate::simd) uint32x4_t, pub(in crate::simd) uint32x4_t);
 
 impl Words for NeonWords {
     type Floats = Neon;

@@ -3,8 +3,8 @@
 use half::bf16;
 
 use super::Words;
-use crate::engine::device::simd::Vector;
-use crate::engine::device::simd::portable::Portable;
+use crate::simd::Vector;
+use crate::simd::portable::Portable;
 
 /// 2^-6, E4M3's smallest normal number.
 const SMALLEST_NORMAL: f32 = 0.015_625;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Words;
-use crate::engine::device::simd::intrinsics;
+use crate::simd::intrinsics;
 
 /// 2^-6, E4M3's smallest normal number.
 const SMALLEST_NORMAL: f32 = 0.015_625;

@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use crate::engine::device::simd::neon::dots::narrowed;
+use vllm_batch_device::simd::neon::dots::narrowed;
 
 /// Floats of two registers.
 const FLOATS: usize = 8;

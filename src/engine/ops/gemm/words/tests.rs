@@ -1,9 +1,10 @@
 //! Every way to narrow a row against the definition.
 
 use half::bf16;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 use super::*;
-use crate::engine::device::split_mix::{GAMMA, mix};
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 type Narrow = unsafe fn(*const f32, (usize, usize), (*mut u32, usize));
 

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::engine::device::simd::flushed_bf16_bits;
+use vllm_batch_device::simd::flushed_bf16_bits;
 
 /// As `super::narrow_rows`.
 ///

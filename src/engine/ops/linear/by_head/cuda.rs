@@ -1,13 +1,13 @@
 //! Matrices of heads on a GPU: kernels/linear_by_head.cu, or linear_by_head_plain.cu for exactness.
 
 use super::{HeadMatrices, Values};
-use crate::engine::EngineError;
-use crate::engine::config::DType;
-use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
-use crate::engine::device::{Gpu, Tensor};
-use crate::engine::ops::columns::Columns;
-use crate::engine::ops::linear::source::SourceMatrix;
-use crate::engine::ops::weight_tiles::{Product, WeightTiles};
+use crate::columns::Columns;
+use crate::weight_tiles::{Product, WeightTiles};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::matrix::SourceMatrix;
+use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr};
+use vllm_batch_device::{Gpu, Tensor};
 
 /// The values of a matrix in the GPU's memory.
 pub(super) fn upload(

@@ -1,11 +1,11 @@
 //! A few rows by a panel of codes: values are multiplied as they come out of their codes, so that
 //! neither waits for the other. The bits are those of widened pieces.
 
-use super::kind::UNIT;
 use super::layout::{Panel, Rounding};
 use super::widen::Sink;
-use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch_bf16, dispatch_vectors};
-use crate::engine::ops::gemm::bring;
+use crate::gemm::bring;
+use vllm_batch_base::matrix::UNIT;
+use vllm_batch_device::simd::{Isa, Kernel, Vector, Words, dispatch_bf16, dispatch_vectors};
 
 /// Most rows that are multiplied so: their sums have registers beside what widening takes.
 pub(super) const MAX_ROWS: usize = 4;
@@ -42,7 +42,7 @@ impl FewRows<'_> {
     /// `takes` them. `x` is readable for all inputs of all rows, `bias` for the panel's width;
     /// `out` is writable for its width in all rows, and nobody else touches these. The panel has
     /// the width of `isa`, which this CPU has.
-    pub unsafe fn run(self, isa: Isa) {
+    pub(super) unsafe fn run(self, isa: Isa) {
         assert!(takes(isa, self.num_rows, self.k));
         match (self.rounding, self.num_rows) {
             (Rounding::Pairs, 1) => dispatch_bf16(PairRows::<1>(self)),

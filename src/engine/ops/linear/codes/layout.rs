@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::kind::{CodeKind, Levels, SUPER_GROUP, Scales, UNIT};
-use crate::engine::device::pages::Pages;
-use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
+use crate::gemm::MAX_PANEL_WIDTH;
+use vllm_batch_base::matrix::{CodeKind, Levels, SUPER_GROUP, Scales, UNIT};
+use vllm_batch_device::pages::Pages;
 
 /// Words to a cache line: each section begins at one.
 const LINE_WORDS: usize = 16;
@@ -68,7 +68,7 @@ pub(in super::super) struct Panel<'a> {
 
 impl Layout {
     /// Of k inputs by `width` lanes.
-    pub fn new(kind: &CodeKind, k: usize, width: usize) -> Self {
+    pub(crate) fn new(kind: &CodeKind, k: usize, width: usize) -> Self {
         let group = kind.group_of(k);
         let num_units = k.div_ceil(UNIT);
         let num_groups = (num_units * UNIT).div_ceil(group);
@@ -102,7 +102,7 @@ impl Layout {
 
 impl PanelKind {
     /// Words of a panel of k inputs by `width` lanes.
-    pub fn num_words(&self, k: usize, width: usize) -> usize {
+    pub(crate) fn num_words(&self, k: usize, width: usize) -> usize {
         match self {
             PanelKind::Codes(_, layout) => layout.num_words,
             PanelKind::Dense => k.next_multiple_of(2) * width,
@@ -112,7 +112,7 @@ impl PanelKind {
 
 impl CodePanels {
     /// Panel `index`.
-    pub fn panel(&self, index: usize) -> Panel<'_> {
+    pub(crate) fn panel(&self, index: usize) -> Panel<'_> {
         let (kind, first) = self.panels[index];
         let kind = &self.kinds[kind];
         Panel { kind, words: &self.words[first..first + kind.num_words(self.k, self.width)] }
@@ -120,7 +120,7 @@ impl CodePanels {
 
     /// Where the codes of an input of a panel begin, or what lies behind the last one, and the
     /// bytes of an input.
-    pub fn codes_behind(&self, index: usize, input: usize) -> (*const u8, usize) {
+    pub(crate) fn codes_behind(&self, index: usize, input: usize) -> (*const u8, usize) {
         let (kind, first) = self.panels[index];
         let bits = match &self.kinds[kind] {
             PanelKind::Codes(kind, _) => kind.bits as usize,
@@ -132,13 +132,13 @@ impl CodePanels {
     }
 
     /// Bytes of panels for n rows of k such codes, in the widest panels; None: they do not stay.
-    pub fn num_bytes_of(kind: &CodeKind, n: usize, k: usize) -> Option<usize> {
+    pub(crate) fn num_bytes_of(kind: &CodeKind, n: usize, k: usize) -> Option<usize> {
         let num_words = || Layout::new(kind, k, MAX_PANEL_WIDTH).num_words;
         kind.is_supported().then(|| 4 * num_words() * n.div_ceil(MAX_PANEL_WIDTH))
     }
 
     /// Bytes that they take.
-    pub fn num_bytes(&self) -> usize {
+    pub(crate) fn num_bytes(&self) -> usize {
         4 * self.words.len()
     }
 }

@@ -21,8 +21,8 @@
 //!
 //! Inputs past the last one and lanes past the last row have code 0 and scale 0.
 
+use vllm_batch_device::simd::isa::InstructionSet;
 mod few_rows;
-mod kind;
 mod layout;
 mod pack;
 mod product;
@@ -31,57 +31,33 @@ mod widen;
 #[cfg(test)]
 mod tests;
 
-pub use kind::{CodeKind, Levels, SUPER_GROUP, Scales, Table, UNIT};
 pub(super) use layout::{CodePanels, Rounding};
 pub(super) use product::{CodeWeights, linear};
 
-use super::source::SourceRows;
-use crate::engine::config::DType;
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Bf16Products, Isa};
-use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
+use crate::gemm::MAX_PANEL_WIDTH;
 use product::PIECE;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::{Bf16Products, Isa};
 use widen::Widen;
 
 use std::fmt::Debug;
-use std::ops::Range;
-
-/// A matrix whose codes a device may keep. Its values are those of the `QuantizedMatrix` that it
-/// belongs to, bit for bit.
-pub trait CodedMatrix: Debug + Send + Sync {
-    /// What all of its codes are.
-    fn kind(&self) -> CodeKind;
-
-    /// The codes of some columns of a row.
-    fn read_codes(&self, row: usize, columns: Range<usize>, out: &mut [u8]);
-
-    /// The scales of all groups of a row, as bits of the kind's types.
-    fn read_scales(&self, row: usize, out: RowScales<'_>);
-}
-
-/// Room for what the groups of a row hold: bits of an f32, in the low half those of a float16 or
-/// bfloat16, or in the lowest byte an index or an integer.
-#[derive(Debug)]
-pub struct RowScales<'a> {
-    /// One per group.
-    pub scales: &'a mut [u32],
-    /// One per group: its zero, or its minimum, which is taken off; none without.
-    pub offsets: &'a mut [u32],
-    /// Bits of a float16 for each 256 inputs; none without.
-    pub supers: &'a mut [u16],
-    /// The same for minima.
-    pub super_minima: &'a mut [u16],
-}
 
 impl Rounding {
     /// Of weights that compute in `dtype`. float16 has no products of its own: nothing is rounded.
-    pub fn of(dtype: DType, isa: Isa) -> Self {
+    pub(super) fn of(dtype: DType, isa: Isa) -> Self {
         match (dtype, isa.bf16_products()) {
             (DType::Float32 | DType::Float16, _) => Rounding::Exact,
             (DType::BFloat16, Bf16Products::Widened) => Rounding::BFloat16,
             (DType::BFloat16, Bf16Products::Dots | Bf16Products::Tiles(_)) => Rounding::Pairs,
         }
     }
+}
+
+/// Bytes that the codes of a matrix take on a CPU; None: they do not stay as they are.
+pub fn num_bytes(matrix: &SourceMatrix<'_>) -> Option<usize> {
+    CodePanels::num_bytes_of(&matrix.code_kind()?, matrix.num_rows, matrix.num_columns)
 }
 
 /// Panels of codes, and how their values are rounded.
@@ -94,7 +70,12 @@ pub(super) struct NarrowWeights {
 
 impl NarrowWeights {
     /// All rows, to compute in `dtype`; None: there are no codes to keep.
-    pub fn pack(cpu: &Cpu, dtype: DType, rows: &SourceRows<'_>, width: usize) -> Option<Self> {
+    pub(super) fn pack(
+        cpu: &Cpu,
+        dtype: DType,
+        rows: &SourceRows<'_>,
+        width: usize,
+    ) -> Option<Self> {
         let panels = CodePanels::pack(cpu, rows, width)?;
         Some(Self { panels, rounding: Rounding::of(dtype, cpu.isa), isa: cpu.isa })
     }
@@ -116,14 +97,14 @@ impl NarrowWeights {
     }
 
     /// One panel, widened: (k, width).
-    pub fn widen_panel(&self, panel: usize, out: &mut [f32]) {
+    pub(super) fn widen_panel(&self, panel: usize, out: &mut [f32]) {
         for (index, out) in out.chunks_mut(PIECE * self.panels.width).enumerate() {
             self.widen(panel, index * PIECE, out);
         }
     }
 
     /// One row, widened.
-    pub fn copy_row(&self, row: usize, out: &mut [f32]) {
+    pub(super) fn copy_row(&self, row: usize, out: &mut [f32]) {
         let CodePanels { width, .. } = self.panels;
         let mut floats = [0.0; PIECE * MAX_PANEL_WIDTH];
         for (index, out) in out.chunks_mut(PIECE).enumerate() {

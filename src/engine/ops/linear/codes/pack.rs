@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::kind::{CodeKind, Levels, Scales, UNIT};
 use super::layout::{CodePanels, Layout, PanelKind};
-use super::{CodedMatrix, RowScales};
-use crate::engine::device::Cpu;
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::ops::linear::source::{SourceMatrix, SourceRows};
+use vllm_batch_base::matrix::{CodeKind, Levels, Scales, UNIT};
+use vllm_batch_base::matrix::{CodedMatrix, RowScales};
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
+use vllm_batch_device::Cpu;
+use vllm_batch_device::tensor::SharedMut;
 
 /// The code of NaN among floats of 8 bits, but for its sign: kernels do not know it.
 const FLOAT8_NAN: u8 = 0x7f;
@@ -15,7 +15,7 @@ const FLOAT8_NAN: u8 = 0x7f;
 impl CodePanels {
     /// Panels of `width` lanes of all rows, where codes can stay as they are in some of them.
     /// A panel whose rows have codes of several kinds, or none, holds f32.
-    pub fn pack(cpu: &Cpu, rows: &SourceRows<'_>, width: usize) -> Option<Self> {
+    pub(crate) fn pack(cpu: &Cpu, rows: &SourceRows<'_>, width: usize) -> Option<Self> {
         let (n, k) = (rows.num_rows(), rows.num_columns());
         let (kinds, by_panel) = kinds_of_panels(rows, (k, width));
         if kinds.iter().all(|kind| *kind == PanelKind::Dense) {

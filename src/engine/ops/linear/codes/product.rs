@@ -5,22 +5,23 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice::from_raw_parts;
+use vllm_batch_device::simd::isa::InstructionSet;
 
 use super::few_rows::{self, FewRows};
-use super::kind::UNIT;
 use super::layout::{CodePanels, Rounding};
 use super::widen::Widen;
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Bf16Products, Isa};
-use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
-use crate::engine::ops::gemm::words::WordRows;
-use crate::engine::ops::gemm::{
+use crate::gemm::tiles::{RowTiles, TileProduct};
+use crate::gemm::words::WordRows;
+use crate::gemm::{
     MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Tiling, Widened, even_tile, num_short_rows, part_of,
 };
-use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
-use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
-use crate::engine::ops::linear::dot::{DotTile, MAX_HEIGHT};
-use crate::engine::ops::linear::pairs::Inputs;
+use crate::linear::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
+use crate::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
+use crate::linear::dot::{DotTile, MAX_HEIGHT};
+use crate::linear::pairs::Inputs;
+use vllm_batch_base::matrix::UNIT;
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::{Bf16Products, Isa};
 
 /// Inputs of a piece: with 32 lanes of f32 a third of the first cache.
 pub(super) const PIECE: usize = 128;

@@ -2,17 +2,19 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use vllm_batch_device::simd::isa::InstructionSet;
 
-use super::{CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales, Table};
-use crate::engine::config::DType;
-use crate::engine::device::simd::Isa;
-use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::activation::Activation;
-use crate::engine::ops::linear::{
-    LinearWeight, QuantizedMatrix, SourceMatrix, SourceRows, SourceValues, linear,
-    linear_activate_and_mul,
-};
+use super::num_bytes;
+use crate::linear::{LinearWeight, linear, linear_activate_and_mul};
 use made_up::MadeUp;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::Activation;
+use vllm_batch_base::matrix::{
+    CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales, Table,
+};
+use vllm_batch_base::matrix::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::{Device, Tensor};
 
 mod made_up;
 
@@ -99,7 +101,7 @@ fn check_kind(device: &Device, kind: &CodeKind, shape: (usize, usize), num_rows:
     let bias = Some(SourceMatrix::random(1, shape.0, 3, 1.0).to_vec());
     for dtype in [DType::Float32, DType::BFloat16] {
         let sources = both(kind, shape);
-        let [foreseen, none] = sources.each_ref().map(SourceMatrix::code_bytes);
+        let [foreseen, none] = sources.each_ref().map(num_bytes);
         assert!(none.is_none() && sources.iter().all(SourceMatrix::is_quantized));
         let weights = sources.map(|source| {
             LinearWeight::load(device, dtype, &[source].into(), bias.clone()).unwrap()

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::kind::{Levels, SUPER_GROUP, Scales, UNIT};
 use super::layout::{Layout, Panel, PanelKind, Rounding};
-use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_pairs};
+use vllm_batch_base::matrix::{Levels, SUPER_GROUP, Scales, UNIT};
+use vllm_batch_device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_pairs};
 
 /// Ways of a code to its level.
 const LESS_ZERO: u8 = 0;
@@ -28,7 +28,7 @@ impl Widen<'_> {
     /// # Safety
     /// There is room behind `out`, which nobody else uses; the panel has these inputs and the width
     /// of `isa`.
-    pub unsafe fn run(self, isa: Isa) {
+    pub(super) unsafe fn run(self, isa: Isa) {
         assert!(self.inputs.start.is_multiple_of(UNIT));
         match self.rounding {
             Rounding::Pairs => dispatch_pairs(isa, self),

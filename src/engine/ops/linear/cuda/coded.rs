@@ -2,12 +2,12 @@
 
 use super::repack::{CodedRows, STRIP, UNIT_BYTES};
 use super::widened::Widened;
-use crate::engine::EngineError;
-use crate::engine::config::DType;
-use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr, Properties};
-use crate::engine::device::gpu::{CodeDefines, Kernel};
-use crate::engine::device::{Gpu, MatmulShape};
-use crate::engine::ops::linear::source::SourceRows;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::matrix::SourceRows;
+use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr, Properties};
+use vllm_batch_device::gpu::{CodeDefines, Kernel};
+use vllm_batch_device::{Gpu, MatmulShape};
 
 const THREADS: u32 = 128;
 const NUM_WARPS: usize = 4;
@@ -119,7 +119,7 @@ impl CodedWeight {
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
-    pub fn load(gpu: &Gpu, source: &SourceRows<'_>) -> Result<Option<Self>, EngineError> {
+    pub(super) fn load(gpu: &Gpu, source: &SourceRows<'_>) -> Result<Option<Self>, EngineError> {
         let Some(runs) = CodedRows::runs(source) else { return Ok(None) };
         let runs = runs.iter().map(|rows| Run::load(gpu, rows)).collect::<Result<_, _>>()?;
         gpu.compute_with_codes();
@@ -130,7 +130,7 @@ impl CodedWeight {
     ///
     /// # Errors
     /// The GPU failed.
-    pub fn prepare(
+    pub(super) fn prepare(
         &self,
         gpu: &Gpu,
         product: (MatmulShape, Option<DevicePtr>),
@@ -139,29 +139,29 @@ impl CodedWeight {
         self.widened.prepare(gpu, self, product, max_rows)
     }
 
-    pub fn num_bytes(&self) -> usize {
+    pub(super) fn num_bytes(&self) -> usize {
         self.runs.iter().map(Run::num_bytes).sum()
     }
 
     /// Kinds of codes, from the first output on.
-    pub fn kinds(&self) -> Vec<CodeDefines> {
+    pub(super) fn kinds(&self) -> Vec<CodeDefines> {
         self.runs.iter().map(|run| run.defines).collect()
     }
 
     /// Queues the product.
-    pub fn multiply(&self, gpu: &Gpu, product: &Product) {
+    pub(super) fn multiply(&self, gpu: &Gpu, product: &Product) {
         if !self.widened.multiply(gpu, self, product) {
             self.multiply_codes(gpu, product);
         }
     }
 
     /// As `multiply`, by kernels over codes.
-    pub fn multiply_codes(&self, gpu: &Gpu, product: &Product) {
+    pub(super) fn multiply_codes(&self, gpu: &Gpu, product: &Product) {
         self.runs.iter().for_each(|run| run.multiply(gpu, product));
     }
 
     /// Queues the weights' way to `to`, (n, k) in the model's dtype.
-    pub fn widen(&self, gpu: &Gpu, to: DevicePtr, k: usize) {
+    pub(super) fn widen(&self, gpu: &Gpu, to: DevicePtr, k: usize) {
         self.runs.iter().for_each(|run| run.widen(gpu, to, k));
     }
 }

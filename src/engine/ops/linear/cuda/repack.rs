@@ -8,17 +8,15 @@
 
 use half::{bf16, f16};
 
-use crate::engine::config::DType;
-use crate::engine::device::gpu::CodeDefines;
-use crate::engine::ops::linear::codes::{
-    CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales,
-};
-use crate::engine::ops::linear::source::{SourceMatrix, SourceRows};
+use vllm_batch_base::config::DType;
+use vllm_batch_base::matrix::{CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales};
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
+use vllm_batch_device::gpu::CodeDefines;
 
 /// Outputs of a strip.
-pub const STRIP: usize = 8;
+pub(super) const STRIP: usize = 8;
 /// Bytes of a unit of codes.
-pub const UNIT_BYTES: usize = 256;
+pub(super) const UNIT_BYTES: usize = 256;
 /// Inputs are filled up to a multiple of this.
 const BLOCK_INPUTS: usize = 128;
 /// Inputs of a step of the matrix units.
@@ -28,7 +26,7 @@ const MAX_RUNS: usize = 8;
 
 /// Rows of a layer that follow each other and have codes of one kind.
 #[derive(Clone, Debug)]
-pub struct CodedRows<'a> {
+pub(super) struct CodedRows<'a> {
     rows: &'a SourceRows<'a>,
     kind: CodeKind,
     /// The first of them.
@@ -39,7 +37,7 @@ pub struct CodedRows<'a> {
 
 impl<'a> CodedRows<'a> {
     /// The rows by kind; None: some have no codes that kernels take, or kinds change too often.
-    pub fn runs(rows: &'a SourceRows<'a>) -> Option<Vec<Self>> {
+    pub(super) fn runs(rows: &'a SourceRows<'a>) -> Option<Vec<Self>> {
         if rows.num_rows() == 0 || !rows.num_columns().is_multiple_of(STRIP) {
             return None;
         }
@@ -64,7 +62,7 @@ impl<'a> CodedRows<'a> {
     }
 
     /// What kernels are compiled for.
-    pub fn defines(&self) -> CodeDefines {
+    pub(super) fn defines(&self) -> CodeDefines {
         let CodeKind { bits, levels, scales, .. } = &self.kind;
         let levels = match levels {
             Levels::Integers { .. } => "INTEGERS",
@@ -86,7 +84,7 @@ impl<'a> CodedRows<'a> {
     }
 
     /// The code of 0, where all have one.
-    pub fn zero(&self) -> u8 {
+    pub(super) fn zero(&self) -> u8 {
         match self.kind.levels {
             Levels::Integers { zero } => zero,
             _ => 0,
@@ -94,7 +92,7 @@ impl<'a> CodedRows<'a> {
     }
 
     /// What codes stand for, where that is a table.
-    pub fn table(&self) -> Option<[f32; 16]> {
+    pub(super) fn table(&self) -> Option<[f32; 16]> {
         match &self.kind.levels {
             Levels::Table(table) => Some(*table.0),
             _ => None,
@@ -102,7 +100,7 @@ impl<'a> CodedRows<'a> {
     }
 
     /// Whether groups have a zero or a minimum.
-    pub fn has_offsets(&self) -> bool {
+    pub(super) fn has_offsets(&self) -> bool {
         matches!(self.kind.levels, Levels::Zeros | Levels::Minima)
     }
 
@@ -129,17 +127,17 @@ impl<'a> CodedRows<'a> {
     }
 
     /// Bytes of all codes.
-    pub fn code_bytes(&self) -> usize {
+    pub(super) fn code_bytes(&self) -> usize {
         self.n.div_ceil(STRIP) * (self.num_inputs() / self.unit()) * UNIT_BYTES
     }
 
     /// Scales of all strips; as many offsets.
-    pub fn num_scales(&self) -> usize {
+    pub(super) fn num_scales(&self) -> usize {
         self.n.div_ceil(STRIP) * (self.num_inputs() / self.group()) * STRIP
     }
 
     /// Bytes of all.
-    pub fn num_bytes(&self) -> usize {
+    pub(super) fn num_bytes(&self) -> usize {
         let kinds_of_scales = 1 + usize::from(self.has_offsets());
         self.code_bytes() + kinds_of_scales * self.num_scales() * self.defines().scale.size_bytes()
     }
@@ -154,7 +152,7 @@ impl<'a> CodedRows<'a> {
     ///
     /// # Panics
     /// It is not of whole units.
-    pub fn write_codes(&self, offset: usize, out: &mut [u8]) {
+    pub(super) fn write_codes(&self, offset: usize, out: &mut [u8]) {
         assert!(offset.is_multiple_of(UNIT_BYTES) && out.len().is_multiple_of(UNIT_BYTES));
         let (k, unit) = (self.k(), self.unit());
         let units_of_strip = self.num_inputs() / unit;
@@ -188,7 +186,7 @@ impl<'a> CodedRows<'a> {
     }
 
     /// Scales, or offsets, from element `first` on, as little-endian elements of `defines().scale`.
-    pub fn write_scales(&self, of_offsets: bool, first: usize, out: &mut [u8]) {
+    pub(super) fn write_scales(&self, of_offsets: bool, first: usize, out: &mut [u8]) {
         let (dtype, group) = (self.defines().scale, self.group());
         let size = dtype.size_bytes();
         let of_strip = self.num_inputs() / group * STRIP;

@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 
 use super::coded::{CodedWeight, Product};
 use super::{SourceMatrix, SourceValues, upload};
-use crate::engine::EngineError;
-use crate::engine::device::cuda::DevicePtr;
-use crate::engine::device::cuda::gemm::Random;
-use crate::engine::device::{Gpu, Matmul, MatmulShape};
+use vllm_batch_base::EngineError;
+use vllm_batch_device::cuda::DevicePtr;
+use vllm_batch_device::cuda::gemm::Random;
+use vllm_batch_device::{Gpu, Matmul, MatmulShape};
 
 /// From so many rows on. On an H200 widening takes as long as the kernels lose at about 64.
 const MIN_ROWS: usize = 96;
@@ -33,7 +33,7 @@ impl Widened {
     ///
     /// # Errors
     /// The GPU failed.
-    pub fn prepare(
+    pub(super) fn prepare(
         &self,
         gpu: &Gpu,
         layer: &CodedWeight,
@@ -60,7 +60,7 @@ impl Widened {
     }
 
     /// Queues the product, if it is by widened weights.
-    pub fn multiply(&self, gpu: &Gpu, layer: &CodedWeight, product: &Product) -> bool {
+    pub(super) fn multiply(&self, gpu: &Gpu, layer: &CodedWeight, product: &Product) -> bool {
         let is_of =
             |shape: &&MatmulShape| product.num_rows >= MIN_ROWS && shape.output == product.output;
         let Some(&shape) = self.0.get().filter(is_of) else { return false };

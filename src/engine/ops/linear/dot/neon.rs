@@ -4,8 +4,8 @@
 use std::arch::aarch64::*;
 
 use super::{DotTile, WIDTH};
-use crate::engine::device::simd::neon::dots::{add_pair_products, add_pairs, words_of_rows};
-use crate::engine::ops::gemm::bring;
+use crate::gemm::bring;
+use vllm_batch_device::simd::neon::dots::{add_pair_products, add_pairs, words_of_rows};
 
 /// # Safety
 /// As `DotTile::run`.

@@ -2,13 +2,13 @@
 
 use super::inputs::Int8Rows;
 use super::{Block, GROUP, Int8Panels, WORD, x86};
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::tiles::{STEP_WORDS, TILE_COLUMNS, TileSums, TileUnit};
-use crate::engine::ops::gemm::tiles::{BlockRows, PanelWords, RowTiles};
-use crate::engine::ops::gemm::{next_panel, part_of};
-use crate::engine::ops::linear::blocks::{Outputs, Shape};
-use crate::engine::ops::linear::cpu::ITEM_MACS;
-use crate::engine::ops::linear::tiles::{for_tiled_panels, tiled_items};
+use crate::gemm::tiles::{BlockRows, PanelWords, RowTiles};
+use crate::gemm::{next_panel, part_of};
+use crate::linear::blocks::{Outputs, Shape};
+use crate::linear::cpu::ITEM_MACS;
+use crate::linear::tiles::{for_tiled_panels, tiled_items};
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::tiles::{STEP_WORDS, TILE_COLUMNS, TileSums, TileUnit};
 
 /// As `Int8Panels::linear`.
 pub(super) fn linear(

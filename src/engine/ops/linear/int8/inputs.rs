@@ -3,18 +3,19 @@
 //! Some groups at a time are rotated, and then rounded. A group that went through both at once
 //! would wait for its own largest value.
 
+use crate::linear::int8::Int8Layout;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use super::narrow::{INT8_MAX, factor_of, int8_bits, magnitude_bits};
 use super::rotation::rotate;
 use super::{GROUP, Int8Dots, WORD};
-use crate::engine::device::simd::tiles::tile_stride;
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, NarrowInputs};
-use crate::engine::ops::for_row_chunks;
-use crate::engine::ops::gemm::words::{WordRows, room};
+use crate::for_row_chunks;
+use crate::gemm::words::{WordRows, room};
+use vllm_batch_device::simd::tiles::tile_stride;
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::{Cpu, NarrowInputs};
 
 /// Groups that are rotated before the first is rounded: 8 kB, in the first cache.
 const PASS_GROUPS: usize = 8;

@@ -26,12 +26,12 @@ use std::sync::PoisonError;
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;
-use crate::engine::device::Cpu;
-use crate::engine::device::pages::Pages;
-use crate::engine::device::simd::tiles::{BLOCK_TILES, TILE_ROWS};
-use crate::engine::device::simd::{Int8Dots, prefetch_to_write};
-use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
+use crate::gemm::{even_tile, next_panel, part_of};
 use inputs::Int8Rows;
+use vllm_batch_device::Cpu;
+use vllm_batch_device::pages::Pages;
+use vllm_batch_device::simd::tiles::{BLOCK_TILES, TILE_ROWS};
+use vllm_batch_device::simd::{Int8Dots, prefetch_to_write};
 
 /// Inputs that share a scale; the last group may have fewer.
 const GROUP: usize = 256;
@@ -50,7 +50,20 @@ pub(super) struct Int8Panels {
 }
 
 /// How weights lie, and rows go through them, for these instructions.
-impl Int8Dots {
+trait Int8Layout {
+    fn panel_width(self) -> usize;
+
+    /// Rows of a tile at most.
+    fn max_height(self) -> usize;
+
+    /// What is added to a weight's byte, by flipping its highest bit.
+    fn weight_offset(self) -> i32;
+
+    /// Words of a lane of k weights.
+    fn num_words(self, k: usize) -> usize;
+}
+
+impl Int8Layout for Int8Dots {
     fn panel_width(self) -> usize {
         match self {
             Self::Amx | Self::Vnni => 32,
@@ -58,7 +71,6 @@ impl Int8Dots {
         }
     }
 
-    /// Rows of a tile at most.
     fn max_height(self) -> usize {
         match self {
             Self::Amx => BLOCK_TILES * TILE_ROWS,
@@ -70,12 +82,10 @@ impl Int8Dots {
         }
     }
 
-    /// What is added to a weight's byte, by flipping its highest bit.
     fn weight_offset(self) -> i32 {
         if matches!(self, Self::Vnni | Self::AvxVnni) { 128 } else { 0 }
     }
 
-    /// Words of a lane of k weights.
     fn num_words(self, k: usize) -> usize {
         let num_words = k.div_ceil(WORD);
         if self == Self::Smmla { num_words.next_multiple_of(2) } else { num_words }
@@ -107,17 +117,24 @@ struct Int8Tile {
 }
 
 impl Int8Panels {
-    pub fn panel_width(&self) -> usize {
+    pub(super) fn panel_width(&self) -> usize {
         self.kernel.panel_width()
     }
 
     /// Bytes that they take.
-    pub fn num_bytes(&self) -> usize {
+    pub(super) fn num_bytes(&self) -> usize {
         4 * (self.words.len() + self.scales.len())
     }
 
     /// x Wᵀ + b, with one bias per output of all panels.
-    pub fn linear(&self, cpu: &Cpu, shape: Shape, x: &[f32], bias: Option<&[f32]>, out: Outputs) {
+    pub(super) fn linear(
+        &self,
+        cpu: &Cpu,
+        shape: Shape,
+        x: &[f32],
+        bias: Option<&[f32]>,
+        out: Outputs,
+    ) {
         // A poisoned lock only says that a thread panicked: what is there is written anew.
         let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
         let x = inputs::narrow_inputs((cpu, self.kernel), (x, shape.k), inputs);

@@ -2,10 +2,12 @@
 
 use super::rotation::{block_len, rotate_lanes};
 use super::{GROUP, Int8Dots, Int8Panels, WORD};
-use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
+use crate::gemm::MAX_PANEL_WIDTH;
+use crate::linear::int8::Int8Layout;
+use vllm_batch_device::Cpu;
+use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
+use vllm_batch_device::tensor::SharedMut;
 
 /// Largest int8 magnitude in use: -128 has no counterpart.
 pub(super) const INT8_MAX: f32 = 127.0;
@@ -15,7 +17,7 @@ const MIN_LARGEST: f32 = 1e-36;
 
 impl Int8Panels {
     /// Narrows panels of `width` lanes of k weights. `widen` gives one of them as f32, (k, width).
-    pub fn new(
+    pub(crate) fn new(
         cpu: &Cpu,
         (num_panels, width, k): (usize, usize, usize),
         widen: &(dyn Fn(usize, &mut [f32]) + Sync),

@@ -3,9 +3,9 @@
 use std::arch::aarch64::*;
 
 use super::Int8Tile;
-use crate::engine::device::simd::neon::dots::{add_dots, add_products, words_of_rows};
-use crate::engine::ops::gemm::bring;
-use crate::engine::ops::linear::blocks::by_height;
+use crate::gemm::bring;
+use crate::linear::blocks::by_height;
+use vllm_batch_device::simd::neon::dots::{add_dots, add_products, words_of_rows};
 
 /// Outputs of a panel.
 const WIDTH: usize = 16;

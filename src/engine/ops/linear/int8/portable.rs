@@ -1,6 +1,7 @@
 //! int8 tiles for any CPU.
 
 use super::{Int8Dots, Int8Tile};
+use crate::linear::int8::Int8Layout;
 
 /// # Safety
 /// As `Int8Tile::run`.

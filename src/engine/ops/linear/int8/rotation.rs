@@ -4,7 +4,7 @@
 //! group it is all. Additions only, in one order for each output: the same bits everywhere.
 
 use super::GROUP;
-use crate::engine::device::simd::Vector;
+use vllm_batch_device::simd::Vector;
 
 /// Inputs of a block of a group of this length.
 pub(super) fn block_len(group_len: usize) -> usize {
@@ -66,7 +66,8 @@ pub(super) fn rotate_lanes(group: &mut [f32], width: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::simd::{Isa, Kernel, dispatch};
+    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::{Isa, Kernel, dispatch};
 
     struct Rotate<'a>(&'a mut [f32]);
 

@@ -2,10 +2,12 @@
 
 use super::GROUP;
 use super::rotation::{block_len, rotate_lanes};
-use crate::engine::config::DType;
-use crate::engine::device::simd::Isa;
-use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::linear::{LinearWeight, SourceMatrix, SourceValues, linear};
+use crate::linear::{LinearWeight, linear};
+use vllm_batch_base::config::DType;
+use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::{Device, Tensor};
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
     SourceMatrix::random(1, len, seed, 1.0).to_vec()

@@ -3,8 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::Int8Tile;
-use crate::engine::ops::gemm::bring;
-use crate::engine::ops::linear::blocks::by_height;
+use crate::gemm::bring;
+use crate::linear::blocks::by_height;
 
 /// # Safety
 /// As `Int8Tile::run`; the CPU has AVX512-VNNI.

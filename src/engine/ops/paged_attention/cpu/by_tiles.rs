@@ -5,14 +5,12 @@
 //! position is: what is outside counts as zeros, and a step of zeros changes no sum but the sign of
 //! a zero. So a row's bits are those of the row alone, however its positions are cut into spans.
 
-use crate::engine::config::DType;
-use crate::engine::device::kv_cache::KvLayerShape;
-use crate::engine::device::simd::tiles::{
-    PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TileUnit, tile_stride,
-};
-use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::tiles::{RowTiles, StepsProduct, TileProduct};
-use crate::engine::ops::gemm::words::{WordRows, as_words, narrow, room, room_len};
+use crate::gemm::panel::PanelElement;
+use crate::gemm::tiles::{RowTiles, StepsProduct, TileProduct};
+use crate::gemm::words::{WordRows, as_words, narrow, room, room_len};
+use vllm_batch_base::config::DType;
+use vllm_batch_device::kv_cache::KvLayerShape;
+use vllm_batch_device::simd::tiles::{PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TileUnit, tile_stride};
 
 use super::item::{ItemTask, Part, Workspace};
 use super::plan::Group;

@@ -1,12 +1,13 @@
 //! One item of attention: scores, softmax, weighted sum.
 
-use crate::engine::device::kv_cache::KvLayerShape;
-use crate::engine::device::pages::Pages;
-use crate::engine::device::simd::tiles::TileUnit;
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::ops::gemm::Widened;
-use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::shared_rows::SharedRows;
+use crate::gemm::Widened;
+use crate::gemm::panel::PanelElement;
+use crate::shared_rows::SharedRows;
+use vllm_batch_device::kv_cache::KvLayerShape;
+use vllm_batch_device::pages::Pages;
+use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::tiles::TileUnit;
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 
 use super::Task;
 use super::by_tiles::TileRoom;

@@ -9,9 +9,9 @@
 
 use std::ops::Range;
 
-use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvLayerShape};
-use crate::engine::device::simd::tiles::TILE_ROWS;
-use crate::engine::ops::gemm::even_tile;
+use crate::gemm::even_tile;
+use vllm_batch_device::kv_cache::{KV_GROUP_TOKENS, KvLayerShape};
+use vllm_batch_device::simd::tiles::TILE_ROWS;
 
 use super::super::sharing::Sharing;
 use super::Task;
@@ -78,7 +78,7 @@ pub(super) struct Piece {
 
 impl Piece {
     /// Its tokens in the flat axis.
-    pub fn tokens(&self) -> Range<usize> {
+    pub(super) fn tokens(&self) -> Range<usize> {
         self.token as usize..(self.token + self.num_tokens) as usize
     }
 }
@@ -130,21 +130,21 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn group(&self, item: Item) -> Group {
+    pub(super) fn group(&self, item: Item) -> Group {
         self.groups[item.group as usize]
     }
 
-    pub fn pieces(&self, group: Group) -> &[Piece] {
+    pub(super) fn pieces(&self, group: Group) -> &[Piece] {
         &self.pieces[group.pieces.0 as usize..group.pieces.1 as usize]
     }
 
     /// Upward for every row.
-    pub fn spans(&self, group: Group) -> &[Span] {
+    pub(super) fn spans(&self, group: Group) -> &[Span] {
         &self.spans[group.spans.0 as usize..group.spans.1 as usize]
     }
 
     /// Replaces the plan by that of a step's layer.
-    pub fn make(&mut self, task: &Task<'_>, sharing: &Sharing) {
+    pub(super) fn make(&mut self, task: &Task<'_>, sharing: &Sharing) {
         self.pieces.clear();
         self.spans.clear();
         self.groups.clear();

@@ -3,9 +3,9 @@
 //! `score` and `weigh_rows`, with their twins in `by_tiles`, are the only places that know the
 //! arithmetic; what rows and positions they are given changes no bit.
 
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened};
+use crate::gemm::panel::PanelElement;
+use crate::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened};
+use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 
 use super::by_tiles::STEP_POSITIONS;
 use super::item::{ItemTask, Part, Workspace};

@@ -1,9 +1,9 @@
 //! Scores to weights.
 
-use crate::engine::device::kv_cache::KV_GROUP_TOKENS;
-use crate::engine::device::simd::{Kernel, Vector};
-use crate::engine::ops::gemm::words::narrow_in_place;
-use crate::engine::ops::soft_cap::capped;
+use crate::gemm::words::narrow_in_place;
+use crate::soft_cap::capped;
+use vllm_batch_device::kv_cache::KV_GROUP_TOKENS;
+use vllm_batch_device::simd::{Kernel, Vector};
 
 use super::super::AttentionShape;
 use super::by_tiles::STEP_POSITIONS;

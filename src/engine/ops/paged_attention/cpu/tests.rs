@@ -1,16 +1,19 @@
 //! Sequences that begin with the same blocks: computed together, each has the bits that it has
 //! alone.
 
-use super::super::{WeightValues, alibi_slopes, paged_attention};
+use super::super::{WeightValues, paged_attention};
 use super::plan::{Group, Plan};
 use super::*;
-use crate::engine::config::DType;
-use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
-use crate::engine::device::simd::Isa;
-use crate::engine::device::split_mix::mix;
-use crate::engine::device::{Device, KvCache};
-use crate::engine::ops::linear::SourceMatrix;
-use crate::engine::ops::{QkvHeads, Step, rotary_and_cache};
+use crate::{Step, rotary_and_cache};
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::QkvHeads;
+use vllm_batch_base::layers::alibi_slopes;
+use vllm_batch_base::matrix::SourceMatrix;
+use vllm_batch_base::split_mix::mix;
+use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::simd::Isa;
+use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::{Device, KvCache};
 
 /// Sequences of at most so many blocks.
 const MAX_BLOCKS: usize = 9;

@@ -1,11 +1,9 @@
 //! What kernels/paged_attention.cu and paged_attention_decode.cu are launched with, by the shared
 //! memory of a GPU. The kernels are compiled for it, and check that it is what they lay out.
 
-use crate::engine::config::KvCacheDType;
-use crate::engine::device::Gpu;
-use crate::engine::device::gpu::{
-    AttentionDefines, DecodeSizes, Kernel, LaunchDefines, PrefillSizes,
-};
+use vllm_batch_base::config::KvCacheDType;
+use vllm_batch_device::Gpu;
+use vllm_batch_device::gpu::{AttentionDefines, DecodeSizes, Kernel, LaunchDefines, PrefillSizes};
 
 use super::{AttentionParams, ROWS, TILE, parts, wgmma};
 
@@ -213,7 +211,7 @@ fn block_of(sizes: PrefillSizes) -> (u32, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::cuda::DevicePtr;
+    use vllm_batch_device::cuda::DevicePtr;
 
     #[test]
     fn sizes_fit_every_generation() {

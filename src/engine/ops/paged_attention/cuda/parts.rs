@@ -1,12 +1,13 @@
 //! Attention of rows that decode in parts: what several compute together, what each computes by
 //! itself, and the parts merged. The launches are the same for every step of a number of rows.
 
-use crate::engine::config::DType;
-use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::{AttentionDefines, Kernel};
-use crate::engine::device::{Gpu, MAX_NARROW_HEAD_DIM, Tensor};
-use crate::engine::ops::step::PartInputs;
-use crate::engine::ops::{QkvHeads, Step};
+use crate::Step;
+use crate::step::PartInputs;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::QkvHeads;
+use vllm_batch_device::cuda::{Args, DevicePtr};
+use vllm_batch_device::gpu::{AttentionDefines, Kernel};
+use vllm_batch_device::{Gpu, MAX_NARROW_HEAD_DIM, Tensor};
 
 use super::{AttentionParams, Launch, ROWS};
 
@@ -22,7 +23,7 @@ const MERGE_BLOCKS_PER_SM: usize = 16;
 
 /// By which parts are cut.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine::ops) struct PartLaunch {
+pub(crate) struct PartLaunch {
     /// Blocks of decoding that are resident at once.
     pub decode_blocks: u32,
     /// Blocks of rows that compute together that are.
@@ -32,7 +33,7 @@ pub(in crate::engine::ops) struct PartLaunch {
 
 impl PartLaunch {
     /// None: the kernels of these heads compute rows as a whole.
-    pub fn new(gpu: &Gpu, heads: QkvHeads) -> Option<Self> {
+    pub(crate) fn new(gpu: &Gpu, heads: QkvHeads) -> Option<Self> {
         let has_kernel = gpu.dtype() != DType::Float32 && heads.head_dim <= MAX_NARROW_HEAD_DIM;
         let num_sms = gpu.properties().num_sms;
         (has_kernel && heads.num_heads > 0).then(|| {
@@ -47,7 +48,7 @@ impl PartLaunch {
     }
 
     /// Tokens that compute together in one unit, of so many query heads each.
-    pub fn shared_tokens(self, num_q_per_kv: usize) -> usize {
+    pub(crate) fn shared_tokens(self, num_q_per_kv: usize) -> usize {
         (self.shared_rows / num_q_per_kv).max(1)
     }
 }

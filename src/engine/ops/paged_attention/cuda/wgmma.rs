@@ -3,14 +3,15 @@
 //! by that.
 
 use super::{Biases, CacheAttention, ROWS, attend};
-use crate::engine::EngineError;
-use crate::engine::batch::Batch;
-use crate::engine::config::{DType, KvCacheDType, PrefillKernel};
-use crate::engine::device::cuda::gemm::Random;
-use crate::engine::device::gpu::{AttentionDefines, PrefillSizes};
-use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
-use crate::engine::device::{Device, Gpu, KvCache, Precision, Tensor};
-use crate::engine::ops::{QkvHeads, StepInputs, StepLimits, rotary_and_cache};
+use crate::batch::Batch;
+use crate::{StepInputs, StepLimits, rotary_and_cache};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, KvCacheDType, PrefillKernel};
+use vllm_batch_base::layers::QkvHeads;
+use vllm_batch_device::cuda::gemm::Random;
+use vllm_batch_device::gpu::{AttentionDefines, PrefillSizes};
+use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::{Device, Gpu, KvCache, Precision, Tensor};
 
 /// The kernel of prompts.
 pub(super) const ENTRY: &str = "paged_attention_prefill_wgmma";

@@ -1,7 +1,7 @@
 //! Launch sizes of kernels/wide_attention.cu, which derives its own from the same numbers.
 
 use super::{ROWS, TILE};
-use crate::engine::device::cuda::Properties;
+use vllm_batch_device::cuda::Properties;
 
 /// What a block of the kernel computes. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ mod chunks;
 
 use std::ops::Range;
 
-use crate::engine::batch::Batch;
-use crate::engine::ops::paged_attention::Sharing;
-use crate::engine::ops::step::{AttentionWork, NO_SLOT};
+use crate::batch::Batch;
+use crate::paged_attention::Sharing;
+use crate::step::{AttentionWork, NO_SLOT};
 
 /// Positions of a split of kernels/attention.cuh.
 pub(super) const SPLIT: u32 = 256;
@@ -116,7 +116,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Replaces the plan by that of a step, whose `prefill` would be these units as a whole; what
     /// each row computes by itself goes to `units`. Without `merges` they are whole rows.
-    pub fn make(
+    pub(super) fn make(
         &mut self,
         (batch, prefill): (&Batch, &[AttentionWork]),
         sharing: &mut Sharing,

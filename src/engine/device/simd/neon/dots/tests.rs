@@ -1,8 +1,8 @@
 //! `bfdot` and `bfmmla` against Arm's manual, operation by operation.
 
 use super::*;
-use crate::engine::config::Isa;
-use crate::engine::device::split_mix::{GAMMA, mix};
+use vllm_batch_base::isa::Isa;
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 /// Outputs of a run.
 const NUM_OUTPUTS: usize = 1_000_000;

@@ -13,7 +13,7 @@ use super::{
 
 /// A matrix of codes. Its values are so small that sums over a row stay at a few units.
 #[derive(Clone, Debug)]
-pub struct MadeUp {
+pub(crate) struct MadeUp {
     kind: CodeKind,
     k: usize,
     /// Whether a device hears of the codes.
@@ -30,12 +30,16 @@ const OUTER: u32 = 4;
 
 impl MadeUp {
     /// Rows of `k` codes.
-    pub fn new(kind: &CodeKind, k: usize, tells: bool) -> Self {
+    pub(crate) fn new(kind: &CodeKind, k: usize, tells: bool) -> Self {
         Self { kind: kind.clone(), k, tells }
     }
 
     /// A matrix (n, k) of them.
-    pub fn matrix(kind: &CodeKind, (n, k): (usize, usize), tells: bool) -> SourceMatrix<'static> {
+    pub(crate) fn matrix(
+        kind: &CodeKind,
+        (n, k): (usize, usize),
+        tells: bool,
+    ) -> SourceMatrix<'static> {
         let values = SourceValues::Quantized(std::sync::Arc::new(Self::new(kind, k, tells)));
         SourceMatrix::new(n, k, values)
     }

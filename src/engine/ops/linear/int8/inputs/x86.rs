@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::rotation::block_len;
-use crate::engine::device::simd::Vector;
+use vllm_batch_device::simd::Vector;
 
 /// As `super::rotate_group`, of a multiple of 16 inputs.
 ///

@@ -3,8 +3,8 @@
 //! the splits before the chunk are units of all of its tokens, and each token computes the rest as
 //! a row that decodes.
 
-use crate::engine::batch::Batch;
-use crate::engine::ops::step::AttentionWork;
+use crate::batch::Batch;
+use crate::step::AttentionWork;
 
 use super::{Group, MIN_CUT_SPLITS, Plan, Row, SHARED_PRICE, SPLIT, Shape, slots_of};
 

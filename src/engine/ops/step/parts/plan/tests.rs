@@ -1,8 +1,8 @@
 //! Parts of batches: what is shared, what is cut, and that every split is computed once.
 
 use super::*;
-use crate::engine::device::split_mix::{GAMMA, mix};
-use crate::engine::ops::step::work_of;
+use crate::step::work_of;
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 const BLOCK_SIZE: usize = 32;
 

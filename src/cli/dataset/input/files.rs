@@ -1,0 +1,307 @@
+//! `Files`: the records of all input files, one file after the other.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Cursor;
+use std::sync::Arc;
+
+use super::parquet::{ParquetFile, is_parquet};
+use super::reader::{
+    HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records, refuse_name,
+};
+use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
+use super::sample::{Chosen, Picker};
+use super::sources::{Source, Sources};
+use crate::terminal::error::CliError;
+use crate::terminal::exit::Exit;
+
+/// Opens the first file, and looks at the others: what cannot be read is said before the run.
+///
+/// # Errors
+/// A file is not there, cannot be read or holds no rows; or a table has other columns than the one
+/// before.
+pub fn open(sources: &Sources, options: &RowOptions) -> Result<Opened, CliError> {
+    let input = open_one(&sources.list()[0])?;
+    if sources.list().len() > 1 {
+        let (names, mut columns) = (options.header_names(), None);
+        for source in sources.list() {
+            look_at(source, &names, &mut columns)?;
+        }
+    }
+    Ok(input)
+}
+
+/// A pipe is not opened: whoever writes to it would lose its reader.
+fn look_at(
+    source: &Source,
+    names: &HeaderNames,
+    columns: &mut Option<Arc<[String]>>,
+) -> Result<(), CliError> {
+    let Some(path) = &source.path else { return Ok(()) };
+    let has_columns = source.layout.format.delimiter().is_some();
+    if let Some(object) = source.object.as_ref().filter(|_| !has_columns) {
+        return object.facts().map(drop).map_err(CliError::from_store);
+    }
+    if path.exists() && !path.is_file() && !path.is_dir() {
+        return Ok(());
+    }
+    let input = open_one(source)?;
+    if matches!(input, Opened::Parquet(_)) {
+        // Its footer is read with its rows.
+        source.is_of(InputFormat::Parquet);
+        return Ok(());
+    }
+    let refused = |error| CliError::from_input(error, &source.name);
+    let records = records_of(input, source, names).map_err(refused)?;
+    source.is_of(records.format());
+    let found = records.headers();
+    if let (Some(known), Some(found)) = (columns.as_deref(), found.as_deref()) {
+        check_columns(known, found).map_err(refused)?;
+    }
+    *columns = found.or(columns.take());
+    Ok(())
+}
+
+fn records_of(input: Opened, source: &Source, names: &HeaderNames) -> Result<Records, InputError> {
+    Records::of(input, Reading { layout: source.layout, names: Some(names) }, MAX_LINE)
+}
+
+fn open_one(source: &Source) -> Result<Opened, CliError> {
+    let Some(path) = &source.path else {
+        return Ok(Opened::Stream(match &source.text {
+            Some(text) => Box::new(Cursor::new(text.clone())),
+            None => Box::new(std::io::stdin()),
+        }));
+    };
+    refuse_name(path, source.layout.format)
+        .map_err(|error| CliError::from_input(error, &source.name))?;
+    if let Some(object) = &source.object {
+        let opened = Opened::of_object(object).map_err(CliError::from_store)?;
+        if matches!(opened, Opened::Parquet(_)) {
+            source.counts_rows();
+        }
+        return Ok(opened);
+    }
+    let refuse = |text: String| {
+        let message = format!("cannot read {}: {text}", path.display());
+        CliError::new(Exit::Refused, "input", message).help_of_file("check its name")
+    };
+    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
+    match file.metadata() {
+        Ok(metadata) if metadata.is_dir() => Err(refuse("it is a folder".to_owned())),
+        _ => {
+            let opened = Opened::of_file(file).map_err(|error| refuse(error.to_string()))?;
+            if matches!(opened, Opened::Parquet(_)) {
+                source.counts_rows();
+            }
+            Ok(opened)
+        }
+    }
+}
+
+/// How many rows there are, where every file says it: those of Parquet do. What cannot be read is
+/// said by whoever reads it.
+pub fn num_rows(sources: &Sources) -> Option<u64> {
+    let mut total = 0u64;
+    for source in sources.list() {
+        let file = source.with_footer().ok()??;
+        if !is_parquet(&file).ok()? {
+            return None;
+        }
+        total = total.saturating_add(ParquetFile::open(file).ok()?.num_rows());
+    }
+    Some(total)
+}
+
+/// How many rows there are, at most `limit`: all files are read, where they do not say it.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn count(sources: &Sources, names: &HeaderNames, limit: u64) -> Result<u64, CliError> {
+    if let Some(rows) = num_rows(sources) {
+        return Ok(rows.min(limit));
+    }
+    let mut rows = 0;
+    for source in sources.list() {
+        let refused = |error| CliError::from_input(error, &source.name);
+        let reading = Reading { layout: source.layout, names: Some(names) };
+        let records = Records::of(open_one(source)?, reading, MAX_LINE).map_err(refused)?;
+        for record in records {
+            if rows == limit {
+                return Ok(rows);
+            }
+            record.map_err(|error| refused(error.into()))?;
+            rows += 1;
+        }
+    }
+    Ok(rows)
+}
+
+/// What is known of the input once it is open and its first row is read.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Never `Auto`.
+    pub format: InputFormat,
+    /// Column names of a CSV.
+    pub headers: Option<Arc<[String]>>,
+    /// What separates the cells of a CSV.
+    pub delimiter: Option<u8>,
+    /// Lines end with CRLF.
+    pub crlf: bool,
+    /// Rows become lines of a batch API.
+    pub has_batch_lines: bool,
+    /// Every row of this shape is chat.
+    pub is_chat: bool,
+    /// Rows are requests of a batch API.
+    pub is_batch: bool,
+    /// No row can have another shape.
+    pub is_fixed: bool,
+    /// What rows are for.
+    pub task: Task,
+}
+
+/// The files, with the parser of their rows.
+pub struct Files {
+    sources: Arc<Sources>,
+    /// The one that is read.
+    current: usize,
+    /// Lines of the files before it.
+    lines_before: u64,
+    records: Records,
+    parser: RowParser,
+    /// Of tables whose format nobody names.
+    header_names: HeaderNames,
+    /// What was found out of files, and was said of one.
+    said: HashSet<String>,
+    /// The rows of a sample; None: all rows.
+    picker: Option<Picker>,
+}
+
+impl Files {
+    /// Begins with the first file, which is open.
+    ///
+    /// # Errors
+    /// It cannot be read, or its rows cannot be run.
+    pub fn new(
+        sources: Arc<Sources>,
+        first: Opened,
+        options: &RowOptions,
+    ) -> Result<Self, CliError> {
+        let source = &sources.list()[0];
+        let refused = |error| CliError::from_input(error, &source.name);
+        let header_names = options.header_names();
+        let mut records = records_of(first, source, &header_names).map_err(refused)?;
+        let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
+        parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
+        let said = HashSet::new();
+        let picker = None;
+        Ok(Self {
+            sources,
+            current: 0,
+            lines_before: 0,
+            records,
+            parser,
+            header_names,
+            said,
+            picker,
+        })
+    }
+
+    /// The same with the rows of a sample alone.
+    pub fn choosing(mut self, chosen: Option<Arc<Chosen>>) -> Self {
+        self.picker = chosen.map(Picker::new);
+        self
+    }
+
+    /// What the records of the current file are.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// What was found out of the current file and a user may want to know. What holds for several
+    /// is said of the first.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let mut notes = self.records.take_notes();
+        notes.retain(|note| self.said.insert(note.clone()));
+        notes
+    }
+
+    /// The parser of all rows.
+    pub fn parser(&mut self) -> &mut RowParser {
+        &mut self.parser
+    }
+
+    /// The parser of all rows.
+    pub fn as_parser(&self) -> &RowParser {
+        &self.parser
+    }
+
+    /// The name of the current file.
+    pub fn name(&self) -> &str {
+        &self.sources.list()[self.current].name
+    }
+
+    /// Which file is read.
+    pub fn current(&self) -> usize {
+        self.current
+    }
+
+    /// The next record, of the next file that has one; of a sample, the next that is in it.
+    ///
+    /// # Errors
+    /// A file cannot be read, or its rows cannot be run with those before.
+    pub fn next_record(&mut self) -> Result<Option<Record>, CliError> {
+        loop {
+            if self.picker.as_ref().is_some_and(Picker::is_done) {
+                return Ok(None);
+            }
+            let Some(record) = self.next_of_all()? else { return Ok(None) };
+            if self.picker.as_mut().is_none_or(Picker::picks_next) {
+                return Ok(Some(record));
+            }
+            self.parser.pass_over(record).map_err(|error| self.failed(error))?;
+        }
+    }
+
+    fn next_of_all(&mut self) -> Result<Option<Record>, CliError> {
+        loop {
+            let record = self.records.next().transpose();
+            match record.map_err(|error| self.failed(error.into()))? {
+                Some(record) => return Ok(Some(record)),
+                None if self.current + 1 < self.sources.list().len() => self.begin_next()?,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// What a record is, with the number of its line among all lines.
+    ///
+    /// # Errors
+    /// It is the first one, and its shape cannot be run.
+    pub fn parse(&mut self, record: Record) -> Result<Result<Row, BadRow>, CliError> {
+        let row = self.parser.parse(record).map_err(|error| self.failed(error))?;
+        Ok(match row {
+            Ok(row) => Ok(Row { line: row.line + self.lines_before, ..row }),
+            Err(mut bad) => {
+                bad.error.line += self.lines_before;
+                Err(bad)
+            }
+        })
+    }
+
+    fn begin_next(&mut self) -> Result<(), CliError> {
+        self.lines_before += self.records.last_line();
+        self.current += 1;
+        let source = &self.sources.list()[self.current];
+        source.begins_after(self.lines_before);
+        let refused = |error| CliError::from_input(error, &source.name);
+        let input = open_one(source)?;
+        self.records = records_of(input, source, &self.header_names).map_err(refused)?;
+        self.parser.name_file(Some(&source.name));
+        self.parser.begin_file(&mut self.records).map_err(refused)
+    }
+
+    fn failed(&self, error: InputError) -> CliError {
+        CliError::from_input(error, self.name())
+    }
+}

@@ -1,0 +1,489 @@
+//! `RowParser`: from what was read to what the engine is asked, by the shape that the first row
+//! decided, or that a later one plainly has.
+
+mod anthropic;
+mod asked;
+mod chat;
+mod choices;
+mod compared;
+mod decide;
+mod embeddings;
+mod endpoint;
+mod header;
+mod likelihoods;
+mod messages;
+mod model_names;
+mod named;
+mod near_miss;
+mod openai;
+mod own;
+mod prompt;
+mod remarks;
+mod responses;
+mod shape;
+mod task;
+mod template;
+#[cfg(test)]
+mod tests;
+mod tool_history;
+mod tools;
+mod unsupported;
+mod unused;
+
+use std::sync::Arc;
+
+use self::asked::Asked;
+pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
+pub use self::choices::{ListedChoices, listed as listed_choices};
+use self::endpoint::Endpoint;
+pub use self::likelihoods::Likelihoods;
+pub use self::model_names::ModelNames;
+use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_id};
+use self::near_miss::NearMisses;
+use self::prompt::PromptBuilder;
+use self::remarks::{Remark, Remarks};
+use self::shape::RowShape;
+pub use self::task::Task;
+pub use self::tools::are_functions;
+use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
+use super::fields::{JsonFields, Passthrough, json_string};
+use super::overrides::Overrides;
+use super::own_params::OwnParams;
+use super::reader::{Content, InputError, InputFormat, Record, Records};
+use super::row_error::{RowError, code};
+use vllm_batch_api::prompt::Prompt;
+use vllm_batch_api::request::LoraId;
+use vllm_batch_text::AnswerForm;
+
+/// Bytes that an error row keeps of a line that could not be parsed.
+const KEPT_OF_BAD_LINE: usize = 64 << 10;
+
+/// Whether text prompts become chat messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChatMode {
+    /// Text is completed as it is, messages are chat.
+    #[default]
+    Auto,
+    /// `--chat`: text becomes a user turn, after the row's `system` text if it has one.
+    Always,
+    /// `--no-chat`: rows of messages are refused.
+    Never,
+}
+
+/// How rows become prompts.
+#[derive(Clone, Debug, Default)]
+pub struct RowOptions {
+    /// What they are for.
+    pub task: Task,
+    /// Lines of OpenAI's batch API may be for something else: the first of them decides for all.
+    pub lines_decide: bool,
+    /// Of rows that a model completes: whether something else is asked of them.
+    pub likelihoods: Likelihoods,
+    /// `--chat`, `--no-chat`.
+    pub chat: ChatMode,
+    /// `--template`: the prompt, with `{{name}}` for the row's fields.
+    pub template: Option<String>,
+    /// `--prompt-column`: the field that holds the prompt.
+    pub prompt_column: Option<String>,
+    /// `--output-format`: which rows keep what a batch line shows, in place of their fields.
+    pub lines: BatchLines,
+    /// `--chat-template` of texts that are compared: rows may have an `instruction` for it.
+    pub fills_template: bool,
+    /// `--system-prompt`, `--last-assistant`, `--chat-template-kwargs`.
+    pub chats: ChatDefaults,
+    /// What they may call the model and its adapters.
+    pub names: ModelNames,
+    /// `--row-params`: which of their fields set parameters.
+    pub own_params: OwnParams,
+    /// They come one by one, and whoever sends them may wait for the answer to the first.
+    pub are_streamed: bool,
+}
+
+/// A row that can be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// 0, 1, 2, ... over all rows, bad ones included.
+    pub index: u64,
+    /// Physical line where it starts, from 1.
+    pub line: u64,
+    /// What to complete; a `system` field is already folded into messages.
+    pub prompt: Prompt,
+    /// Its own sampling parameters.
+    pub overrides: Overrides,
+    /// `id` or `custom_id` as text: the key of its random numbers.
+    pub id: Option<String>,
+    /// The adapter that it is computed with.
+    pub lora: Option<LoraId>,
+    /// What a chat's answer may be; a text that is completed has no parts.
+    pub answer_form: Option<AnswerForm>,
+    /// What appears again in the output row.
+    pub passthrough: Passthrough,
+}
+
+/// A row that cannot be asked; it becomes an error row in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    /// 0, 1, 2, ... over all rows.
+    pub index: u64,
+    /// What appears again in the output row.
+    pub passthrough: Passthrough,
+    /// Why, and on which line.
+    pub error: RowError,
+}
+
+impl BadRow {
+    /// Why a file with the row is refused: it asks for something else than the rows before it.
+    pub fn of_other_task(&self) -> Option<&RowError> {
+        Some(&self.error).filter(|error| error.code == code::OTHER_TASK)
+    }
+}
+
+/// Parses rows. The first readable one decides the shape of those that may have several.
+pub struct RowParser {
+    builder: PromptBuilder,
+    task: Task,
+    lines_decide: bool,
+    format: InputFormat,
+    lines: BatchLines,
+    names: Option<Arc<[String]>>,
+    shape: Option<RowShape>,
+    next_index: u64,
+    note: Option<String>,
+    remarks: Remarks,
+    near_misses: NearMisses,
+    /// Rows come one by one.
+    are_streamed: bool,
+    /// Fields that set parameters, and were named.
+    named_params: Vec<String>,
+    /// The name of the file that is read, where there are several.
+    file: Option<String>,
+}
+
+impl RowParser {
+    /// A parser for the rows of an input. Reads ahead to the first readable row: how the ones
+    /// before it are written depends on it.
+    ///
+    /// # Errors
+    /// The options do not fit each other or the input's columns, or that row has no shape that can
+    /// be run: the whole input is refused.
+    pub fn new(records: &mut Records, options: &RowOptions) -> Result<Self, InputError> {
+        let builder = PromptBuilder::new(options)?;
+        let names = records.headers();
+        let mut parser = Self {
+            builder,
+            task: options.task,
+            lines_decide: options.lines_decide,
+            format: records.format(),
+            lines: options.lines,
+            names,
+            shape: None,
+            next_index: 0,
+            note: None,
+            remarks: Remarks::default(),
+            near_misses: NearMisses::default(),
+            are_streamed: options.are_streamed,
+            named_params: Vec::new(),
+            file: None,
+        };
+        // The columns are the same in every row, so the header decides before the first.
+        if let Some(names) = parser.names.clone().filter(|names| !names.is_empty()) {
+            parser.decide_by_columns(&names)?;
+        }
+        parser.read_ahead(records)?;
+        Ok(parser)
+    }
+
+    /// Goes on with the records of another file.
+    ///
+    /// # Errors
+    /// It is a table with other columns than the one before, or none that holds a prompt.
+    pub fn begin_file(&mut self, records: &mut Records) -> Result<(), InputError> {
+        let names = records.headers();
+        match (&self.names, &names) {
+            (Some(known), Some(found)) => check_columns(known, found)?,
+            (None, Some(found)) if !found.is_empty() => self.decide_by_columns(found)?,
+            _ => {}
+        }
+        self.names = names;
+        self.format = records.format();
+        self.read_ahead(records)
+    }
+
+    /// The name of the file that is read, where there are several: rows that cannot be read show
+    /// it.
+    pub fn name_file(&mut self, name: Option<&str>) {
+        self.file = name.map(str::to_owned);
+    }
+
+    /// The next row.
+    ///
+    /// # Errors
+    /// The first readable row has no shape that can be run: the whole input is refused.
+    pub fn parse(&mut self, record: Record) -> Result<Result<Row, BadRow>, InputError> {
+        let (index, line) = (self.next_index, record.line);
+        self.next_index += 1;
+        let bad = |passthrough, error| Ok(Err(BadRow { index, passthrough, error }));
+        let (named, cells) = match self.name_fields(record)? {
+            Named::Row(named, cells) => (named, cells),
+            Named::Line(text, error) => return bad(self.unreadable(&text, line, index), error),
+            Named::Fields(fields, error) => {
+                return bad(self.passthrough(fields, None, None, index), error);
+            }
+            Named::Cells(cells, error) => {
+                let fields = fields_of_cells(self.columns(), &cells, self.builder.own_params());
+                return bad(self.passthrough(fields, Some(cells), None, index), error);
+            }
+        };
+        if let Some(error) = self.undecided_by(&named, line)? {
+            return bad(self.passthrough(named.fields, cells, None, index), error);
+        }
+        self.name_params(&named);
+        let first = self.shape.as_ref().expect("decided above");
+        let other = match self.names {
+            // The columns are the same in every record.
+            Some(_) => None,
+            None => self.builder.other_shape(first, &named),
+        };
+        let shape = other.as_ref().unwrap_or(first);
+        let names = &mut self.near_misses;
+        let asked = match shape {
+            RowShape::OpenAiBatch if shape.fits(&named) => {
+                check_task(&named.fields, self.lines_decide.then_some(self.task), line).and_then(
+                    |()| openai::read(&named.fields, self.task, &self.builder, names, line),
+                )
+            }
+            RowShape::AnthropicBatch if shape.fits(&named) => {
+                anthropic::read(&named.fields, &self.builder, names, line)
+            }
+            shape => own::read(&self.builder, self.task, names, (shape, &named), line),
+        };
+        let id = match shape.is_batch() {
+            true => custom_id(&named.fields),
+            false => row_id(&named.fields),
+        };
+        let passthrough = self.passthrough(named.fields, cells, asked.as_ref().ok(), index);
+        match asked {
+            Ok(Asked { prompt, overrides, lora, answer_form, remarks }) => {
+                for remark in remarks {
+                    self.remarks.add(remark, line);
+                }
+                if let Some(other) = other {
+                    let treatment = self.builder.treatment(&other);
+                    let shape = other.to_string();
+                    self.remarks.add(Remark::OtherShape { shape, treatment }, line);
+                }
+                Ok(Ok(Row { index, line, prompt, overrides, id, lora, answer_form, passthrough }))
+            }
+            Err(error) => bad(passthrough, error),
+        }
+    }
+
+    /// Passes over a row that is in no sample. It may decide the shape of the others all the same.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn pass_over(&mut self, record: Record) -> Result<(), InputError> {
+        self.next_index += 1;
+        let line = record.line;
+        if self.shape.is_none()
+            && let Named::Row(named, _) = self.name_fields(record)?
+        {
+            self.undecided_by(&named, line)?;
+        }
+        Ok(())
+    }
+
+    /// What the first row decided, for a line on standard error. `None` before it, and then only
+    /// once.
+    pub fn take_note(&mut self) -> Option<String> {
+        self.note.take()
+    }
+
+    /// What may surprise about the rows since the last call, each thing once.
+    pub fn take_remarks(&mut self) -> Vec<String> {
+        self.remarks.take_new()
+    }
+
+    /// How many rows each of these held for, at the end of the input.
+    pub fn remark_totals(&self) -> Vec<String> {
+        self.remarks.totals()
+    }
+
+    fn columns(&self) -> &[String] {
+        self.names.as_ref().expect("only a CSV has cells")
+    }
+
+    /// Gives every kind of row named fields.
+    fn name_fields(&self, record: Record) -> Result<Named, InputError> {
+        let text = match record.content {
+            Content::Cells(cells) => {
+                return Ok(match record.error {
+                    Some(error) => Named::Cells(cells, error),
+                    None => {
+                        let fields =
+                            fields_of_cells(self.columns(), &cells, self.builder.own_params());
+                        Named::Row(NamedRow { fields, is_bare: false }, Some(cells))
+                    }
+                });
+            }
+            Content::Line(text) => text,
+        };
+        if let Some(error) = record.error {
+            if self.format != InputFormat::Parquet {
+                return Ok(Named::Line(text, error));
+            }
+            return Ok(match JsonFields::parse(text, record.line) {
+                Ok(fields) => Named::Fields(fields, error),
+                Err(cut) => Named::Line(cut.0, error),
+            });
+        }
+        if self.format == InputFormat::Txt {
+            let fields = JsonFields::from_pairs(&[("prompt", &json_string(&text))]);
+            return Ok(Named::Row(NamedRow { fields, is_bare: true }, None));
+        }
+        if self.shape.is_none() {
+            shape::refuse_json_document(&text)?;
+        }
+        Ok(match parse_json(text, record.line) {
+            Ok(named) => Named::Row(named, None),
+            Err(bad) => {
+                let (text, error) = *bad;
+                Named::Line(text, error)
+            }
+        })
+    }
+
+    /// What the output shows of a row: its name and ids where it becomes a batch line, else its
+    /// fields. `asked` is None of a bad row.
+    fn passthrough(
+        &self,
+        fields: JsonFields,
+        cells: Option<Vec<String>>,
+        asked: Option<&Asked>,
+        index: u64,
+    ) -> Passthrough {
+        if let Some(kind) = self.line_kind(Some(&fields), asked.map(|asked| &asked.prompt)) {
+            let line = match self.is_batch() {
+                true => BatchLine::new(kind, custom_id(&fields), fields.text()),
+                false => BatchLine::new(kind, row_id(&fields), fields.text())
+                    .or_named(|| format!("row-{index}")),
+            };
+            let lora = asked.and_then(|asked| asked.lora);
+            let lora = lora.map(|lora| self.builder.names().name_of(lora));
+            let line = line.answered_by(lora);
+            return Passthrough::Batch(match kind {
+                BatchKind::Response => line.with_echo(responses::echo(&fields)),
+                _ => line,
+            });
+        }
+        match (cells, &self.names) {
+            (Some(cells), Some(names)) => Passthrough::Cells { names: Arc::clone(names), cells },
+            _ => Passthrough::Json(fields),
+        }
+    }
+
+    /// What the output shows of a row that has no fields: its name if that can be found, or where
+    /// it is, and its text.
+    fn unreadable(&self, text: &str, line: u64, index: u64) -> Passthrough {
+        if let Some(kind) = self.line_kind(None, None) {
+            let line = BatchLine::new(kind, recovered_custom_id(text), text);
+            return Passthrough::Batch(match self.is_batch() {
+                true => line,
+                false => line.or_named(|| format!("row-{index}")),
+            });
+        }
+        let mut end = text.len().min(KEPT_OF_BAD_LINE);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (line, input) = (line.to_string(), json_string(&text[..end]));
+        let file = self.file.as_deref().map(json_string);
+        let file = file.as_deref().map(|file| ("file", file));
+        let pairs = [("line", line.as_str()), ("input", input.as_str())];
+        let pairs: Vec<_> = file.into_iter().chain(pairs).collect();
+        Passthrough::Json(JsonFields::from_pairs(&pairs))
+    }
+
+    /// Whether rows are requests of a batch API, as far as is known.
+    pub fn is_batch(&self) -> bool {
+        self.shape.as_ref().is_some_and(RowShape::is_batch)
+    }
+
+    /// What rows are for, as far as is known.
+    pub fn task(&self) -> Task {
+        self.task
+    }
+
+    /// Whether every row of the shape is chat. Of OpenAI's requests each says it itself.
+    pub fn is_chat(&self) -> bool {
+        let is_chat =
+            |shape| self.builder.is_chat(shape) || matches!(shape, RowShape::AnthropicBatch);
+        self.shape.as_ref().is_some_and(is_chat)
+    }
+
+    /// Whether no row can have another shape than the first: a text file or a table has none, nor
+    /// have rows whose prompt the user named.
+    pub fn is_fixed(&self) -> bool {
+        self.names.is_some() || self.format == InputFormat::Txt || self.builder.is_told()
+    }
+
+    /// Whether rows become lines of a batch API, which say when they were made.
+    pub fn writes_batch_lines(&self) -> bool {
+        match self.lines {
+            BatchLines::Never => false,
+            BatchLines::Own => self.is_batch(),
+            BatchLines::OpenAi => true,
+        }
+    }
+
+    /// The batch line that a row becomes, if it becomes one.
+    fn line_kind(&self, fields: Option<&JsonFields>, prompt: Option<&Prompt>) -> Option<BatchKind> {
+        let own = match &self.shape {
+            Some(RowShape::OpenAiBatch) => Some(Endpoint::kind_of_line(fields, self.task)),
+            Some(RowShape::AnthropicBatch) => Some(BatchKind::Message),
+            _ => None,
+        };
+        match (self.lines, own) {
+            (BatchLines::Never, _) => None,
+            (BatchLines::Own, own) => own,
+            (BatchLines::OpenAi, Some(BatchKind::Message)) => Some(BatchKind::Chat),
+            (BatchLines::OpenAi, Some(kind)) => Some(kind),
+            (BatchLines::OpenAi, None) if self.task != Task::Complete => {
+                Some(Endpoint::kind_of_line(None, self.task))
+            }
+            (BatchLines::OpenAi, None) => Some(match prompt {
+                Some(Prompt::Messages(_)) | None => BatchKind::Chat,
+                Some(_) => BatchKind::Completions,
+            }),
+        }
+    }
+}
+
+/// Refuses a line of OpenAI's batch API that asks for something else than the first one, where that
+/// has decided the task: a run has one.
+fn check_task(fields: &JsonFields, decided: Option<Task>, line: u64) -> Result<(), RowError> {
+    let Some((task, endpoint)) = decided.zip(Endpoint::of_line(fields)) else { return Ok(()) };
+    if endpoint.is_served(task) {
+        return Ok(());
+    }
+    let (this, first) = (endpoint.task().gives(), task.gives());
+    let message = format!("the request asks for {this}, and those before it for {first}");
+    let help = format!("put requests for {this} into a file of their own");
+    Err(RowError::new(code::OTHER_TASK, line, message).of_param("url").with_help(help))
+}
+
+/// Refuses a table that cannot follow another: rows have one header.
+///
+/// # Errors
+/// It has other columns, or the same in another order.
+pub fn check_columns(known: &[String], found: &[String]) -> Result<(), InputError> {
+    if known == found {
+        return Ok(());
+    }
+    let message = format!(
+        "the columns are {}, and {} in the table before it",
+        found.join(", "),
+        known.join(", ")
+    );
+    Err(InputError::refused(message, "give tables with the same columns, or run them apart"))
+}

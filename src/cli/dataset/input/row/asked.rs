@@ -1,0 +1,45 @@
+//! `Asked`: what a row asks of the engine.
+
+use super::chat::MadeChat;
+use super::remarks::Remark;
+use crate::input::overrides::Overrides;
+use vllm_batch_api::prompt::Prompt;
+use vllm_batch_api::request::LoraId;
+use vllm_batch_text::AnswerForm;
+
+/// What a row asks of the engine.
+pub(super) struct Asked {
+    pub(super) prompt: Prompt,
+    pub(super) overrides: Overrides,
+    /// By its name in the row.
+    pub(super) lora: Option<LoraId>,
+    /// Of a chat.
+    pub(super) answer_form: Option<AnswerForm>,
+    /// What may surprise about it.
+    pub(super) remarks: Vec<Remark>,
+}
+
+impl Asked {
+    pub(super) fn new(prompt: Prompt, overrides: Overrides) -> Self {
+        Self { prompt, overrides, lora: None, answer_form: None, remarks: Vec::new() }
+    }
+
+    /// A choice of tools decides the form of an answer over the row's own parameters, as in vLLM.
+    pub(super) fn of_chat(made: MadeChat, overrides: Overrides) -> Self {
+        let MadeChat { chat, answer, constraint, dropped_answer } = made;
+        let overrides = match constraint {
+            None => overrides,
+            constraint => {
+                overrides.with("response_format", None).with("structured_outputs", constraint)
+            }
+        };
+        let asked = Self::new(Prompt::Messages(Box::new(chat)), overrides);
+        let dropped = dropped_answer.then_some(Remark::DroppedAnswer);
+        Self { answer_form: Some(answer), ..asked }.with_remarks(dropped)
+    }
+
+    pub(super) fn with_remarks(mut self, remarks: impl IntoIterator<Item = Remark>) -> Self {
+        self.remarks.extend(remarks);
+        self
+    }
+}

@@ -1,0 +1,159 @@
+//! What the first row that has a prompt decides of all others: their shape, and their task.
+
+use std::collections::VecDeque;
+
+use super::endpoint::Endpoint;
+use super::named::{Named, NamedRow};
+use super::shape::{NoShape, RowShape};
+use super::{RowParser, Task};
+use crate::input::overrides::names_for;
+use crate::input::own_params::is_parameter;
+use crate::input::reader::{InputError, Records};
+use crate::input::row_error::{RowError, code};
+
+/// Records, and bytes of them, that are read ahead in search of one that decides.
+const MAX_LEADING: (usize, usize) = (1024, 16 << 20);
+
+impl RowParser {
+    /// Looks for the first row that decides. Rows without a prompt say nothing of the others, and
+    /// are error rows if others have one.
+    pub(super) fn read_ahead(&mut self, records: &mut Records) -> Result<(), InputError> {
+        let (mut leading, mut bytes) = (VecDeque::new(), 0);
+        let (max_records, max_bytes) = MAX_LEADING;
+        let (mut refused, mut may_decide) = (None, true);
+        while self.shape.is_none() && may_decide && leading.len() < max_records && bytes < max_bytes
+        {
+            let Some(record) = records.next().transpose()? else { break };
+            bytes += record.num_bytes();
+            let line = record.line;
+            if let Named::Row(row, _) = self.name_fields(record.clone())? {
+                match self.decide_by(&row, line) {
+                    Ok(()) => {}
+                    Err(NoShape::Refused(error)) => return Err(error),
+                    // Whoever sends rows one by one may wait for the answer to this one.
+                    Err(NoShape::Lacks(_)) if self.are_streamed => may_decide = false,
+                    Err(NoShape::Lacks(_)) if self.builder.null_prompt(&row).is_some() => {}
+                    Err(NoShape::Lacks(error)) => drop(refused.get_or_insert(error)),
+                }
+            }
+            leading.push_back(record);
+        }
+        records.give_back(leading);
+        match refused.filter(|_| self.shape.is_none()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a row has no shape where none is decided yet, if it has none.
+    pub(super) fn undecided_by(
+        &mut self,
+        row: &NamedRow,
+        line: u64,
+    ) -> Result<Option<RowError>, InputError> {
+        match (self.decide_by(row, line), self.builder.null_prompt(row)) {
+            (Ok(()), _) => Ok(None),
+            (Err(NoShape::Lacks(_)), Some(name)) => {
+                let message = format!("`{name}` is null: the row has no prompt");
+                Ok(Some(RowError::new(code::ROW_SHAPE, line, message)))
+            }
+            (Err(NoShape::Lacks(error) | NoShape::Refused(error)), _) => Err(error),
+        }
+    }
+
+    fn decide_by(&mut self, row: &NamedRow, line: u64) -> Result<(), NoShape> {
+        if self.shape.is_some() {
+            return Ok(());
+        }
+        let shape = self.builder.shape_of_first(row, line)?;
+        if shape == RowShape::OpenAiBatch {
+            match Endpoint::of_line(&row.fields) {
+                Some(endpoint) if self.lines_decide => {
+                    self.task = endpoint.task();
+                    self.builder.decide(self.task);
+                }
+                Some(endpoint) if endpoint.is_served(self.task) => {}
+                // In a stream it is an error row.
+                _ if self.are_streamed => {}
+                _ => return Err(NoShape::Lacks(self.not_served(row, line))),
+            }
+        }
+        self.decide(shape, row.fields.get("system").is_some());
+        Ok(())
+    }
+
+    /// The refusal of a file none of whose requests can be answered.
+    fn not_served(&self, row: &NamedRow, line: u64) -> InputError {
+        let url = row.fields.get("url").unwrap_or("nothing");
+        let message = format!("line {line}: the request is for {url}, which is not answered here");
+        let help = match self.lines_decide {
+            true => format!("`run` answers {}", Endpoint::ALL_URLS),
+            false => Endpoint::served(self.task).to_owned(),
+        };
+        InputError::refused(message, help)
+    }
+
+    /// The columns of a table decide for all of its rows.
+    pub(super) fn decide_by_columns(&mut self, names: &[String]) -> Result<(), InputError> {
+        let shape = self.builder.shape_of_columns(names)?;
+        self.decide(shape, names.iter().any(|name| name == "system"));
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.say_params("column", &names);
+        Ok(())
+    }
+
+    fn decide(&mut self, shape: RowShape, has_system: bool) {
+        let rows = match &shape {
+            RowShape::Template => "fill --template".to_owned(),
+            shape => format!("are {shape}"),
+        };
+        let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape));
+        if has_system && !self.builder.is_chat(&shape) {
+            note.push_str("; their `system` field is not sent without --chat");
+        }
+        self.note = Some(note);
+        self.shape = Some(shape);
+    }
+
+    /// Names the fields of a row that set parameters, each once.
+    pub(super) fn name_params(&mut self, row: &NamedRow) {
+        let is_batch = self.shape.as_ref().is_some_and(RowShape::is_batch);
+        if is_batch || self.names.is_some() || row.is_bare {
+            return;
+        }
+        let given = row.fields.iter().filter(|field| {
+            let is_own = field.name == "response_format" && !field.value.starts_with('{');
+            field.value != "null" && !is_own
+        });
+        let names: Vec<_> = given.map(|field| field.name).collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        self.say_params("field", &names);
+    }
+
+    fn say_params(&mut self, what: &str, names: &[&str]) {
+        let is_chat = self.shape.as_ref().is_some_and(|shape| self.builder.is_chat(shape));
+        let own_params = self.builder.own_params();
+        let sets = |name: &str| match name {
+            "lora" => self.builder.names().has_adapters(),
+            "top_n" | "use_activation" => names_for(self.task).any(|known| known == name),
+            name if !is_parameter(name) => false,
+            name => names_for(self.task).any(|known| known == name) || is_chat && is_of_chats(name),
+        };
+        let mut new: Vec<&str> = Vec::new();
+        for &name in names {
+            let is_new = !new.contains(&name) && !self.named_params.iter().any(|old| old == name);
+            if is_new && !own_params.is_data(name) && sets(name) {
+                new.push(name);
+            }
+        }
+        if !new.is_empty() {
+            self.remarks.say(own_params.note(what, &new));
+            self.named_params.extend(new.iter().map(|name| (*name).to_owned()));
+        }
+    }
+}
+
+/// Whether a parameter is one of chats alone.
+fn is_of_chats(name: &str) -> bool {
+    names_for(Task::Complete).all(|known| known != name)
+}

@@ -1,0 +1,138 @@
+//! `Endpoint`: what a line of OpenAI's batch API asks for. Its url says it, as in vLLM's run-batch.
+
+use super::Task;
+use super::unsupported::Place;
+use crate::input::batch_line::BatchKind;
+use crate::input::fields::JsonFields;
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Chat,
+    Completions,
+    Responses,
+    Embeddings,
+    Score,
+    Rerank,
+}
+
+impl Endpoint {
+    /// All urls, for messages.
+    pub(super) const ALL_URLS: &'static str = "/v1/chat/completions, /v1/completions, /v1/responses, \
+                                        /v1/embeddings, /v1/score, /v1/rerank and /v2/rerank";
+
+    /// The endpoint of a url. Those of scores are known by its end.
+    pub(super) fn of_url(url: &str) -> Option<Self> {
+        match url {
+            "/v1/chat/completions" => Some(Endpoint::Chat),
+            "/v1/completions" => Some(Endpoint::Completions),
+            "/v1/responses" => Some(Endpoint::Responses),
+            "/v1/embeddings" => Some(Endpoint::Embeddings),
+            url if url.ends_with("/score") => Some(Endpoint::Score),
+            url if url.ends_with("/rerank") => Some(Endpoint::Rerank),
+            _ => None,
+        }
+    }
+
+    /// That of a line; None: its url is wrong, or no endpoint that there is.
+    pub(super) fn of_line(fields: &JsonFields) -> Option<Self> {
+        let url: String = serde_json::from_str(fields.get("url")?).ok()?;
+        Self::of_url(&url)
+    }
+
+    /// Where fields of its requests stand.
+    pub(super) fn place(self) -> Place {
+        match self {
+            Endpoint::Chat => Place::Chat,
+            Endpoint::Completions => Place::Completions,
+            Endpoint::Responses => Place::Responses,
+            Endpoint::Embeddings => Place::Embeddings,
+            Endpoint::Score | Endpoint::Rerank => Place::Score,
+        }
+    }
+
+    /// What a run is for whose first line goes there.
+    pub(super) fn task(self) -> Task {
+        match self {
+            Endpoint::Chat | Endpoint::Completions | Endpoint::Responses => Task::Complete,
+            Endpoint::Embeddings => Task::Embed,
+            Endpoint::Score => Task::Score,
+            Endpoint::Rerank => Task::Rerank,
+        }
+    }
+
+    /// Whether a run of this task answers it. Scores and rankings go together: one model makes
+    /// both.
+    pub(super) fn is_served(self, task: Task) -> bool {
+        self.task() == task || self.task().compares() && task.compares()
+    }
+
+    /// What a line is answered with in a run of this task. A line that is wrong about it gets an
+    /// error, which looks the same in all.
+    pub(super) fn kind_of_line(fields: Option<&JsonFields>, task: Task) -> BatchKind {
+        let endpoint = fields.and_then(Self::of_line).filter(|endpoint| endpoint.is_served(task));
+        match (endpoint, task) {
+            (Some(Endpoint::Chat), _) => BatchKind::Chat,
+            (Some(Endpoint::Completions), _) => BatchKind::Completions,
+            (Some(Endpoint::Responses), _) => BatchKind::Response,
+            (Some(Endpoint::Embeddings), _) | (None, Task::Embed) => BatchKind::Embeddings,
+            (Some(Endpoint::Score), _) | (None, Task::Score) => BatchKind::Score,
+            (Some(Endpoint::Rerank), _) | (None, Task::Rerank) => BatchKind::Rerank,
+            (None, Task::Complete | Task::Classify | Task::Reward) => BatchKind::Chat,
+        }
+    }
+
+    /// The urls that runs of a task answer, for messages.
+    pub(super) fn served(task: Task) -> &'static str {
+        match task {
+            Task::Complete => {
+                "/v1/chat/completions, /v1/completions and /v1/responses are served; \
+                 /v1/embeddings, /v1/score and /v1/rerank in files of their own"
+            }
+            Task::Embed => "`embed` serves /v1/embeddings",
+            Task::Score | Task::Rerank => {
+                "`score` and `rerank` serve /v1/score, /v1/rerank and /v2/rerank"
+            }
+            Task::Classify | Task::Reward => "there is none for classes",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_what_a_line_asks_for() {
+        for (url, endpoint) in [
+            ("/v1/chat/completions", Some(Endpoint::Chat)),
+            ("/v1/completions", Some(Endpoint::Completions)),
+            ("/v1/embeddings", Some(Endpoint::Embeddings)),
+            ("/v1/score", Some(Endpoint::Score)),
+            ("/score", Some(Endpoint::Score)),
+            ("/v2/rerank", Some(Endpoint::Rerank)),
+            ("/v1/embeddings/", None),
+            ("/v1/responses", Some(Endpoint::Responses)),
+            ("/v1/images", None),
+        ] {
+            assert_eq!(Endpoint::of_url(url), endpoint, "{url}");
+        }
+        assert!(Endpoint::Rerank.is_served(Task::Score) && Endpoint::Score.is_served(Task::Rerank));
+        assert!(!Endpoint::Embeddings.is_served(Task::Score));
+        assert!(!Endpoint::Chat.is_served(Task::Classify));
+    }
+
+    #[test]
+    fn a_line_is_answered_in_the_form_of_its_endpoint() {
+        let kind = |url: &str, task| {
+            let row = format!(r#"{{"custom_id":"a","url":{url},"body":{{}}}}"#);
+            let fields = JsonFields::parse(row, 1).map_err(|bad| bad.1).unwrap();
+            Endpoint::kind_of_line(Some(&fields), task)
+        };
+        assert_eq!(kind(r#""/v1/completions""#, Task::Complete), BatchKind::Completions);
+        assert_eq!(kind(r#""/v1/rerank""#, Task::Score), BatchKind::Rerank);
+        assert_eq!(kind(r#""/v1/embeddings""#, Task::Complete), BatchKind::Chat);
+        assert_eq!(kind("7", Task::Embed), BatchKind::Embeddings);
+        assert_eq!(Endpoint::kind_of_line(None, Task::Rerank), BatchKind::Rerank);
+    }
+}

@@ -1,0 +1,244 @@
+//! Lines of OpenAI's batch output: an HTTP response in each, its error in `response.body.error`.
+
+use std::borrow::Cow;
+
+use super::RowWriter;
+use crate::input::batch_line::{BatchKind, BatchLine};
+use crate::input::overrides::parameter_of;
+use crate::input::row_error::{RowError, code};
+use vllm_batch_api::request::{
+    CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, TokenLogprob,
+};
+
+/// What stands for a probability of zero, which has no finite logarithm.
+const LEAST_LOGPROB: f32 = -9999.0;
+
+/// HTTP's status of an error: the row is wrong, or names what is not there, or we are.
+pub(super) fn status(error: &RowError) -> u16 {
+    match error.code {
+        code::UNSUPPORTED_URL | code::MODEL_NOT_FOUND => 404,
+        code::ENGINE | "non_finite_logits" | "tokenize" | "detokenize" => 500,
+        _ => 400,
+    }
+}
+
+impl RowWriter<'_> {
+    /// The fields of a line.
+    pub(super) fn openai_line(
+        &mut self,
+        line: &BatchLine,
+        result: Result<&RequestOutput, Cow<'_, RowError>>,
+    ) {
+        let status = result.as_ref().map_or_else(|error| status(error), |_| 200);
+        self.openai_envelope(line, status, |row| match &result {
+            Ok(output) if line.kind == BatchKind::Response => row.response_body(line, output),
+            Ok(output) => row.openai_body(line, output),
+            Err(error) => row.openai_error(line.kind, error),
+        });
+    }
+
+    /// The fields of a line around the body of its response.
+    pub(super) fn openai_envelope(
+        &mut self,
+        line: &BatchLine,
+        status: u16,
+        body: impl FnOnce(&mut Self),
+    ) {
+        self.field("id", &line.digest.id("batch_req_"));
+        self.field("custom_id", &line.custom_id);
+        self.object("response", |row| {
+            row.field("status_code", &status);
+            row.field("request_id", &line.digest.id("req_"));
+            row.object("body", body);
+        });
+        self.field("error", &());
+    }
+
+    /// Who answers.
+    pub(super) fn model(&mut self, line: &BatchLine) {
+        let model = line.lora.as_deref().unwrap_or(&self.options.facts.model);
+        self.field("model", model);
+    }
+
+    fn openai_body(&mut self, line: &BatchLine, output: &RequestOutput) {
+        let facts = self.options.facts;
+        let is_chat = line.kind == BatchKind::Chat;
+        let (prefix, object) = match is_chat {
+            true => ("chatcmpl-", "chat.completion"),
+            false => ("cmpl-", "text_completion"),
+        };
+        self.field("id", &line.digest.id(prefix));
+        self.field("object", object);
+        self.field("created", &facts.created);
+        self.model(line);
+        self.key("choices");
+        self.list(&output.outputs, |row, completion| {
+            row.out.push(b'{');
+            let ends_in_calls = match is_chat {
+                true => row.chat_choice(completion, line),
+                false => row.text_choice(completion),
+            };
+            let reason = match ends_in_calls {
+                true => "tool_calls",
+                false => finish_reason(completion.finish_reason),
+            };
+            row.field("finish_reason", reason);
+            row.out.push(b'}');
+        });
+        let (prompt, generated) = (output.prompt_token_ids.len(), output.num_output_tokens());
+        self.object("usage", |row| {
+            row.field("prompt_tokens", &prompt);
+            row.field("completion_tokens", &generated);
+            row.field("total_tokens", &(prompt + generated));
+            if let Some(form) = row.form.filter(|_| row.options.parser.names().0 != "none") {
+                let count = row.options.tokens.num_reasoning;
+                let counts =
+                    output.outputs.iter().map(|completion| count(&completion.token_ids, form));
+                let num_reasoning: usize = counts.sum();
+                row.object("completion_tokens_details", |row| {
+                    row.field("reasoning_tokens", &num_reasoning);
+                });
+            }
+        });
+        self.field("system_fingerprint", &facts.system_fingerprint);
+        if let Some(positions) = &output.prompt_logprobs {
+            self.key("prompt_logprobs");
+            self.list(positions, |row, position| match position {
+                Some(position) => row.prompt_position(position),
+                None => row.value(&()),
+            });
+        }
+    }
+
+    /// A message. Returns whether it ends in calls.
+    fn chat_choice(&mut self, completion: &CompletionOutput, line: &BatchLine) -> bool {
+        let shown = self.shown(completion);
+        self.field("index", &completion.index);
+        self.object("message", |row| {
+            row.field("role", "assistant");
+            row.field("content", &shown.content);
+            row.parts(&shown, line.digest, completion.index);
+        });
+        self.chat_logprobs(completion);
+        shown.ends_in_calls
+    }
+
+    fn chat_logprobs(&mut self, completion: &CompletionOutput) {
+        let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
+        self.object("logprobs", |row| {
+            row.key("content");
+            row.list(positions, |row, position| {
+                row.out.push(b'{');
+                row.chat_token(&position.token);
+                row.top_logprobs(&position.top, Self::chat_token);
+                row.out.push(b'}');
+            });
+        });
+    }
+
+    fn chat_token(&mut self, token: &TokenLogprob) {
+        let text = (self.options.tokens.text)(token.token_id);
+        self.field("token", &text);
+        self.field("logprob", &finite(token));
+        self.field("bytes", text.as_bytes());
+    }
+
+    /// A text, which has no calls to end in.
+    fn text_choice(&mut self, completion: &CompletionOutput) -> bool {
+        self.field("index", &completion.index);
+        self.field("text", &completion.text);
+        self.text_logprobs(completion);
+        false
+    }
+
+    fn text_logprobs(&mut self, completion: &CompletionOutput) {
+        let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
+        let text = self.options.tokens.text;
+        let tokens: Vec<String> = positions.iter().map(|p| text(p.token.token_id)).collect();
+        let logprobs: Vec<f32> = positions.iter().map(|p| finite(&p.token)).collect();
+        // In characters, as in vLLM.
+        let offsets: Vec<usize> = tokens
+            .iter()
+            .scan(0, |next, token| Some(std::mem::replace(next, *next + token.chars().count())))
+            .collect();
+        self.object("logprobs", |row| {
+            row.field("tokens", &tokens);
+            row.field("token_logprobs", &logprobs);
+            row.key("top_logprobs");
+            row.list(positions, Self::text_position);
+            row.field("text_offset", &offsets);
+        });
+    }
+
+    /// The likeliest tokens, and the one that is there. Of tokens that look alike the likeliest.
+    fn text_position(&mut self, position: &PositionLogprobs) {
+        let mut shown: Vec<String> = Vec::new();
+        self.out.push(b'{');
+        for token in distinct(position) {
+            let text = (self.options.tokens.text)(token.token_id);
+            if !shown.contains(&text) {
+                self.field(&text, &finite(token));
+                shown.push(text);
+            }
+        }
+        self.out.push(b'}');
+    }
+
+    /// vLLM's form, since OpenAI has none: by token id.
+    fn prompt_position(&mut self, position: &PositionLogprobs) {
+        self.out.push(b'{');
+        for token in distinct(position) {
+            self.object(&token.token_id.to_string(), |row| {
+                row.field("logprob", &finite(token));
+                row.field("rank", &token.rank);
+                row.field("decoded_token", &(row.options.tokens.text)(token.token_id));
+            });
+        }
+        self.out.push(b'}');
+    }
+
+    fn openai_error(&mut self, kind: BatchKind, error: &RowError) {
+        let kind_of_error = match status(error) {
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        // The one word of OpenAI's that programs look for.
+        let (code, param) = match (error.code, kind) {
+            ("context_length", BatchKind::Completions) => {
+                ("context_length_exceeded", Some("prompt"))
+            }
+            ("context_length", BatchKind::Response) => ("context_length_exceeded", Some("input")),
+            ("context_length", _) => ("context_length_exceeded", Some("messages")),
+            (code::INVALID_PARAMETER, _) => {
+                (error.code, error.param.or_else(|| parameter_of(&error.message)))
+            }
+            (code, _) => (code, error.param),
+        };
+        self.object("error", |row| {
+            row.field("message", &error.message);
+            row.field("type", kind_of_error);
+            row.field("param", &param);
+            row.field("code", code);
+        });
+    }
+}
+
+/// The likeliest tokens of a position in their order, then the one that is there if it is not
+/// among them.
+fn distinct(position: &PositionLogprobs) -> impl Iterator<Item = &TokenLogprob> {
+    let token = &position.token;
+    let is_among = position.top.iter().any(|top| top.token_id == token.token_id);
+    position.top.iter().chain((!is_among).then_some(token))
+}
+
+pub(super) fn finite(token: &TokenLogprob) -> f32 {
+    token.logprob.max(LEAST_LOGPROB)
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length | FinishReason::Incomplete => reason.name(),
+        // An aborted row has no line, and one with an error is an error.
+        FinishReason::Stop | FinishReason::Abort | FinishReason::Error => "stop",
+    }
+}

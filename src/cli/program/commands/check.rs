@@ -1,0 +1,284 @@
+//! `check`: finds every bad row of an input without a model. Rows are read and parsed as `run` does
+//! it, or the command of `--task`. What only a model can tell (token ids, lengths) is not looked
+//! at.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::args::{CheckArgs, DEFAULT_MAX_ERRORS};
+use crate::config::{NamedModel, PoolingConfig, model_names, served_name};
+use crate::model;
+use vllm_batch_api::pooling::PoolingParams;
+use vllm_batch_api::request::SamplingParams;
+use vllm_batch_dataset::input::custom_ids::CustomIds;
+use vllm_batch_dataset::input::reader::{
+    InputError, MAX_LINE, Opened, Reading, Records, refuse_name,
+};
+use vllm_batch_dataset::input::row::{
+    BadRow, ChatDefaults, ChatMode, ModelNames, Row, RowOptions, RowParser, Task,
+};
+use vllm_batch_dataset::input::row_error::RowError;
+use vllm_batch_dataset::input::sample::{Picker, SampledInput};
+use vllm_batch_dataset::input::sources::Sources;
+use vllm_batch_dataset::terminal::console::Console;
+use vllm_batch_dataset::terminal::error::{CliError, sanitized};
+use vllm_batch_dataset::terminal::exit::Exit;
+
+/// Checks the inputs, one after the other.
+///
+/// # Errors
+/// Flags do not go together. What is wrong with rows is shown, and is in the exit code.
+pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
+    refuse_other_prompts(&args)?;
+    let names = names(&args)?;
+    model::fetch_inputs(&mut args.files, &args.dataset, console)?;
+    let layouts = args.files.iter().map(|path| args.layout.resolve(named(path)));
+    args.layout.check(&layouts.collect::<Vec<_>>())?;
+    let mut exits = Vec::new();
+    for path in &args.files {
+        exits.push(Check::new(path, (&args, &names), console).run());
+    }
+    let worst = [Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
+    Ok(worst.unwrap_or(Exit::Success))
+}
+
+/// A file; None: standard input.
+fn named(path: &Path) -> Option<&Path> {
+    Some(path).filter(|path| *path != Path::new("-"))
+}
+
+/// What rows may call adapters, and the model.
+fn names(args: &CheckArgs) -> Result<ModelNames, CliError> {
+    let model = args.model.as_ref().map(|path| path.to_string_lossy());
+    let served = args.served_model_name.clone();
+    let served = served.or_else(|| model.as_deref().map(served_name));
+    let named = served.as_deref().map(|served_name| NamedModel {
+        model: model.as_deref().unwrap_or(served_name),
+        served_name,
+    });
+    model_names(&args.lora, named)
+}
+
+/// Refuses flags that the command of the task has not.
+fn refuse_other_prompts(args: &CheckArgs) -> Result<(), CliError> {
+    let compares = args.task.is_some_and(|task| Task::from(task).compares());
+    let typed = [
+        ("--template", args.template.is_some()),
+        ("--prompt-column", args.prompt_column.is_some()),
+        ("--row-params", args.row_params.is_some()),
+        ("--chat and --no-chat", args.chat || args.no_chat),
+        ("--last-assistant", args.last_assistant.is_some()),
+    ];
+    match typed.iter().find(|(_, is_typed)| compares && *is_typed) {
+        None => Ok(()),
+        Some((flag, _)) => Err(PoolingConfig::not_of_scores(flag)),
+    }
+}
+
+/// The check of one input.
+struct Check<'a> {
+    args: &'a CheckArgs,
+    names: &'a ModelNames,
+    console: &'a Console,
+    /// None: standard input.
+    path: Option<&'a Path>,
+    name: String,
+    /// What rows start from. A flag or the model may set any length, so none is too short.
+    base: SamplingParams,
+    ids: CustomIds,
+    num_rows: u64,
+    num_bad: u64,
+    num_errors: u64,
+    num_blank: u64,
+    /// Rows by what is wrong with them, in the order of appearance.
+    by_code: Vec<(&'static str, u64)>,
+}
+
+impl<'a> Check<'a> {
+    fn new(
+        path: &'a Path,
+        (args, names): (&'a CheckArgs, &'a ModelNames),
+        console: &'a Console,
+    ) -> Self {
+        let path = named(path);
+        Self {
+            args,
+            names,
+            console,
+            path,
+            name: path.map_or("<stdin>".to_owned(), |path| path.display().to_string()),
+            base: SamplingParams { max_tokens: Some(u32::MAX), ..SamplingParams::default() },
+            ids: CustomIds::default(),
+            num_rows: 0,
+            num_bad: 0,
+            num_errors: 0,
+            num_blank: 0,
+            by_code: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Exit {
+        let read = self.picker().and_then(|picker| {
+            self.read(picker).map_err(|error| CliError::from_input(error, &self.name))
+        });
+        let ended = match read {
+            Ok(()) if self.num_rows == 0 => {
+                let message = format!("{} has no rows", self.name);
+                Err(CliError::new(Exit::NoRows, "no_rows", message))
+            }
+            read => read.map_err(CliError::or_of_machine),
+        };
+        if let Err(error) = &ended {
+            self.console.error(error);
+        }
+        if self.console.shows_summary() && self.num_rows > 0 {
+            self.console.print(&sanitized(&self.summary()));
+        }
+        match ended {
+            Err(error) => error.exit,
+            Ok(()) if self.num_bad > 0 => Exit::Refused,
+            Ok(()) => Exit::Success,
+        }
+    }
+
+    /// Every row, up to the end or to what ends a run.
+    fn read(&mut self, mut picker: Option<Picker>) -> Result<(), InputError> {
+        let layout = self.args.layout.resolve(self.path);
+        self.path.map_or(Ok(()), |path| refuse_name(path, layout.format))?;
+        let options = self.options();
+        let names = options.header_names();
+        let reading = Reading { layout, names: Some(&names) };
+        let mut records = Records::of(self.open()?, reading, MAX_LINE)?;
+        for note in records.take_notes() {
+            self.console.note(&sanitized(&format!("{}: {note}", self.name)));
+        }
+        let mut parser = RowParser::new(&mut records, &options)?;
+        let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
+        while self.num_rows < limit && !picker.as_ref().is_some_and(Picker::is_done) {
+            let record = records.next();
+            self.num_blank = records.blank_lines();
+            let Some(record) = record.transpose()? else { break };
+            if !picker.as_mut().is_none_or(Picker::picks_next) {
+                parser.pass_over(record)?;
+                continue;
+            }
+            let row = parser.parse(record)?;
+            self.num_rows += 1;
+            if let Some(note) = parser.take_note() {
+                self.console.note(&sanitized(&format!("{}: {note}", self.name)));
+            }
+            for remark in parser.take_remarks() {
+                self.console.note(&sanitized(&format!("{}: {remark}", self.name)));
+            }
+            self.judge(&row, parser.task());
+        }
+        for total in parser.remark_totals() {
+            self.console.note(&sanitized(&format!("{}: {total}", self.name)));
+        }
+        Ok(())
+    }
+
+    /// What is in the sample of the input, if one is asked for.
+    fn picker(&self) -> Result<Option<Picker>, CliError> {
+        let Some(sample) = self.args.sample.sample() else { return Ok(None) };
+        let path = self.path.unwrap_or(Path::new("-")).to_owned();
+        let sources = Sources::new(&[path], |path| self.args.layout.resolve(path))?;
+        let limit = self.args.limit.map(|limit| limit as u64);
+        let chosen = SampledInput::new(sample, limit, Arc::new(sources))?;
+        let chosen = chosen.chosen(&self.options().header_names())?;
+        Ok(Some(Picker::new(chosen)))
+    }
+
+    fn open(&self) -> io::Result<Opened> {
+        match self.path {
+            Some(path) => Opened::named(path),
+            None => Ok(Opened::Stream(Box::new(io::stdin()))),
+        }
+    }
+
+    fn options(&self) -> RowOptions {
+        let chat = match (self.args.chat, self.args.no_chat) {
+            (true, _) => ChatMode::Always,
+            (_, true) => ChatMode::Never,
+            _ => ChatMode::Auto,
+        };
+        let CheckArgs { template, prompt_column, .. } = self.args;
+        RowOptions {
+            task: self.args.task.map(Task::from).unwrap_or_default(),
+            lines_decide: self.args.task.is_none(),
+            chat,
+            template: template.clone(),
+            prompt_column: prompt_column.clone(),
+            chats: ChatDefaults {
+                last_assistant: self.args.last_assistant.unwrap_or_default().into(),
+                ..ChatDefaults::default()
+            },
+            names: self.names.clone(),
+            own_params: self.args.row_params.clone().unwrap_or_default(),
+            ..RowOptions::default()
+        }
+    }
+
+    /// Says what is wrong with a row. A bad one may have another's id on top.
+    fn judge(&mut self, row: &Result<Row, BadRow>, task: Task) {
+        let error = match row {
+            Ok(row) => self.parameters(row, task).err(),
+            Err(bad) => Some(bad.error.clone()),
+        };
+        let duplicate = self.ids.check(row, &|line| format!("line {line}"));
+        self.num_bad += u64::from(error.is_some() || duplicate.is_some());
+        for error in [error, duplicate].into_iter().flatten() {
+            self.report(&error);
+        }
+    }
+
+    /// The row's own parameters, against the limits that every model has.
+    fn parameters(&self, row: &Row, task: Task) -> Result<(), RowError> {
+        let checked = match task {
+            Task::Complete => {
+                let params = row.overrides.apply(&self.base);
+                params.and_then(|params| params.verify(u32::MAX as usize, u32::MAX))
+            }
+            _ => row.overrides.apply_pooling(&PoolingParams::default()).map(drop),
+        };
+        checked.map_err(|error| RowError::from_request(&error, row.line))
+    }
+
+    fn report(&mut self, error: &RowError) {
+        if self.num_errors < self.max_errors() {
+            self.console.error(&CliError::from_row(error, &self.name));
+        }
+        self.num_errors += 1;
+        match self.by_code.iter_mut().find(|(code, _)| *code == error.code) {
+            Some((_, count)) => *count += 1,
+            None => self.by_code.push((error.code, 1)),
+        }
+    }
+
+    fn max_errors(&self) -> u64 {
+        self.args.max_errors.unwrap_or(DEFAULT_MAX_ERRORS) as u64
+    }
+
+    fn summary(&self) -> String {
+        let number = |count: u64, one: &str| match count {
+            1 => format!("1 {one}"),
+            _ => format!("{count} {one}s"),
+        };
+        let by_code = self.by_code.iter().map(|(code, count)| format!("{code} {count}"));
+        let bad = match self.num_bad {
+            0 => "0 bad".to_owned(),
+            bad => format!("{bad} bad ({})", by_code.collect::<Vec<_>>().join(", ")),
+        };
+        let blank = number(self.num_blank, "blank line");
+        let mut text = format!("{}: {}, {bad}, {blank}", self.name, number(self.num_rows, "row"));
+        if self.num_errors > self.max_errors() {
+            text += &format!(
+                "; {} of {} errors shown, --max-errors shows more",
+                self.max_errors(),
+                self.num_errors
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,469 @@
+//! From rows to requests, on the reading thread: what an earlier run answered is found in its
+//! journal, everything else is tokenized and sent to the engine.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use super::previous::{Good, Place, Previous};
+use super::progress::Counters;
+use super::read::{Input, Parsed};
+use super::row_params::RowParams;
+use super::window::Window;
+use super::write::{InputRead, Message, Waiting};
+use crate::config::RunConfig;
+use crate::ledger::row_hash::{ContentHash, InputDigest};
+use crate::ledger::row_key::{RowName, row_key};
+use crate::ledger::{Recovered, Reused, RowHash};
+use vllm_batch_api::prompt::Prompt;
+use vllm_batch_api::request::RequestError;
+use vllm_batch_dataset::input::batch_line::BatchLines;
+use vllm_batch_dataset::input::custom_ids::CustomIds;
+use vllm_batch_dataset::input::fields::Passthrough;
+use vllm_batch_dataset::input::row::{BadRow, Row};
+use vllm_batch_dataset::input::row_error::{RowError, code};
+use vllm_batch_dataset::input::sources::Sources;
+use vllm_batch_dataset::output::RowFormat;
+use vllm_batch_dataset::terminal::console::Console;
+use vllm_batch_dataset::terminal::error::{CliError, sanitized};
+use vllm_batch_dataset::terminal::exit::Exit;
+use vllm_batch_engine::request::Request;
+use vllm_batch_engine::serve::input_processor::InputProcessor;
+use vllm_batch_engine::serve::runner::Work;
+use vllm_batch_text::Chat;
+use vllm_batch_text::{AnswerForm, ToolChoice};
+
+/// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
+/// has entered it.
+pub struct Feed {
+    /// The run.
+    pub config: Arc<RunConfig>,
+    /// Tokenizes and checks.
+    pub processor: Arc<InputProcessor>,
+    /// How rows are written.
+    pub format: RowFormat,
+    /// What rows override.
+    pub base: RowParams,
+    /// Bounds what is read ahead.
+    pub window: Arc<Window>,
+    /// Every row, to the thread that writes.
+    pub rows: Sender<Message>,
+    /// Rows that can be asked, to the engine; an error ends the run.
+    pub requests: Sender<Result<Work, CliError>>,
+    /// What an earlier run answered.
+    pub recovered: Option<Recovered>,
+    /// What a complete run answered, where a run goes on from its output.
+    pub previous: Option<Previous>,
+    /// Names of batch requests that come in a stream; the reading thread makes it.
+    pub ids: Option<CustomIds>,
+}
+
+/// Sends every row on its way.
+pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: &Counters) {
+    feed.ids = input.is_batch_stream(&feed.config.input).then(CustomIds::default);
+    let warnings = Warnings {
+        console,
+        of_collisions: false,
+        of_two_bos: false,
+        of_calls: false,
+        of_thinking: false,
+        of_kwargs: Vec::new(),
+    };
+    let run = Arc::clone(&feed.config);
+    let (shape, shape_of_bad) = (input.shape_text(), input.shape_text_of_bad());
+    let (run, form) = (&*run, Arc::default());
+    let mut feeder = Feeder { feed, run, warnings, shape, shape_of_bad, position: 0, form };
+    match feeder.feed_all(input, console) {
+        Ok(Some(read)) => {
+            counters.set_total(feeder.position);
+            let _ = feeder.feed.rows.send(Message::InputEnd(read));
+        }
+        // The run has ended.
+        Ok(None) => {}
+        Err(error) => drop(feeder.feed.requests.send(Err(error))),
+    }
+}
+
+/// Rows on their way.
+struct Feeder<'a> {
+    feed: Feed,
+    run: &'a RunConfig,
+    warnings: Warnings<'a>,
+    /// Of the file that is read.
+    shape: String,
+    /// The same for rows that cannot be asked, which may show the file.
+    shape_of_bad: String,
+    /// Of the next row in the output.
+    position: u64,
+    /// Of the last chat: rows of one input mostly have the same tools.
+    form: Arc<AnswerForm>,
+}
+
+impl Feeder<'_> {
+    /// Returns what was read; None if the run ended before.
+    fn feed_all(
+        &mut self,
+        input: &mut Input,
+        console: &Console,
+    ) -> Result<Option<InputRead>, CliError> {
+        let config = &self.run.input;
+        let mut digest = InputDigest::default();
+        while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
+            let next = input.next_row().map_err(|error| match error {
+                // Rows are finished: it is no refusal, and the same command continues.
+                error if digest.num_rows() > 0 => CliError { exit: Exit::Stopped, ..error },
+                error => error,
+            })?;
+            let Some(parsed) = next else { break };
+            let may_differ = input.take_notes();
+            input.say_notes(console);
+            if may_differ {
+                self.shape = input.shape_text();
+                self.shape_of_bad = input.shape_text_of_bad();
+            }
+            // Shards share out the rows of a sample, not those of all the input.
+            let is_own = config.shard.owns(digest.num_rows());
+            digest.add(parsed.content);
+            if !self.feed_row(parsed, is_own)? {
+                return Ok(None);
+            }
+        }
+        input.say_totals(&config.name, console);
+        Ok(Some(digest.into()))
+    }
+
+    /// Sends a row to the writing thread, and its request to the engine. False: the run has ended.
+    fn feed_row(&mut self, parsed: Parsed, is_own: bool) -> Result<bool, CliError> {
+        let index = parsed.index();
+        let Parsed { bytes, content, row } = parsed;
+        // What is out cannot be refused any more, so a duplicate in a stream is an error row. Those
+        // of other shards count too: every shard gives a row that is twice there the same answer.
+        let sources = &self.run.input.sources;
+        let duplicate =
+            self.feed.ids.as_mut().and_then(|ids| ids.check(&row, &|line| sources.said(line)));
+        if !is_own {
+            return Ok(true);
+        }
+        let row = match (duplicate.or_else(|| self.refused(&row)), row) {
+            (None, row) => row,
+            (Some(error), Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) => {
+                Err(BadRow { index, passthrough, error })
+            }
+        };
+        let position = self.position;
+        self.position += 1;
+        let has_own_length = row.as_ref().is_ok_and(|row| row.overrides.has_own_length());
+        let mut answer_form = None;
+        let (line, passthrough, asked) = match row {
+            Ok(mut row) => {
+                answer_form = row.answer_form.take().map(|form| self.shared(form));
+                self.asked(position, content, row, answer_form.as_deref())?
+            }
+            Err(bad) => {
+                let line = bad.error.line;
+                let hash = content.of_bad_row(&self.shape_of_bad, bad.index, line);
+                let asked = match self.recover(position, &hash)? {
+                    Some(reused) if !self.run.input.fail_on_bad_row => Asked::Reused(reused),
+                    _ => Asked::Failed(hash, bad.error),
+                };
+                (line, bad.passthrough, asked)
+            }
+        };
+        let (hash, request) = match asked {
+            Asked::Reused(reused) => {
+                return Ok(self.send_finished(Message::Reused { position, line, reused }));
+            }
+            Asked::Good(hash, good) => {
+                return Ok(self.send_finished(Message::Good { position, hash, good }));
+            }
+            Asked::Request(hash, request) => (hash, Ok(request)),
+            Asked::Failed(hash, error) => (hash, Err(error)),
+        };
+        match &request {
+            Ok(Work::Generate(request)) => {
+                let sources = &self.run.input.sources;
+                self.warnings.two_bos(request, line, &self.feed.processor, sources);
+            }
+            Err(error) if self.run.input.fail_on_bad_row => {
+                return Err(self.run.input.sources.row_error(error));
+            }
+            Ok(Work::Pooling(_)) | Err(_) => {}
+        }
+        if !self.feed.window.enter(bytes) {
+            return Ok(false);
+        }
+        // The row goes first, so that whoever writes knows it before its answer comes.
+        let waiting =
+            Waiting { position, line, bytes, hash, passthrough, answer_form, has_own_length };
+        if self.feed.rows.send(Message::Row(waiting)).is_err() {
+            return Ok(false);
+        }
+        Ok(match request {
+            Ok(request) => self.feed.requests.send(Ok(request)).is_ok(),
+            Err(error) => self.feed.rows.send(Message::Failed { position, error }).is_ok(),
+        })
+    }
+
+    /// Why a row that could be asked is not.
+    fn refused(&self, row: &Result<Row, BadRow>) -> Option<RowError> {
+        let row = row.as_ref().ok()?;
+        self.nameless(row).or_else(|| self.not_judged(row))
+    }
+
+    /// Why a row cannot be judged when it is answered.
+    fn not_judged(&self, row: &Row) -> Option<RowError> {
+        let reason = self.run.judge.as_ref()?.check(&row.passthrough).err()?;
+        Some(RowError::new(code::NOT_JUDGED, row.line, reason))
+    }
+
+    /// Why a row that must be matched by its name cannot be.
+    fn nameless(&self, row: &Row) -> Option<RowError> {
+        let line = Some(row.line).filter(|_| self.run.output.unordered && row.id.is_none())?;
+        let message = format!("the row of line {line} has no `id`, and --unordered needs one");
+        Some(RowError::new(code::MISSING_ID, line, message))
+    }
+
+    /// The form of a row's answer, in memory once for rows that follow each other.
+    fn shared(&mut self, form: AnswerForm) -> Arc<AnswerForm> {
+        if *self.form != form {
+            self.form = Arc::new(form);
+        }
+        Arc::clone(&self.form)
+    }
+
+    /// Sends a row that needs no engine. False: the run has ended.
+    fn send_finished(&self, message: Message) -> bool {
+        self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
+    }
+
+    /// What is asked of the engine, or why nothing is.
+    fn asked(
+        &mut self,
+        position: u64,
+        content: ContentHash,
+        row: Row,
+        form: Option<&AnswerForm>,
+    ) -> Result<(u64, Passthrough, Asked), CliError> {
+        let Row { index, line, prompt, overrides, id, lora, passthrough, .. } = row;
+        if !self.warnings.of_collisions {
+            self.warnings.collisions(&self.feed.format.collisions(&passthrough));
+        }
+        let (processor, sources) = (&self.feed.processor, &self.run.input.sources);
+        if let Some(form) = form {
+            self.warnings.unread_calls(form, line, processor, sources);
+            self.warnings.unread_thinking(form, processor);
+        }
+        if let Prompt::Messages(chat) = &prompt {
+            self.warnings.unread_kwargs(chat, line, processor, sources);
+            self.warnings.unshown(chat, line, processor, sources);
+        }
+        let name = match (overrides.seed(), &id) {
+            (Some(seed), _) => RowName::Seed(seed),
+            (None, Some(id)) => RowName::Id(id),
+            (None, None) => RowName::Index(index),
+        };
+        let key = row_key(name);
+        let failed =
+            |error: &RequestError, hash| Asked::Failed(hash, RowError::from_request(error, line));
+        let params = match self.feed.base.of_row(&overrides) {
+            Ok(mut params) => {
+                if let RowParams::Sampling(params) = &mut params {
+                    self.feed.format.adjust(params, form);
+                }
+                params
+            }
+            Err(error) => {
+                let asked = failed(&error, content.of_bad_row(&self.shape_of_bad, index, line));
+                return Ok((line, passthrough, asked));
+            }
+        };
+        let sampling = params.sampling();
+        if let Err(error) = params.check_room(&self.feed.format, &prompt, line) {
+            let asked = Asked::Failed(content.of_bad_row(&self.shape_of_bad, index, line), error);
+            return Ok((line, passthrough, asked));
+        }
+        // OpenAI's lines of rows without a name have one by their index, as the key does.
+        let shows_key = self.run.input.rows.lines == BatchLines::OpenAi;
+        let is_random = sampling
+            .is_some_and(|params| params.temperature != 0.0 && params.beam_search.is_none());
+        let has_key = is_random || shows_key;
+        // The adapter's name is in the row's text, and its files are in the run's fingerprint.
+        let hash = content.of_row(&self.shape, has_key.then_some(key));
+        let by_place = has_key && id.is_none() && overrides.seed().is_none();
+        // First: a row that the journal has is passed in the output too.
+        let place = Place { index, is_key: by_place };
+        let good = self.previous_answer(&passthrough, place)?;
+        if let Some(reused) = self.recover(position, &hash)? {
+            return Ok((line, passthrough, Asked::Reused(reused)));
+        }
+        if let Some(good) = good {
+            return Ok((line, passthrough, Asked::Good(hash, good)));
+        }
+        let asked = match params.work(&self.feed.processor, position, prompt, key) {
+            Ok(request) => Asked::Request(hash, request.with_lora(lora)),
+            Err(error) => failed(&error.of_row()?, hash),
+        };
+        Ok((line, passthrough, asked))
+    }
+
+    /// The row's answer in the output that the run goes on from.
+    fn previous_answer(
+        &mut self,
+        passthrough: &Passthrough,
+        place: Place,
+    ) -> Result<Option<Good>, CliError> {
+        let Some(previous) = &mut self.feed.previous else { return Ok(None) };
+        previous.take(passthrough, &self.feed.format, place).map_err(|error| {
+            let message = format!("cannot read the output before: {error}");
+            CliError::new(Exit::Stopped, "retry_failed", message)
+        })
+    }
+
+    /// The row's output, if an earlier run finished it.
+    fn recover(&mut self, position: u64, hash: &RowHash) -> Result<Option<Reused>, CliError> {
+        let Some(recovered) = &mut self.feed.recovered else { return Ok(None) };
+        recovered.find(position, hash).map_err(|error| {
+            CliError::new(Exit::Stopped, "journal", format!("cannot read the journal: {error}"))
+        })
+    }
+}
+
+/// What becomes of a row.
+enum Asked {
+    /// It goes to the engine.
+    Request(RowHash, Work),
+    /// It is an error row.
+    Failed(RowHash, RowError),
+    /// An earlier run answered it.
+    Reused(Reused),
+    /// The output before has its answer.
+    Good(RowHash, Good),
+}
+
+/// Different variables that are warned about.
+const MAX_KWARGS_NAMED: usize = 8;
+
+/// Warnings, each shown once, at the first row that causes it.
+struct Warnings<'a> {
+    console: &'a Console,
+    of_collisions: bool,
+    of_two_bos: bool,
+    of_calls: bool,
+    of_thinking: bool,
+    /// Variables that the chat template does not read.
+    of_kwargs: Vec<String>,
+}
+
+impl Warnings<'_> {
+    /// Says which fields of the input are renamed because ours have their names.
+    fn collisions(&mut self, names: &[String]) {
+        if names.is_empty() {
+            return;
+        }
+        self.of_collisions = true;
+        let renamed: Vec<String> = names.iter().map(|name| format!("input_{name}")).collect();
+        let (names, renamed) = (sanitized(&names.join(", ")), sanitized(&renamed.join(", ")));
+        self.console.warn(&format!(
+            "fields of the input are named like ours: {names}; written as {renamed}"
+        ));
+    }
+
+    /// Says which variables the chat template does not read: they change nothing.
+    fn unread_kwargs(
+        &mut self,
+        chat: &Chat,
+        line: u64,
+        processor: &InputProcessor,
+        sources: &Sources,
+    ) {
+        for name in chat.kwargs.keys() {
+            // The switch that comes with an effort is our own. Of its two names one may be read.
+            let given = |name| chat.kwargs.contains_key(name);
+            let reads_other = |other| given(other) && processor.template_mentions(other);
+            let is_ours = match name.as_str() {
+                "enable_thinking" => given("reasoning_effort") || reads_other("thinking"),
+                "thinking" => reads_other("enable_thinking"),
+                _ => false,
+            };
+            if is_ours || processor.template_mentions(name) || self.of_kwargs.contains(name) {
+                continue;
+            }
+            if self.of_kwargs.len() < MAX_KWARGS_NAMED {
+                let name = sanitized(name);
+                self.console.warn(&format!(
+                    "{}: the chat template does not read `{name}`, so it changes nothing",
+                    sources.said(line)
+                ));
+                self.of_kwargs.push(name);
+            }
+        }
+    }
+
+    /// Says which lists of a chat its template does not show, so that the model does not know them.
+    fn unshown(&mut self, chat: &Chat, line: u64, processor: &InputProcessor, sources: &Sources) {
+        let lists = [("tools", chat.tools.is_some()), ("documents", chat.documents.is_some())];
+        for (name, _) in lists.into_iter().filter(|(_, is_given)| *is_given) {
+            let is_known = self.of_kwargs.iter().any(|known| known == name);
+            if is_known || processor.template_mentions(name) || !processor.has_chat_template() {
+                continue;
+            }
+            self.console.warn(&format!(
+                "{}: the chat template does not show `{name}`: the model does not see them",
+                sources.said(line)
+            ));
+            self.of_kwargs.push(name.to_owned());
+        }
+    }
+
+    /// Says that thinking stays text, at the first chat that does not switch it off.
+    fn unread_thinking(&mut self, form: &AnswerForm, processor: &InputProcessor) {
+        if self.of_thinking || form.thinking == Some(false) {
+            return;
+        }
+        self.of_thinking = true;
+        if let Some(parser) = processor.unused_reasoning_parser() {
+            self.console.note(&format!(
+                "The model thinks before it answers, and rows show that as text; \
+                 --reasoning-parser {parser} shows it apart"
+            ));
+        }
+    }
+
+    /// Says that calls of tools stay text, where nobody knows how the model writes them.
+    fn unread_calls(
+        &mut self,
+        form: &AnswerForm,
+        line: u64,
+        processor: &InputProcessor,
+        sources: &Sources,
+    ) {
+        let is_unread = !form.tools.is_empty()
+            && form.tool_choice == ToolChoice::Auto
+            && processor.answer_parser().names().1 == "none";
+        if is_unread && !self.of_calls {
+            self.of_calls = true;
+            self.console.warn(&format!(
+                "{}: the row has tools, and no parser reads calls from its answer, so they stay \
+                 text; name one with --tool-call-parser",
+                sources.said(line)
+            ));
+        }
+    }
+
+    /// Says that a prompt's text brings the BOS that the tokenizer adds anyway.
+    fn two_bos(
+        &mut self,
+        request: &Request,
+        line: u64,
+        processor: &InputProcessor,
+        sources: &Sources,
+    ) {
+        if !self.of_two_bos && processor.begins_with_two_bos(&request.prompt_token_ids) {
+            self.of_two_bos = true;
+            self.console.warn(&format!(
+                "{}: the prompt begins with the BOS token, and the tokenizer adds another; leave it \
+                 out of the text, or give chat rows as `messages`",
+                sources.said(line)
+            ));
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The thread that reads: records to rows to requests. It starts before the model is loaded, so
+//! that an input that cannot be run is refused at once, and waits for the tokenizer with the first
+//! row in hand.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::feed::{Feed, feed_all};
+use super::progress::Counters;
+use super::write::InputRead;
+use crate::config::InputConfig;
+use crate::ledger::row_hash::{ContentHash, InputDigest};
+use vllm_batch_api::prompt::Prompt;
+use vllm_batch_base::machine;
+use vllm_batch_dataset::input::custom_ids::CustomIds;
+use vllm_batch_dataset::input::files::{self, Files, Shape};
+use vllm_batch_dataset::input::reader::Opened;
+use vllm_batch_dataset::input::row::{BadRow, Row};
+use vllm_batch_dataset::input::sample::RowsThen;
+use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
+use vllm_batch_dataset::terminal::error::{CliError, sanitized};
+use vllm_batch_dataset::terminal::exit::Exit;
+
+/// What becomes of the rows.
+pub enum Order {
+    /// They are run.
+    Feed(Box<Feed>),
+    /// They are only counted and hashed; those that an earlier run had on their own too.
+    Digest(RowsThen, Sender<Result<Digested, CliError>>),
+}
+
+/// Hashes of an input.
+pub struct Digested {
+    /// Of all of it.
+    pub all: InputRead,
+    /// Of the rows that an earlier run had.
+    pub then: InputRead,
+}
+
+/// The two ends of the reading thread. It is not joined: it may be blocked on standard input for
+/// ever.
+pub struct ReadThread {
+    /// Says once what the input is, or why it is refused.
+    pub shape: Receiver<Result<Shape, CliError>>,
+    /// Takes where rows go.
+    pub order: Sender<Order>,
+    /// Says whether a file may be run. Disconnected: nothing speaks against it.
+    pub checked: Receiver<Checked>,
+}
+
+/// Whether a file that was read ahead may be run, and if so, what its batch requests are.
+pub type Checked = Result<Requests, CliError>;
+
+/// The batch requests of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requests {
+    /// There are none, or they were not looked at.
+    Unknown,
+    /// All are chat.
+    Chats,
+    /// Some are chat.
+    SomeChats,
+    /// None is chat.
+    NoChats,
+}
+
+/// Starts the thread.
+pub fn start(
+    config: Arc<InputConfig>,
+    input: Opened,
+    console: Console,
+    counters: Arc<Counters>,
+) -> ReadThread {
+    let (shape_sender, shape) = channel();
+    let (order, orders) = channel::<Order>();
+    let counts = console.mode() != ProgressMode::None;
+    let checked = look_ahead(config.clone(), counters.clone(), counts);
+    machine::started(std::thread::Builder::new().spawn(move || {
+        let mut input = match Input::open(&config, input) {
+            Ok(input) => input,
+            Err(error) => return drop(shape_sender.send(Err(error))),
+        };
+        input.take_notes();
+        let _ = shape_sender.send(Ok(input.shape()));
+        match orders.recv() {
+            Ok(Order::Feed(feed)) => {
+                input.say_notes(&console);
+                feed_all(&mut input, *feed, &console, &counters);
+            }
+            Ok(Order::Digest(then, digest)) => drop(digest.send(input.digest(&config, &then))),
+            // The run has ended.
+            Err(_) => {}
+        }
+    }));
+    ReadThread { shape, order, checked }
+}
+
+/// Reads a file ahead of the run, on a thread of its own. Progress has a total before the file is
+/// read to its end. And of batch requests no two may have one `custom_id`: said before the run
+/// begins. What can be read once only (a pipe) is not looked at.
+fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) -> Receiver<Checked> {
+    let (sender, checked) = channel();
+    machine::started(std::thread::Builder::new().spawn(move || {
+        let sources = &input.sources;
+        let total = |rows: u64| {
+            let limit = input.limit.unwrap_or(u64::MAX);
+            counters.set_total(input.shard.num_rows(rows.min(limit)));
+        };
+        if !sources.are_files() {
+            // Nobody waits for it: what is read once only may still say how long it is.
+            drop(sender);
+            let rows = (counts && sources.are_seekable()).then(|| files::num_rows(sources));
+            return rows.flatten().map_or((), total);
+        }
+        // Whatever is wrong with the input, the reading thread says it.
+        let Ok(chosen) = input.chosen() else { return };
+        let Ok(first) = files::open(sources, &input.rows) else { return };
+        let Ok(files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
+        let mut files = files.choosing(chosen.clone());
+        let mut ids = files.as_parser().is_batch().then(CustomIds::default);
+        if ids.is_none() {
+            let _ = sender.send(Ok(Requests::Unknown));
+        }
+        if ids.is_none() && !counts {
+            return;
+        }
+        let limit = input.limit.unwrap_or(u64::MAX);
+        let known = || match &chosen {
+            Some(chosen) => Some(chosen.indices.len() as u64),
+            None => files::num_rows(sources),
+        };
+        if let Some(rows) = ids.is_none().then(known).flatten() {
+            return total(rows);
+        }
+        let (mut rows, mut some_chat, mut only_chat) = (0, false, true);
+        while rows < limit {
+            let Ok(Some(record)) = files.next_record() else { break };
+            rows += 1;
+            let Some(ids) = &mut ids else { continue };
+            let Ok(row) = files.parse(record) else { return };
+            if let Some(error) = row.as_ref().err().and_then(BadRow::of_other_task) {
+                return drop(sender.send(Err(sources.row_error(error))));
+            }
+            // A bad row is an error row in any case, and says nothing of the others.
+            if let Ok(row) = &row {
+                let is_chat = matches!(row.prompt, Prompt::Messages(_));
+                some_chat |= is_chat;
+                only_chat &= is_chat;
+            }
+            if let Some(error) = ids.check(&row, &|line| sources.said(line)) {
+                return drop(sender.send(Err(sources.row_error(&error))));
+            }
+        }
+        total(rows);
+        let _ = sender.send(Ok(match (some_chat, only_chat) {
+            (true, true) => Requests::Chats,
+            (true, false) => Requests::SomeChats,
+            (false, false) => Requests::NoChats,
+            // Every row is bad.
+            (false, true) => Requests::Unknown,
+        }));
+    }));
+    checked
+}
+
+/// A row, or why it is none.
+pub struct Parsed {
+    /// What it takes of the window.
+    pub bytes: usize,
+    /// What was read.
+    pub content: ContentHash,
+    /// What it is.
+    pub row: Result<Row, BadRow>,
+}
+
+impl Parsed {
+    /// Its number among all rows of the input, from 0.
+    pub fn index(&self) -> u64 {
+        self.row.as_ref().map_or_else(|bad| bad.index, |row| row.index)
+    }
+}
+
+/// The rows of all files, and the first of them.
+pub struct Input {
+    files: Files,
+    /// The number of files.
+    num_files: usize,
+    first: Option<Parsed>,
+    /// What the first readable row decided, in words.
+    note: String,
+    /// The file whose notes were taken.
+    noted_of: usize,
+    /// Notes that were taken.
+    unsaid: Vec<String>,
+}
+
+impl Input {
+    /// Reads the first row: an input of the wrong shape is refused before the model is loaded.
+    ///
+    /// # Errors
+    /// There are no rows, or none of the shape that was asked for.
+    pub fn open(config: &InputConfig, input: Opened) -> Result<Self, CliError> {
+        let files = Files::new(Arc::clone(&config.sources), input, &config.rows)?;
+        let files = files.choosing(config.chosen()?);
+        let num_files = config.sources.list().len();
+        let mut input = Self {
+            files,
+            num_files,
+            first: None,
+            note: String::new(),
+            noted_of: 0,
+            unsaid: Vec::new(),
+        };
+        input.first = input.next_row()?;
+        if input.first.is_none() {
+            let message = format!("{} has no rows", config.name);
+            return Err(CliError::new(Exit::NoRows, "no_rows", message));
+        }
+        Ok(input)
+    }
+
+    /// What is known of the rows.
+    pub fn shape(&self) -> Shape {
+        let records = self.files.records();
+        Shape {
+            format: records.format(),
+            headers: records.headers(),
+            delimiter: records.delimiter(),
+            crlf: records.crlf(),
+            has_batch_lines: self.files.as_parser().writes_batch_lines(),
+            is_chat: self.files.as_parser().is_chat(),
+            is_batch: self.files.as_parser().is_batch(),
+            is_fixed: self.files.as_parser().is_fixed() && self.num_files == 1,
+            task: self.files.as_parser().task(),
+        }
+    }
+
+    /// Whether rows are requests of a batch API that are read once only: no file was looked at
+    /// before.
+    pub fn is_batch_stream(&self, config: &InputConfig) -> bool {
+        self.files.as_parser().is_batch() && !config.sources.are_files()
+    }
+
+    /// Takes what the first readable row decided, once it has, and what may surprise about the rows
+    /// since. True: what rows' outputs depend on may be another than before.
+    pub fn take_notes(&mut self) -> bool {
+        let begins_file = self.noted_of != self.files.current();
+        self.noted_of = self.files.current();
+        let found = self.files.take_notes();
+        let note = self.files.parser().take_note();
+        let remarks = self.files.parser().take_remarks();
+        for text in found.iter().chain(&note).chain(&remarks) {
+            self.unsaid.push(sanitized(&format!("{}: {text}", self.files.name())));
+        }
+        let is_decided = note.is_some();
+        self.note = note.unwrap_or(std::mem::take(&mut self.note));
+        begins_file || is_decided
+    }
+
+    /// Says what was taken and not yet said: who is told that there is nothing to do asks for none
+    /// of it.
+    pub fn say_notes(&mut self, console: &Console) {
+        for note in self.unsaid.drain(..) {
+            console.note(&note);
+        }
+    }
+
+    /// Says how many rows the remarks held for.
+    pub fn say_totals(&self, name: &str, console: &Console) {
+        for total in self.files.as_parser().remark_totals() {
+            console.note(&sanitized(&format!("{name}: {total}")));
+        }
+    }
+
+    /// What a row's output depends on besides the row: part of its hash.
+    pub fn shape_text(&self) -> String {
+        let Shape { headers, delimiter, crlf, .. } = self.shape();
+        format!("{} {headers:?} {delimiter:?} {crlf}", self.note)
+    }
+
+    /// The same of a row that cannot be asked: where there are several files, it may show which.
+    pub fn shape_text_of_bad(&self) -> String {
+        let file = if self.num_files > 1 { self.files.name() } else { "" };
+        format!("{} {file}", self.shape_text())
+    }
+
+    /// The next row.
+    ///
+    /// # Errors
+    /// The input cannot be read, or its first row has no shape that can be run.
+    pub fn next_row(&mut self) -> Result<Option<Parsed>, CliError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        let Some(record) = self.files.next_record()? else { return Ok(None) };
+        let (bytes, content) = (record.num_bytes(), ContentHash::of(&record));
+        let row = self.files.parse(record)?;
+        let (Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) = &row;
+        let bytes = bytes + passthrough.num_bytes_beside();
+        Ok(Some(Parsed { bytes, content, row }))
+    }
+
+    /// Reads to the end. `then`: rows that are hashed on their own.
+    fn digest(&mut self, config: &InputConfig, then: &RowsThen) -> Result<Digested, CliError> {
+        let (mut digest, mut of_then) = (InputDigest::default(), InputDigest::default());
+        while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
+            let Some(parsed) = self.next_row()? else { break };
+            digest.add(parsed.content);
+            if then.place(parsed.index()).is_some() {
+                of_then.add(parsed.content);
+            }
+        }
+        Ok(Digested { all: digest.into(), then: of_then.into() })
+    }
+}
+
+impl From<InputDigest> for InputRead {
+    fn from(digest: InputDigest) -> Self {
+        Self { num_rows: digest.num_rows(), digest: digest.finish() }
+    }
+}

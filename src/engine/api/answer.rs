@@ -1,0 +1,41 @@
+//! `Answer`: what an engine of either kind answers.
+
+use super::pooling::PoolingOutput;
+use super::request::{RequestError, RequestOutput};
+
+/// A finished request.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Completions.
+    Generate(RequestOutput),
+    /// Vectors.
+    Pooling(PoolingOutput),
+}
+
+impl Answer {
+    /// The caller's number of the request.
+    pub fn request_id(&self) -> u64 {
+        match self {
+            Answer::Generate(output) => output.request_id,
+            Answer::Pooling(output) => output.request_id,
+        }
+    }
+
+    /// Tokens that were read, and tokens that were generated.
+    pub fn num_tokens(&self) -> (usize, usize) {
+        match self {
+            Answer::Generate(output) => (output.num_prompt_tokens(), output.num_output_tokens()),
+            Answer::Pooling(output) => (output.num_prompt_tokens, 0),
+        }
+    }
+
+    /// Why the row cannot be answered, if it cannot.
+    pub fn error(&self) -> Option<RequestError> {
+        match self {
+            Answer::Generate(output) => {
+                output.outputs.iter().find_map(|completion| completion.error.clone())
+            }
+            Answer::Pooling(output) => output.error(),
+        }
+    }
+}

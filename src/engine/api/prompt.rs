@@ -1,0 +1,34 @@
+//! `Prompt`: what a row asks to complete, to score or to embed.
+
+use super::compared::Compared;
+use vllm_batch_text::Chat;
+
+/// What a row asks to complete.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// Plain text, tokenized with special tokens (BOS).
+    Text(String),
+    /// Token ids, used as they are.
+    TokenIds(Vec<u32>),
+    /// Chat messages, rendered with the chat template.
+    Messages(Box<Chat>),
+    /// Two texts that a model reads together.
+    Pair([String; 2]),
+    /// Texts whose scores are asked for.
+    Compared(Box<Compared>),
+    /// Several of these, whose vectors are asked for together.
+    Several(Vec<Prompt>),
+    /// Texts of which it is asked how likely each is after a prompt.
+    Choices(Box<Choices>),
+    /// A text of which it is asked how likely it is itself.
+    Rolling(String),
+}
+
+/// Texts that are compared by how likely they are after the same prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choices {
+    /// A text, a chat or token ids.
+    pub context: Prompt,
+    /// At least one, none of them empty.
+    pub choices: Vec<String>,
+}

@@ -1,0 +1,10 @@
+//! Kinds of normalization.
+
+/// Which normalization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Root mean square, no mean, no bias.
+    Rms,
+    /// Mean and variance.
+    Layer,
+}

@@ -1,0 +1,36 @@
+//! Sizes of the recurrence of Mamba 2.
+
+/// Sizes of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanShape {
+    /// Heads, each with its own dt.
+    pub num_heads: usize,
+    /// Values of x and y of a head.
+    pub head_dim: usize,
+    /// Groups of heads that share B and C.
+    pub num_groups: usize,
+    /// Values of B and of C of a group.
+    pub state_size: usize,
+}
+
+impl ScanShape {
+    /// Values of x, y and z of all heads.
+    pub fn inner_width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Values of x, B and C.
+    pub fn conv_width(&self) -> usize {
+        self.inner_width() + 2 * self.num_groups * self.state_size
+    }
+
+    /// Values of z, x, B, C and dt: columns of a row.
+    pub fn row_width(&self) -> usize {
+        self.inner_width() + self.conv_width() + self.num_heads
+    }
+
+    /// Values of the state of all heads.
+    pub fn state_len(&self) -> usize {
+        self.inner_width() * self.state_size
+    }
+}

@@ -1,0 +1,189 @@
+//! What families with experts share: their sizes, their names, and the usual ways to choose them.
+
+use crate::hf_config::HfConfig;
+use crate::limits;
+use crate::spec::{
+    DecoderSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, LinearSpec, SharedExpertSpec,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::{
+    Activation, ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK,
+};
+
+/// Gate, up and down as most families call them.
+pub(super) const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// True where each expert has tensors of its own, gate and up apart: as GGUF files are read.
+pub(crate) const EXPERTS_APART: &str = "experts_apart";
+
+/// Sizes of the experts of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// How many there are.
+    pub num: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of inner values.
+    pub inner: usize,
+}
+
+impl Sizes {
+    /// So many experts as one of these keys has, of the width that another one has.
+    pub(super) fn read(config: &HfConfig, num: &[&str], inner: &str) -> Result<Self, EngineError> {
+        let (root, hidden) = (config.root(), config.hidden_size()?);
+        let num = root.size_of(num)?;
+        limits::check_num_experts(num, config.num_layers()?).map_err(|text| config.error(text))?;
+        Ok(Self { num, hidden, inner: root.size(inner)? })
+    }
+
+    /// The router of this name.
+    pub(super) fn router(self, name: String) -> LinearSpec {
+        LinearSpec::new(name, self.num, self.hidden)
+    }
+
+    /// Experts whose matrices are tensors of their own: `name.N.` and then these parts.
+    pub(super) fn experts(self, name: &str, parts: [&str; 3]) -> Vec<ExpertSpec> {
+        let of = |index| parts.map(|part| format!("{name}.{index}.{part}"));
+        (0..self.num).map(|index| ExpertSpec::new(of(index), self.hidden, self.inner)).collect()
+    }
+
+    /// A block whose router is `name.gate`, and whose experts are `name.experts.N.` and then these
+    /// parts.
+    pub(super) fn block(
+        self,
+        name: &str,
+        parts: [&str; 3],
+        (routing, activation): (&Routing, Activation),
+    ) -> ExpertsSpec {
+        let router = self.router(format!("{name}.gate"));
+        ExpertsSpec {
+            experts: self.experts(&format!("{name}.experts"), parts),
+            ..ExpertsSpec::new(router, routing.clone(), activation)
+        }
+    }
+
+    /// What `num` experts of all tokens are: one MLP, as wide as they are together, `name.` and
+    /// then the usual parts.
+    pub(super) fn shared(self, name: &str, num: usize) -> Option<SharedExpertSpec> {
+        let mlp = || shared(name, self.hidden, num * self.inner);
+        (num > 0).then(|| SharedExpertSpec { mlp: mlp(), gate: None })
+    }
+
+    /// Experts that stand together in two tensors: one of all gates and ups, (experts, 2 * inner,
+    /// hidden), and one of all downs.
+    pub(super) fn stacked(self, gate_up: &str, down: &str) -> Vec<ExpertSpec> {
+        let Self { num, hidden, inner } = self;
+        let expert = |index| ExpertSpec {
+            up: LinearSpec::new(gate_up, 2 * inner, hidden).sliced(index, num),
+            down: LinearSpec::new(down, hidden, inner).sliced(index, num),
+        };
+        (0..num).map(expert).collect()
+    }
+}
+
+/// An MLP of all tokens, `name.` and then the usual parts.
+pub(super) fn shared(name: &str, hidden: usize, inner: usize) -> ExpertSpec {
+    ExpertSpec::new(PROJECTIONS.map(|part| format!("{name}.{part}")), hidden, inner)
+}
+
+/// The best by a softmax over all: their probabilities, or each one's share of theirs.
+pub(super) fn by_softmax(num: usize, is_share: bool) -> Routing {
+    let weight = if is_share { ExpertWeight::SHARE } else { ExpertWeight::Score };
+    Routing::TopK(TopK { num, score: Score::Softmax, groups: None, weight, scale: 1.0 })
+}
+
+/// The best by the router's numbers, weighed by a softmax over them alone.
+pub(super) fn by_softmax_of_chosen(num: usize) -> Routing {
+    let (score, weight) = (Score::Logits, ExpertWeight::Softmax);
+    Routing::TopK(TopK { num, score, groups: None, weight, scale: 1.0 })
+}
+
+/// As DeepSeek V3 chooses: the best by sigmoids, to which a bias may be added, from the groups with
+/// the best two, by shares of the sum and a factor.
+pub(super) fn by_sigmoid(config: &HfConfig, is_share: bool) -> Result<Routing, EngineError> {
+    let root = config.root();
+    let count = |key| root.optional_size(key).map(|count| count.unwrap_or(1));
+    let (num_groups, num_kept) = (count("n_group")?, count("topk_group")?);
+    let groups = ExpertGroups { num: num_groups, num_kept, score: GroupScore::BestTwo };
+    let is_share = root.flag("norm_topk_prob")?.unwrap_or(is_share);
+    Ok(Routing::TopK(TopK {
+        num: num_of_token(config)?,
+        score: Score::Sigmoid,
+        // One group is all experts.
+        groups: (num_groups != 1 || num_kept != 1).then_some(groups),
+        weight: match is_share {
+            true => ExpertWeight::Share { added: 1e-20, at_least: 0.0 },
+            false => ExpertWeight::Score,
+        },
+        scale: root.number("routed_scaling_factor")?.unwrap_or(1.0) as f32,
+    }))
+}
+
+/// DeepSeek's experts, from layer `first_k_dense_replace` on: routed ones, chosen with a bias, and
+/// some of all tokens. Further layers that predict further tokens are left out.
+pub(super) fn set_of_deepseek(
+    config: &HfConfig,
+    spec: &mut DecoderSpec,
+    routing: &Routing,
+) -> Result<(), EngineError> {
+    let root = config.root();
+    let sizes =
+        Sizes::read(config, &["n_routed_experts", "num_local_experts"], "moe_intermediate_size")?;
+    let first = first_sparse_layer(config)?.unwrap_or(0);
+    let num_shared = root.optional_size("n_shared_experts")?.unwrap_or(0);
+    root.expect("moe_layer_freq", 1)?;
+    let num_layers = config.num_layers()?;
+    let num_further = root.optional_size("num_nextn_predict_layers")?.unwrap_or(0);
+    limits::check_num_further(num_further).map_err(|text| config.error(text))?;
+    let further = (num_layers..num_layers + num_further).map(|n| format!("model.layers.{n}."));
+    spec.output.of_further_tokens = further.collect();
+    let activation = config.activation()?;
+    set(
+        spec,
+        |index| index >= first,
+        |index| {
+            let name = format!("model.layers.{index}.mlp");
+            let bias = format!("{name}.gate.e_score_correction_bias");
+            let has_bias = matches!(routing, Routing::TopK(best) if best.score == Score::Sigmoid);
+            ExpertsSpec {
+                choice_bias: has_bias.then(|| (bias, vec![sizes.num])),
+                shared: sizes.shared(&format!("{name}.shared_experts"), num_shared),
+                ..sizes.block(&name, PROJECTIONS, (routing, activation))
+            }
+        },
+    );
+    Ok(())
+}
+
+/// The first layer with experts: `first_k_dense_replace`, or the first sparse one of
+/// `mlp_layer_types`, which is before no dense one. None: the file does not say.
+pub(super) fn first_sparse_layer(config: &HfConfig) -> Result<Option<usize>, EngineError> {
+    let root = config.root();
+    let first = root.optional_size("first_k_dense_replace")?;
+    let Some(types) = root.texts("mlp_layer_types")? else { return Ok(first) };
+    let num_dense = types.iter().take_while(|kind| **kind == "dense").count();
+    let is_known = types[num_dense..].iter().all(|kind| *kind == "sparse");
+    match is_known && types.len() == config.num_layers()? && first.is_none_or(|f| f == num_dense) {
+        true => Ok(Some(num_dense)),
+        false => Err(config.error("`mlp_layer_types` should be dense layers and then sparse ones")),
+    }
+}
+
+/// `num_experts_per_tok`
+pub(super) fn num_of_token(config: &HfConfig) -> Result<usize, EngineError> {
+    config.root().size("num_experts_per_tok")
+}
+
+/// Replaces the MLPs of some layers by experts, which normalize where the MLPs did.
+pub(super) fn set(
+    spec: &mut DecoderSpec,
+    is_sparse: impl Fn(usize) -> bool,
+    experts: impl Fn(usize) -> ExpertsSpec,
+) {
+    let layers = spec.layers.iter_mut().enumerate().filter(|(index, _)| is_sparse(*index));
+    for (index, layer) in layers {
+        let norms = layer.feed_forward.as_ref().map(FeedForwardSpec::norms).cloned();
+        let experts = ExpertsSpec { norms: norms.unwrap_or_default(), ..experts(index) };
+        layer.feed_forward = Some(experts.into());
+    }
+}

@@ -1,0 +1,139 @@
+//! Attention blocks of DeepSeek V2's kind, which DeepSeek V3, Kimi, GLM-4.7-Flash, MiniCPM3 and
+//! Youtu have too.
+
+use super::llama::{self, Defaults};
+use crate::hf_config::HfConfig;
+use crate::limits;
+use crate::spec::{
+    AttentionSpec, BlockNorms, DecoderSpec, LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec,
+    LayerSpec, LinearSpec, NormSpec, QkvHeads, RowOrder,
+};
+use vllm_batch_base::EngineError;
+
+/// The epsilon of norms of latents, whatever `rms_norm_eps` is.
+const LATENT_EPS: f32 = 1e-6;
+
+/// Llama's layers around such blocks.
+pub(super) fn around(
+    config: &HfConfig,
+    defaults: Defaults,
+    blocks: &LatentBlocks,
+) -> Result<DecoderSpec, EngineError> {
+    let inner = config.intermediate_size()?;
+    llama::around(config, defaults, |index| {
+        let attention = blocks.block(config, defaults, index)?;
+        Ok(LayerSpec::new(attention, llama::mlp(config, defaults, (index, inner))?))
+    })
+}
+
+/// True where what leads from latents to K and to V are tensors of their own: as GGUF files are
+/// read.
+pub(crate) const LATENT_UPS_APART: &str = "latent_ups_apart";
+
+/// How the part of a head that turns is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turning {
+    /// Values i and i + half (MiniCPM3).
+    Halves,
+    /// Values 2i and 2i + 1.
+    Pairs,
+}
+
+/// What all blocks of a config have in common.
+pub(super) struct LatentBlocks {
+    dims: LatentDims,
+    num_heads: usize,
+    /// Of the latent of q; None: there is none.
+    q_rank: Option<usize>,
+    turning: Turning,
+    scale: f32,
+    bias: bool,
+    ups_are_apart: bool,
+}
+
+impl LatentBlocks {
+    /// As the file's `rope_interleave` has it, which is true where it does not say.
+    pub(super) fn interleaved(config: &HfConfig) -> Result<Self, EngineError> {
+        match config.root().flag("rope_interleave")?.unwrap_or(true) {
+            true => Self::of(config, Turning::Pairs),
+            false => Self::of(config, Turning::Halves),
+        }
+    }
+
+    /// Of a family that always turns like this.
+    pub(super) fn of(config: &HfConfig, turning: Turning) -> Result<Self, EngineError> {
+        let root = config.root();
+        let num_heads = config.num_heads()?;
+        root.expect("num_key_value_heads", num_heads)?;
+        let v = root.optional_size("v_head_dim")?;
+        let dims = LatentDims {
+            rope: root.size("qk_rope_head_dim")?,
+            nope: root.size("qk_nope_head_dim")?,
+            rank: root.size("kv_lora_rank")?,
+            v: v.unwrap_or(config.hidden_size()? / num_heads),
+        };
+        let of_attention = QkvHeads { num_heads, num_kv_heads: 1, head_dim: dims.key() };
+        for heads in [of_attention, QkvHeads { head_dim: dims.q(), ..of_attention }] {
+            limits::check_heads(heads).map_err(|text| config.error(text))?;
+        }
+        if !dims.rope.is_multiple_of(2) {
+            let text = format!("a qk_rope_head_dim of {} is not supported", dims.rope);
+            return Err(config.error(text));
+        }
+        root.expect("qk_head_dim", dims.q())?;
+        let q_rank = root.optional_size("q_lora_rank")?;
+        let bias = config.attention_bias()?;
+        if bias && q_rank.is_none() {
+            return Err(config.error("`attention_bias` without `q_lora_rank` is not supported"));
+        }
+        let scale = config.yarn_score_factor()? / (dims.q() as f64).sqrt();
+        let ups_are_apart = root.flag(LATENT_UPS_APART)?.unwrap_or(false);
+        Ok(Self { dims, num_heads, q_rank, turning, scale: scale as f32, bias, ups_are_apart })
+    }
+
+    /// The block of a layer.
+    fn block(
+        &self,
+        config: &HfConfig,
+        defaults: Defaults,
+        index: usize,
+    ) -> Result<AttentionSpec, EngineError> {
+        let Self { dims, num_heads, q_rank, turning, scale, bias, ups_are_apart } = *self;
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let of_block = |part: &str| name(&format!("self_attn.{part}"));
+        let hidden = config.hidden_size()?;
+        let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
+        let norms = BlockNorms::before(NormSpec::rms(name("input_layernorm"), hidden, eps));
+        let latent_norm = |part, width| NormSpec::rms(of_block(part), width, LATENT_EPS);
+        let is_in_pairs = turning == Turning::Pairs;
+        let q_order = dims.q_order(num_heads, is_in_pairs);
+        let q_width = num_heads * dims.q();
+        let (first, q) = match q_rank {
+            None => ((of_block("q_proj"), q_width), None),
+            Some(rank) => {
+                let up = LinearSpec::new(of_block("q_b_proj"), q_width, rank);
+                let norm = latent_norm("q_a_layernorm", rank);
+                let q = LatentQuerySpec { norm, up: up.in_order(q_order.clone()) };
+                ((of_block("q_a_proj"), rank), Some(q))
+            }
+        };
+        let first_order = if q_rank.is_some() { RowOrder::as_stored() } else { q_order };
+        let order = first_order.and(first.1, (&dims.key_order(is_in_pairs), dims.key()));
+        let qkv =
+            LinearSpec::stacked([first, (of_block("kv_a_proj_with_mqa"), dims.key())], hidden);
+        let heads = QkvHeads { num_heads, num_kv_heads: 1, head_dim: dims.key() };
+        let out = LinearSpec::new(of_block("o_proj"), hidden, num_heads * dims.v).with_bias(bias);
+        let up = |part, of_head, k| LinearSpec::new(of_block(part), num_heads * of_head, k);
+        let up = match ups_are_apart {
+            false => LatentUpSpec::Together(up("kv_b_proj", dims.nope + dims.v, dims.rank)),
+            true => LatentUpSpec::Apart {
+                keys: up("k_b_proj", dims.rank, dims.nope),
+                values: up("v_b_proj", dims.v, dims.rank),
+            },
+        };
+        let norm = latent_norm("kv_a_layernorm", dims.rank);
+        let latent = LatentSpec { q, norm, up, dims };
+        let block = AttentionSpec::new(norms, heads, qkv.with_bias(bias).in_order(order), out);
+        Ok(AttentionSpec { latent: Some(latent), rope: Some(0), scale, ..block })
+    }
+}

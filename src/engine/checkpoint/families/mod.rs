@@ -1,0 +1,241 @@
+//! One file per family: from a config to a `DecoderSpec`.
+
+mod apertus;
+mod arcee;
+mod bloom;
+mod codegen;
+mod cohere;
+mod cohere2;
+mod cwm;
+mod decilm;
+mod deepseek;
+mod dots1;
+mod ernie4_5;
+mod ernie4_5_moe;
+mod exaone4;
+pub(super) mod experts;
+mod falcon;
+mod falcon_h1;
+mod gemma;
+mod gemma2;
+pub(super) mod gemma3;
+mod gemma4;
+mod glm;
+mod glm4;
+mod glm4_moe;
+mod gpt;
+mod gpt2;
+mod gpt_bigcode;
+mod gpt_neox;
+mod gpt_oss;
+mod gptj;
+mod granite;
+mod granite_hybrid;
+mod granite_moe;
+mod helium;
+mod hunyuan_dense;
+mod hunyuan_moe;
+mod internlm2;
+mod internlm3;
+mod iquestcoder;
+pub(super) mod latent;
+mod layer_norm;
+mod lfm2;
+pub(super) mod llama;
+mod mamba;
+mod mamba2;
+mod minicpm;
+mod minicpm3;
+mod ministral3;
+mod mistral;
+mod mixtral;
+mod mpt;
+mod multimodal;
+mod nemotron;
+mod nemotron_h;
+mod olmo;
+mod olmo2;
+mod olmo3;
+mod olmoe;
+mod opt;
+mod persimmon;
+mod phi;
+mod phi3;
+mod phimoe;
+#[cfg(test)]
+mod published;
+mod qwen2;
+mod qwen2_moe;
+mod qwen3;
+mod qwen3_5;
+mod qwen3_moe;
+pub(super) mod qwen3_next;
+#[cfg(test)]
+mod refused;
+mod seed_oss;
+mod smollm3;
+mod solar;
+mod stablelm;
+mod starcoder2;
+mod youtu;
+
+use super::hf_config::HfConfig;
+use super::spec::DecoderSpec;
+use vllm_batch_base::EngineError;
+
+/// From a config to a spec.
+pub type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
+
+/// A family that the engine has.
+#[derive(Clone, Copy, Debug)]
+pub struct Architecture {
+    /// Its name in `architectures` of config.json.
+    pub name: &'static str,
+    /// What builds its spec.
+    pub spec: BuildSpec,
+    /// The models that people know it by.
+    pub models: &'static str,
+}
+
+const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Architecture {
+    Architecture { name, spec, models }
+}
+
+/// Names that early files of a family have, and the name that it has now.
+pub const EARLY_NAMES: &[(&str, &str)] = &[
+    ("Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"),
+    ("LLaMAForCausalLM", "LlamaForCausalLM"),
+    ("Telechat3ForCausalLM", "TeleChat3ForCausalLM"),
+];
+
+/// The family of a name in `architectures`.
+pub fn find(name: &str) -> Option<&'static Architecture> {
+    let early = EARLY_NAMES.iter().find(|(early, _)| *early == name);
+    let name = early.map_or(name, |(_, now)| *now);
+    ARCHITECTURES.iter().find(|known| known.name == name)
+}
+
+/// The family of a decoder's class, or of the same class without an output layer: `Qwen3Model` is
+/// that of `Qwen3ForCausalLM`.
+pub fn find_body(name: &str) -> Option<&'static Architecture> {
+    let with_output = |ending| find(&format!("{}{ending}", name.strip_suffix("Model")?));
+    find(name).or_else(|| ["ForCausalLM", "LMHeadModel"].into_iter().find_map(with_output))
+}
+
+/// Hugging Face architectures, one line each, by name.
+pub const ARCHITECTURES: &[Architecture] = &[
+    family("ApertusForCausalLM", apertus::spec, "Apertus 8B, 70B"),
+    family("AquilaForCausalLM", llama::spec, "Aquila, Aquila2"),
+    family("ArceeForCausalLM", arcee::spec, "AFM 4.5B"),
+    family("BloomForCausalLM", bloom::spec, "BLOOM, BLOOMZ"),
+    family("CodeGenForCausalLM", codegen::spec, "CodeGen"),
+    family("Cohere2ForCausalLM", cohere2::spec, "Command R7B, Command A, Aya"),
+    family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
+    family("CwmForCausalLM", cwm::spec, "Code World Model"),
+    family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
+    family("DeepseekV2ForCausalLM", deepseek::v2, "DeepSeek V2, V2-Lite"),
+    family("DeepseekV3ForCausalLM", deepseek::v3, "DeepSeek V3, R1, Kimi K2"),
+    family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
+    family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
+    family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
+    family("Exaone4ForCausalLM", exaone4::spec, "EXAONE 4.0"),
+    family("FalconForCausalLM", falcon::spec, "Falcon 7B, 11B, 40B, 180B, RW"),
+    family("FalconH1ForCausalLM", falcon_h1::spec, "Falcon-H1"),
+    family("Gemma2ForCausalLM", gemma2::spec, "Gemma 2"),
+    family("Gemma3ForCausalLM", gemma3::spec, "Gemma 3, text"),
+    family("Gemma3ForConditionalGeneration", multimodal::gemma3, "Gemma 3, text part"),
+    family("Gemma4ForCausalLM", gemma4::spec, "Gemma 4, text"),
+    family(
+        "Gemma4ForConditionalGeneration",
+        multimodal::gemma4,
+        "Gemma 4 E2B, E4B, 26B-A4B, 31B, text part",
+    ),
+    family(
+        "Gemma4UnifiedForConditionalGeneration",
+        multimodal::gemma4_unified,
+        "Gemma 4 12B, text part",
+    ),
+    family("GemmaForCausalLM", gemma::spec, "Gemma 1, CodeGemma"),
+    family("Glm4ForCausalLM", glm4::spec, "GLM-4-0414, Z1"),
+    family("Glm4MoeForCausalLM", glm4_moe::spec, "GLM-4.5, GLM-4.6, GLM-4.7"),
+    family("Glm4MoeLiteForCausalLM", deepseek::v3, "GLM-4.7-Flash"),
+    family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
+    family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
+    family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
+    family("GPTJForCausalLM", gptj::spec, "GPT-J"),
+    family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
+    family("GptOssForCausalLM", gpt_oss::spec, "gpt-oss 20B, 120B"),
+    family("GraniteForCausalLM", granite::spec, "Granite 3 and 4, dense"),
+    family("GraniteMoeForCausalLM", granite_moe::spec, "Granite 3 with experts"),
+    family("GraniteMoeHybridForCausalLM", granite_hybrid::spec, "Granite 4.0-H, Granite 4.0 Micro"),
+    family(
+        "GraniteMoeSharedForCausalLM",
+        granite_moe::shared,
+        "Granite with experts, one of all tokens",
+    ),
+    family("HeliumForCausalLM", helium::spec, "Helium"),
+    family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
+    family("HunYuanMoEV1ForCausalLM", hunyuan_moe::spec, "Hunyuan-A13B"),
+    family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
+    family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
+    family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
+    family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
+    family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
+    family(
+        "LlamaForCausalLM",
+        llama::spec,
+        "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
+    ),
+    family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
+    family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
+    family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
+    family("Ministral3ForCausalLM", ministral3::spec, "Ministral 3"),
+    family("MinistralForCausalLM", mistral::ministral, "Ministral, with `layer_types`"),
+    family(
+        "Mistral3ForConditionalGeneration",
+        multimodal::mistral3,
+        "Mistral Small 3.1, Ministral 3, text part",
+    ),
+    family("MistralForCausalLM", mistral::spec, "Mistral 7B, Nemo, Small"),
+    family("MixtralForCausalLM", mixtral::spec, "Mixtral 8x7B, 8x22B"),
+    family("MPTForCausalLM", mpt::spec, "MPT"),
+    family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
+    family("NemotronForCausalLM", nemotron::spec, "Minitron, Nemotron-4"),
+    family("NemotronHForCausalLM", nemotron_h::spec, "Nemotron-H, Nemotron Nano 2"),
+    family("Olmo2ForCausalLM", olmo2::spec, "OLMo 2"),
+    family("Olmo3ForCausalLM", olmo3::spec, "OLMo 3"),
+    family("OlmoeForCausalLM", olmoe::spec, "OLMoE"),
+    family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
+    family("OPTForCausalLM", opt::spec, "OPT"),
+    family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
+    family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
+    family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
+    family("PhimoeForCausalLM", phimoe::spec, "Phi-3.5-MoE"),
+    family("Qwen2_5_VLForConditionalGeneration", multimodal::qwen2_5_vl, "Qwen2.5-VL, text part"),
+    family("Qwen2ForCausalLM", qwen2::spec, "Qwen2, Qwen2.5, QwQ"),
+    family("Qwen2MoeForCausalLM", qwen2_moe::spec, "Qwen1.5-MoE, Qwen2 57B-A14B"),
+    family("Qwen3_5ForCausalLM", qwen3_5::spec, "Qwen3.5, dense, text"),
+    family(
+        "Qwen3_5ForConditionalGeneration",
+        multimodal::qwen3_5,
+        "Qwen3.5, Qwen3.6, dense, text part",
+    ),
+    family("Qwen3_5MoeForCausalLM", qwen3_5::spec_with_experts, "Qwen3.5 with experts, text"),
+    family(
+        "Qwen3_5MoeForConditionalGeneration",
+        multimodal::qwen3_5_moe,
+        "Qwen3.5, Qwen3.6 with experts, text part",
+    ),
+    family("Qwen3ForCausalLM", qwen3::spec, "Qwen3, dense"),
+    family("Qwen3MoeForCausalLM", qwen3_moe::spec, "Qwen3 30B-A3B, 235B-A22B"),
+    family("Qwen3NextForCausalLM", qwen3_next::spec, "Qwen3-Next 80B-A3B"),
+    family("Qwen3VLForConditionalGeneration", multimodal::qwen3_vl, "Qwen3-VL, text part"),
+    family("RWForCausalLM", falcon::spec, "Falcon of early files"),
+    family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),
+    family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),
+    family("SolarForCausalLM", solar::spec, "Solar Pro"),
+    family("StableLmForCausalLM", stablelm::spec, "StableLM 2, StableLM 3B"),
+    family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),
+    family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
+    family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
+];

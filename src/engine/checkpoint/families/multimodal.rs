@@ -1,0 +1,101 @@
+//! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
+//! embeddings of images and sounds is left unused; rows with images are error rows.
+
+use super::{BuildSpec, gemma3, gemma4, ministral3, mistral, qwen2, qwen3, qwen3_5};
+use crate::hf_config::HfConfig;
+use crate::spec::DecoderSpec;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::files::quoted;
+
+/// How images and sounds become embeddings, and which tokens stand for them: text has neither.
+const IMAGE_KEYS: &[&str] = &[
+    "audio_config",
+    "audio_token_id",
+    "boa_token_id",
+    "boi_token_id",
+    "eoa_token_id",
+    "eoa_token_index",
+    "eoi_token_id",
+    "image_token_id",
+    "image_token_index",
+    "mm_tokens_per_image",
+    "multimodal_projector_bias",
+    "projector_hidden_act",
+    "spatial_merge_size",
+    "video_token_id",
+    "vision_config",
+    "vision_end_token_id",
+    "vision_feature_layer",
+    "vision_soft_tokens_per_image",
+    "vision_start_token_id",
+    "vision_token_id",
+];
+
+/// What stands before the names of tensors that make embeddings of images and sounds.
+const IMAGE_TENSORS: &[&str] = &[
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "model.embed_vision.",
+    "model.multi_modal_projector.",
+    "model.vision_tower.",
+    "model.visual.",
+    "multi_modal_projector.",
+    "vision_tower.",
+    "visual.",
+];
+
+/// Gemma 3 from 4B on.
+pub(super) fn gemma3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, gemma3::spec)
+}
+
+/// Gemma 4.
+pub(super) fn gemma4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, gemma4::spec)
+}
+
+/// Gemma 4 of 12B.
+pub(super) fn gemma4_unified(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, gemma4::unified)
+}
+
+/// Mistral Small from 3.1 on, and Ministral 3.
+pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    match config.text_part().root().text("model_type")? {
+        None | Some("mistral") => text_part(config, mistral::spec),
+        Some("ministral3") => text_part(config, ministral3::spec),
+        Some(other) => Err(config.error(format!(
+            "a text part of type {} is not supported; mistral and ministral3 are",
+            quoted(other)
+        ))),
+    }
+}
+
+/// Qwen2.5-VL.
+pub(super) fn qwen2_5_vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, qwen2::spec)
+}
+
+/// Qwen3.5.
+pub(super) fn qwen3_5(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(&["language_model_only"]);
+    text_part(config, qwen3_5::spec)
+}
+
+/// Qwen3.5 with experts.
+pub(super) fn qwen3_5_moe(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(&["language_model_only"]);
+    text_part(config, qwen3_5::spec_with_experts)
+}
+
+/// Qwen3-VL.
+pub(super) fn qwen3_vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, qwen3::spec)
+}
+
+fn text_part(config: &HfConfig, build: BuildSpec) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(IMAGE_KEYS);
+    let mut spec = build(config.text_part())?;
+    spec.embedding.of_images = IMAGE_TENSORS;
+    Ok(spec)
+}

@@ -1,0 +1,136 @@
+//! Mamba 2 in GGUF files, alone or beside attention (Granite 4).
+
+use super::archs::Class;
+use super::config::Config;
+use super::names::{self, LLAMA_LAYER, NameTable, PLAIN, Parts, Qkv};
+use crate::families::experts::EXPERTS_APART;
+
+const MAMBA: Parts = &[
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_dt.bias", "mamba.dt_bias"),
+    ("ssm_a", "mamba.A_log"),
+    ("ssm_d", "mamba.D"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+];
+
+const MIXER: Parts = &[
+    ("attn_norm", "norm"),
+    ("ssm_in", "mixer.in_proj"),
+    ("ssm_conv1d", "mixer.conv1d"),
+    ("ssm_dt.bias", "mixer.dt_bias"),
+    ("ssm_a", "mixer.A_log"),
+    ("ssm_d", "mixer.D"),
+    ("ssm_norm", "mixer.norm"),
+    ("ssm_out", "mixer.out_proj"),
+];
+
+const BACKBONE: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "backbone.embeddings"),
+        ("output_norm", "backbone.norm_f"),
+        ("output", "lm_head"),
+    ],
+    layers: "backbone.layers",
+    inner: &[MIXER],
+    ..PLAIN
+};
+
+const GRANITE: NameTable = NameTable {
+    inner: &[
+        MAMBA,
+        &[
+            ("ffn_gate", "shared_mlp.gate_proj"),
+            ("ffn_up", "shared_mlp.up_proj"),
+            ("ffn_down", "shared_mlp.down_proj"),
+        ],
+        names::GRANITE_EXPERTS,
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+impl Config<'_> {
+    /// Sets sizes of the scan, under these names: heads, their width, groups, states and taps.
+    /// Gives how many values all heads have.
+    fn scan(&mut self, names: [&str; 5]) -> Result<u64, String> {
+        let (num_heads, inner) =
+            (self.keys.size("ssm.time_step_rank")?, self.keys.size("ssm.inner_size")?);
+        let head_dim = inner.checked_div(num_heads).unwrap_or(0);
+        if num_heads.checked_mul(head_dim) != Some(inner) {
+            return Err(format!("{inner} values of a scan are not those of {num_heads} heads"));
+        }
+        let others = ["ssm.group_count", "ssm.state_size", "ssm.conv_kernel"];
+        for (name, key) in names[2..].iter().zip(others) {
+            self.set(name, self.keys.size(key)?);
+        }
+        self.set(names[0], num_heads);
+        self.set(names[1], head_dim);
+        Ok(inner)
+    }
+
+    /// How many values of a scan there are for one of the residual stream.
+    fn expansion(&self, inner: u64) -> Result<u64, String> {
+        let hidden = self.keys.size("embedding_length")?;
+        match inner.checked_div(hidden) {
+            Some(times) if times * hidden == inner => Ok(times),
+            _ => Err(format!("a scan of {inner} beside a stream of {hidden} is not supported")),
+        }
+    }
+
+    /// The epsilon, whatever kind of norm the converter took it for.
+    fn norm_eps(&mut self, name: &str) -> Result<(), String> {
+        let of_rms = self.keys.float("attention.layer_norm_rms_epsilon")?;
+        let of_layer = self.keys.float("attention.layer_norm_epsilon")?;
+        self.set_some(name, of_rms.or(of_layer));
+        Ok(())
+    }
+}
+
+const IBM: [&str; 5] =
+    ["mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv"];
+
+/// The context of files that have none.
+const NO_CONTEXT: u64 = 1 << 20;
+
+pub(super) fn mamba2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.shape()?;
+    config.keys.ignore(&["feed_forward_length", "attention.head_count"]);
+    if config.keys.size("context_length")? == NO_CONTEXT {
+        config.remove("max_position_embeddings");
+    }
+    let inner = config.scan(["num_heads", "head_dim", "n_groups", "state_size", "conv_kernel"])?;
+    config.set("expand", config.expansion(inner)?);
+    config.norm_eps("layer_norm_epsilon")?;
+    config.set("use_conv_bias", config.keys.has_any(".ssm_conv1d.bias"));
+    config.set("use_bias", config.keys.has_any(".ssm_in.bias"));
+    Ok(("Mamba2ForCausalLM", BACKBONE))
+}
+
+pub(super) fn granitehybrid(config: &mut Config<'_>) -> Result<Class, String> {
+    config.layers_with_kv("linear_attention")?;
+    let has_experts = config.keys.optional_size("expert_count")?.unwrap_or(0) > 0;
+    if has_experts {
+        config.experts()?;
+    }
+    config.decoder()?;
+    config.granite_factors()?;
+    let inner = config.scan(IBM)?;
+    config.set("mamba_expand", config.expansion(inner)?);
+    config.set("mamba_conv_bias", config.keys.has_any(".ssm_conv1d.bias"));
+    config.set("mamba_proj_bias", config.keys.has_any(".ssm_in.bias"));
+    // The converter's word for it.
+    let rotates = config.keys.flag("rope.scaling.finetuned")?.unwrap_or(false);
+    config.set("position_embedding_type", if rotates { "rope" } else { "nope" });
+    config.remove("num_experts");
+    let num_experts = config.keys.optional_size("expert_count")?.unwrap_or(0);
+    config.set("num_local_experts", num_experts);
+    let shared = config.keys.optional_size("expert_shared_feed_forward_length")?;
+    let shared = shared.map_or_else(|| config.keys.size("feed_forward_length"), Ok)?;
+    config.set("shared_intermediate_size", shared);
+    config.set(EXPERTS_APART, true);
+    // What does not turn may stand anywhere in a head.
+    let qkv = if rotates { Qkv::Pairs } else { Qkv::AsTheyWere };
+    Ok(("GraniteMoeHybridForCausalLM", NameTable { qkv, ..GRANITE }))
+}

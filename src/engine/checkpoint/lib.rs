@@ -1,0 +1,157 @@
+//! What a model is, read from its files: a family is one file that turns config.json into a
+//! `DecoderSpec` or an `EncoderSpec`; weights are matrices that are read row by row. Knows no device
+//! and no op.
+//!
+//! Read first: [`spec::DecoderSpec`], [`hf_config::HfConfig`], [`weights::Checkpoint`].
+
+#![warn(missing_docs, unreachable_pub)]
+
+pub mod adapter;
+pub mod encoders;
+pub mod families;
+pub mod gguf;
+pub mod hf_config;
+pub mod limits;
+pub mod model_files;
+pub mod own_head;
+mod patterns;
+pub mod quantization;
+pub mod spec;
+pub mod weights;
+
+pub use encoders::{
+    CLASSIFIERS, ENCODERS, REWARD_MODELS, classifier, encoder_spec, gguf_pooling, is_classifier,
+    masked_lm, matryoshka_dimensions,
+};
+pub use families::ARCHITECTURES;
+use hf_config::HfConfig;
+use spec::DecoderSpec;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::files::quoted;
+
+/// The spec of a model folder's config.
+///
+/// # Errors
+/// The architecture is unknown (the message has the nearest ones), or the config lacks something.
+pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let names = config.architectures()?;
+    let Some(known) = names.iter().find_map(|name| families::find(name)) else {
+        if let Some(purpose) = names.iter().find_map(|name| encoders::purpose(name)) {
+            let names = quoted(&names.join(", "));
+            return Err(EngineError::Model(format!("architecture {names} {purpose}")));
+        }
+        return Err(EngineError::Model(format!(
+            "architecture {} is not supported; {} are (docs/MODELS.md), {} among them; if it computes \
+             what one of them does, --hf-overrides '{{\"architectures\": [NAME]}}' runs it",
+            quoted(&names.join(", ")),
+            ARCHITECTURES.len(),
+            nearest(names[0]).join(", "),
+        )));
+    };
+    // Before a spec has one value per layer.
+    config.refuse_more_layers_than(limits::MAX_LAYERS)?;
+    let spec = (known.spec)(config)?;
+    config.refuse_unread()?;
+    limits::check(&spec).map_err(|text| config.error(text))?;
+    Ok(spec)
+}
+
+/// The architectures whose names are nearest to one that is not there.
+fn nearest(name: &str) -> Vec<&'static str> {
+    const NUM_NEAREST: usize = 3;
+    let name: String = name.chars().take(64).collect();
+    let distance = |known: &str| strsim::damerau_levenshtein(&name, known);
+    let mut known: Vec<_> = ARCHITECTURES.iter().map(|known| known.name).collect();
+    known.sort_by_cached_key(|known| distance(known));
+    known.truncate(NUM_NEAREST);
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_architecture_is_refused_with_the_nearest_known_ones() {
+        let config = HfConfig::parse(r#"{"architectures": ["Qwen9ForCausalLM"]}"#, "config.json");
+        let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
+        assert!(error.contains("`Qwen9ForCausalLM` is not supported"), "{error}");
+        assert!(error.contains("Qwen3ForCausalLM, "), "{error}");
+    }
+
+    #[test]
+    fn a_class_that_writes_no_texts_is_refused_with_the_command_that_runs_it() {
+        for (class, command) in [
+            ("BertModel", "makes vectors: use `embed`"),
+            ("DistilBertForMaskedLM", "makes vectors: use `embed`"),
+            ("Qwen3Model", "makes vectors: use `embed`"),
+            ("BertForSequenceClassification", "makes classes or scores: use `classify`"),
+            ("ModernBertForTokenClassification", "makes classes or scores: use `classify`"),
+            ("Qwen3ForSequenceClassification", "makes classes or scores: use `classify`"),
+            ("InternLM2ForRewardModel", "scores answers: use `reward`"),
+        ] {
+            let config = HfConfig::parse(&format!(r#"{{"architectures": ["{class}"]}}"#), "c");
+            let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{class}` {command}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_text_part_takes_what_the_top_says_of_it() {
+        let spec = |top: &str, text: &str| {
+            let text = format!(
+                r#"{{"architectures": ["Mistral3ForConditionalGeneration"], {top}
+                "vision_config": {{"hidden_size": 8}}, "text_config": {{{text}
+                "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+                "num_hidden_layers": 1, "max_position_embeddings": 64, "vocab_size": 9}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            decoder_spec(&config).map_err(|error| error.to_string())
+        };
+        let is_tied = |top, text| spec(top, text).map(|spec| spec.output.lm_head.is_none());
+        let (tied, untied) =
+            (r#""tie_word_embeddings": true,"#, r#""tie_word_embeddings": false,"#);
+        assert_eq!(is_tied("", ""), Ok(false));
+        assert_eq!(is_tied(tied, ""), Ok(true));
+        // Said twice; or by the class at the top alone, as transformers writes Mistral 3.
+        assert_eq!((is_tied(tied, tied), is_tied(tied, untied)), (Ok(true), Ok(true)));
+        assert_eq!(is_tied(r#""vocab_size": 9,"#, ""), Ok(false));
+        let ministral = r#""model_type": "ministral3", "rope_parameters": {"rope_type": "yarn",
+            "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 4,
+            "llama_4_scaling_beta": 0.1},"#;
+        for (text, has_scale) in [("", false), (ministral, true)] {
+            let spec = spec("", text).unwrap();
+            assert!(spec.attentions().all(|a| a.position_scale.is_some() == has_scale));
+        }
+        for (top, text, key) in [
+            ("", r#""model_type": "llama","#, "`llama`"),
+            (untied, tied, "`tie_word_embeddings`"),
+            (r#""vocab_size": 8,"#, "", "`vocab_size`"),
+            (r#""hidden_act": "gelu","#, "", "`hidden_act`"),
+            ("", r#""image_token_id": 3,"#, "`image_token_id`"),
+        ] {
+            let error = spec(top, text).unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn early_names_are_of_families_that_are_there() {
+        for (early, now) in families::EARLY_NAMES {
+            assert!(ARCHITECTURES.iter().all(|known| known.name != *early), "{early} is a family");
+            assert_eq!(families::find(early).map(|known| known.name), Some(*now));
+        }
+    }
+
+    #[test]
+    fn missing_and_mistyped_keys_are_named() {
+        let error = |text: &str| {
+            let config = HfConfig::parse(text, "m/config.json").unwrap();
+            decoder_spec(&config).unwrap_err().to_string()
+        };
+        let missing = error(r#"{"architectures": ["LlamaForCausalLM"]}"#);
+        assert!(missing.starts_with("m/config.json: `") && missing.ends_with("` is missing"));
+        let wrong = error(r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": "x"}"#);
+        assert!(wrong.contains("`hidden_size` should be a count"), "{wrong}");
+    }
+}

@@ -1,0 +1,285 @@
+//! What no model is: sizes that would overflow or take all memory, numbers that make every result
+//! NaN. A config.json is not trusted.
+
+use super::spec::{
+    DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, RecurrentSpec,
+};
+use vllm_batch_base::layers::{DeltaHeads, Routing, ScanShape};
+
+/// Sizes up to these: several times those of the largest published models. Products of any that
+/// belong together stay below 2^63.
+const MAX_VOCAB_SIZE: usize = 1 << 24;
+const MAX_WIDTH: usize = 1 << 20;
+const MAX_HEADS: usize = 1 << 12;
+const MAX_HEAD_DIM: usize = 1 << 12;
+/// Of a convolution over tokens.
+const MAX_TAPS: usize = 16;
+/// Most layers; checked before there is one value per layer.
+pub(super) const MAX_LAYERS: usize = 1 << 12;
+const MAX_CONTEXT: usize = 1 << 24;
+/// Experts of all layers together; each has names.
+const MAX_EXPERTS: usize = 1 << 17;
+/// Groups of experts: routing has a bit of each.
+const MAX_EXPERT_GROUPS: usize = 64;
+
+/// Refuses heads that no model has; checked before there is a value per head or row.
+///
+/// # Errors
+/// A number is out of range; the text names it.
+pub(super) fn check_heads(heads: QkvHeads) -> Result<(), String> {
+    check_sizes(&[
+        ("number of attention heads", heads.num_heads, MAX_HEADS),
+        ("head_dim", heads.head_dim, MAX_HEAD_DIM),
+    ])
+}
+
+/// Refuses heads of a delta rule that no model has; checked before there is a value per row.
+///
+/// # Errors
+/// A number is out of range; the text names it.
+pub(super) fn check_delta_heads(heads: DeltaHeads) -> Result<(), String> {
+    let DeltaHeads { num_k_heads, num_v_heads, k_dim, v_dim } = heads;
+    check_sizes(&[
+        ("number of key heads of linear attention", num_k_heads, MAX_HEADS),
+        ("number of value heads of linear attention", num_v_heads, MAX_HEADS),
+        ("key head's width of linear attention", k_dim, MAX_HEAD_DIM),
+        ("value head's width of linear attention", v_dim, MAX_HEAD_DIM),
+    ])?;
+    match num_v_heads.is_multiple_of(num_k_heads) {
+        true => Ok(()),
+        false => Err(format!(
+            "{num_v_heads} value heads of linear attention cannot share {num_k_heads} key heads"
+        )),
+    }
+}
+
+/// Refuses more experts than any model has; checked before there is a value per expert.
+///
+/// # Errors
+/// The number is out of range.
+pub(super) fn check_num_experts(num_experts: usize, num_layers: usize) -> Result<(), String> {
+    check_sizes(&[("number of experts", num_experts, MAX_EXPERTS / num_layers.max(1))])
+}
+
+/// Refuses a recurrence that no model has; checked before there is a value per head or row.
+///
+/// # Errors
+/// A number is out of range, or heads cannot share groups evenly.
+pub(super) fn check_scan(scan: ScanShape) -> Result<(), String> {
+    let ScanShape { num_heads, head_dim, num_groups, state_size } = scan;
+    check_sizes(&[
+        ("number of heads of a recurrence", num_heads, MAX_HEADS),
+        ("width of a recurrence's heads", head_dim, MAX_HEAD_DIM),
+        ("number of groups of a recurrence", num_groups, num_heads),
+        ("width of a recurrence's state", state_size, MAX_HEAD_DIM),
+    ])?;
+    match num_heads.is_multiple_of(num_groups) {
+        true => Ok(()),
+        false => Err(format!("{num_heads} heads cannot share {num_groups} groups")),
+    }
+}
+
+/// Refuses more layers that predict further tokens than any model has; each has a name.
+///
+/// # Errors
+/// The number is out of range.
+pub(super) fn check_num_further(num_layers: usize) -> Result<(), String> {
+    match num_layers <= MAX_LAYERS {
+        true => Ok(()),
+        false => Err(format!("{num_layers} layers of further tokens are not supported")),
+    }
+}
+
+/// Refuses experts that cannot be chosen as the spec says.
+fn check_experts(spec: &ExpertsSpec) -> Result<(), String> {
+    let num_experts = spec.experts.len();
+    let num_chosen = spec.routing.num_chosen();
+    check_sizes(&[("number of experts of a token", num_chosen, num_experts)])?;
+    let (factor, groups) = match &spec.routing {
+        Routing::SparseMixer { jitter } => (*jitter, None),
+        Routing::TopK(best) => (best.scale, best.groups),
+    };
+    if !factor.is_finite() || factor < 0.0 {
+        return Err("its factor of experts is out of range".to_owned());
+    }
+    let Some(groups) = groups else { return Ok(()) };
+    check_sizes(&[
+        ("number of groups of experts", groups.num, MAX_EXPERT_GROUPS),
+        ("number of groups that experts are chosen from", groups.num_kept, groups.num),
+    ])?;
+    let width = num_experts / groups.num;
+    match num_experts.is_multiple_of(groups.num) && num_chosen <= groups.num_kept * width {
+        true => Ok(()),
+        false => Err(format!(
+            "{num_chosen} of {num_experts} experts cannot be chosen from {} of {} groups",
+            groups.num_kept, groups.num
+        )),
+    }
+}
+
+/// (what, size, most)
+fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<(), String> {
+    match sizes.iter().find(|(_, size, max)| !(1..=*max).contains(size)) {
+        Some((what, size, max)) => {
+            let article = if what.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+            Err(format!("{article} {what} of {size} is not supported: expected 1 to {max}"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn inner_width(layers: &[LayerSpec]) -> usize {
+    layers.iter().map(LayerSpec::inner_width).max().unwrap_or(0)
+}
+
+/// Refuses an encoder that no model is.
+///
+/// # Errors
+/// It has a size or a number out of range; the text names it.
+pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
+    // `check` has seen it as a decoder, whose layers may lack what those of encoders have.
+    if spec.needs_cache.is_some() {
+        return Ok(());
+    }
+    check_sizes(&[
+        ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
+        ("hidden size", spec.hidden_size(), MAX_WIDTH),
+        ("intermediate size", inner_width(&spec.layers), MAX_WIDTH),
+        ("number of layers", spec.layers.len(), MAX_LAYERS),
+        ("context length", spec.max_model_len, MAX_CONTEXT),
+    ])?;
+    let heads = spec.heads();
+    check_heads(heads)?;
+    if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
+        return Err("layers whose heads differ in width are not supported".to_owned());
+    }
+    let types = spec.token_types.as_ref().map_or(1, LinearSpec::n);
+    check_sizes(&[("number of token types", types, MAX_WIDTH)])?;
+    let slopes: Vec<_> = spec.attentions().map(|attention| &attention.alibi_slopes).collect();
+    if slopes.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err("layers whose slopes of ALiBi differ are not supported".to_owned());
+    }
+    let is_frequency = |value: &f32| value.is_finite() && *value >= 0.0;
+    let mut ropes = spec.ropes.iter().map(|rope| rope.frequencies(spec.max_model_len));
+    for (what, is_good) in [
+        ("norm's epsilon", spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps))),
+        ("rotary embedding", ropes.all(|rope| rope.inv_freq.iter().all(is_frequency))),
+    ] {
+        if !is_good {
+            return Err(format!("its {what} is out of range"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a spec that no model has.
+///
+/// # Errors
+/// It has a size or a number out of range; the text names it.
+pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
+    let attends = spec.attentions().next().is_some();
+    let goes_on = spec.recurrents().next().is_some();
+    if attends || !goes_on {
+        check_heads(spec.heads())?;
+    }
+    let has_mlps = spec.layers.iter().any(|layer| layer.feed_forward.is_some());
+    if has_mlps || !goes_on {
+        check_sizes(&[("intermediate size", inner_width(&spec.layers), MAX_WIDTH)])?;
+    }
+    check_sizes(&[
+        ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
+        ("hidden size", spec.hidden_size(), MAX_WIDTH),
+        ("width of embeddings", spec.embedding.tokens.k, MAX_WIDTH),
+        ("number of layers", spec.layers.len(), MAX_LAYERS),
+        ("context length", spec.max_model_len, MAX_CONTEXT),
+    ])?;
+    spec.experts().try_for_each(check_experts)?;
+    check_layers(spec)?;
+    check_numbers(spec)
+}
+
+/// Refuses layers that do not go together.
+fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
+    if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
+        return Err("a sliding window of 0 tokens is not supported".to_owned());
+    }
+    for taps in spec.recurrents().map(RecurrentSpec::taps) {
+        check_sizes(&[
+            ("number of taps", taps.num_taps, MAX_TAPS),
+            ("width of a convolution", taps.width, MAX_WIDTH),
+        ])?;
+    }
+    if let Some(inputs) = &spec.embedding.of_layers {
+        let (rows, most) = (inputs.table.n(), MAX_VOCAB_SIZE);
+        check_sizes(&[
+            ("vocabulary of inputs of layers", rows, most),
+            ("width of inputs of layers", inputs.table.k, MAX_WIDTH),
+        ])?;
+        if rows < spec.vocab_size() {
+            return Err(format!("inputs of layers of {rows} tokens are fewer than the vocabulary"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses factors and bounds that are no numbers to compute with.
+fn check_numbers(spec: &DecoderSpec) -> Result<(), String> {
+    // Both choices of those that depend on the run's context.
+    let frequencies = |len: usize| spec.ropes.iter().map(move |rope| rope.frequencies(len));
+    let frequencies: Vec<_> = frequencies(1).chain(frequencies(spec.max_model_len)).collect();
+    let inv_freq = frequencies.iter().flat_map(|frequencies| &frequencies.inv_freq);
+    let is_finite = |number: f32| number.is_finite();
+    let is_positive = |number: f32| number.is_finite() && number > 0.0;
+    for (what, is_good) in [
+        ("norm's epsilon", spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps))),
+        ("factor of attention scores", spec.attentions().all(|a| is_positive(a.scale))),
+        (
+            "soft cap of attention scores",
+            spec.attentions().all(|a| a.soft_cap.is_none_or(is_positive)),
+        ),
+        ("factor of logits", spec.output.scale.is_none_or(is_finite)),
+        ("factor of embeddings", spec.embedding.scale.is_none_or(|scale| is_finite(scale.factor))),
+        ("factor of a norm", spec.norms().all(|norm| is_positive(norm.weight_factor))),
+        (
+            "factor of the residual stream",
+            spec.layers.iter().all(|layer| layer.residual_scale.is_none_or(is_finite)),
+        ),
+        (
+            "factor of what a block adds",
+            spec.layers.iter().flat_map(|layer| layer.scales.all()).all(is_finite),
+        ),
+        (
+            "factor of a recurrence's inputs",
+            spec.recurrents().filter_map(RecurrentSpec::factors).flatten().all(is_finite),
+        ),
+        (
+            "share of an earlier stream",
+            spec.layers
+                .iter()
+                .flat_map(|l| l.keeps.iter().chain(&l.adds))
+                .all(|kept| is_finite(kept.factor)),
+        ),
+        ("bound of q, k and v", spec.attentions().all(|a| a.clip_qkv.is_none_or(is_positive))),
+        (
+            "factor of positions",
+            spec.attentions().filter_map(|a| a.position_scale).all(|scale| {
+                is_finite(scale.beta) && is_positive(scale.original_max_position_embeddings)
+            }),
+        ),
+        (
+            "slope of ALiBi",
+            spec.attentions()
+                .filter_map(|a| a.alibi_slopes.as_ref())
+                .flatten()
+                .all(|s| is_positive(*s)),
+        ),
+        ("factor of a rotary embedding", frequencies.iter().all(|f| is_positive(f.factor))),
+        ("soft cap of logits", spec.output.soft_cap.is_none_or(is_positive)),
+        ("rotary embedding", inv_freq.into_iter().all(|value| value.is_finite() && *value >= 0.0)),
+    ] {
+        if !is_good {
+            return Err(format!("its {what} is out of range"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Feed-forward blocks: an MLP, or a mixture of experts.
+
+use super::{ActivationSpec, BlockNorms, LinearSpec, NamedShape, NormSpec};
+use vllm_batch_base::layers::{Activation, Routing};
+
+/// Feed-forward block of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FeedForwardSpec {
+    /// All tokens go through one MLP.
+    Mlp(Box<MlpSpec>),
+    /// A router chooses some of many MLPs for each token.
+    Experts(Box<ExpertsSpec>),
+}
+
+/// An MLP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlpSpec {
+    /// Where it normalizes.
+    pub norms: BlockNorms,
+    /// Whether `up` has a gate.
+    pub form: MlpForm,
+    /// The activation.
+    pub activation: ActivationSpec,
+    /// (inner width, hidden_size), or gate and up, one after the other.
+    pub up: LinearSpec,
+    /// (hidden_size, inner width)
+    pub down: LinearSpec,
+}
+
+/// How an MLP's inner values are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlpForm {
+    /// down(act(gate(x)) * up(x))
+    Gated,
+    /// down(act(up(x)))
+    Plain,
+}
+
+/// A mixture of experts. Each expert is a gated MLP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    /// Where the block normalizes.
+    pub norms: BlockNorms,
+    /// (experts, hidden_size): a number of each expert. It is computed in f32.
+    pub router: LinearSpec,
+    /// What is added to the scores where experts are chosen.
+    pub choice_bias: Option<NamedShape>,
+    /// From those numbers to the experts of a token and their weights.
+    pub routing: Routing,
+    /// (experts): the weights are multiplied by these.
+    pub weight_factors: Option<NamedShape>,
+    /// The activation of all experts.
+    pub activation: Activation,
+    /// All of them.
+    pub experts: Vec<ExpertSpec>,
+    /// What all tokens go through besides.
+    pub shared: Option<SharedExpertSpec>,
+    /// That and the experts normalize apart.
+    pub apart: Option<ApartNorms>,
+}
+
+/// Norms of a block whose two parts, the MLP of all tokens and the experts, have their own besides
+/// those of the block:
+/// after(mlp_after(mlp(before(x))) + experts_after(experts(experts_before(x)))).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApartNorms {
+    /// What the MLP gives.
+    pub mlp_after: NormSpec,
+    /// What the router reads, of the stream.
+    pub router: NormSpec,
+    /// What the experts read, of the stream.
+    pub experts_before: NormSpec,
+    /// What they give.
+    pub experts_after: NormSpec,
+}
+
+/// An expert.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertSpec {
+    /// (2 * inner width, hidden_size): gate and up, one after the other.
+    pub up: LinearSpec,
+    /// (hidden_size, inner width)
+    pub down: LinearSpec,
+}
+
+impl ExpertSpec {
+    /// Of gate, up and down, a tensor each.
+    pub fn new([gate, up, down]: [String; 3], hidden: usize, inner: usize) -> Self {
+        Self {
+            up: LinearSpec::stacked([(gate, inner), (up, inner)], hidden),
+            down: LinearSpec::new(down, hidden, inner),
+        }
+    }
+
+    /// The same, with or without biases.
+    pub fn with_bias(self, bias: bool) -> Self {
+        Self { up: self.up.with_bias(bias), down: self.down.with_bias(bias) }
+    }
+}
+
+/// An expert of all tokens, which is added to those that are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedExpertSpec {
+    /// Its MLP, with the experts' activation.
+    pub mlp: ExpertSpec,
+    /// (1, hidden_size): its outputs are multiplied by the sigmoid of this (Qwen2-MoE).
+    pub gate: Option<LinearSpec>,
+}
+
+impl From<MlpSpec> for FeedForwardSpec {
+    fn from(mlp: MlpSpec) -> Self {
+        Self::Mlp(Box::new(mlp))
+    }
+}
+
+impl From<ExpertsSpec> for FeedForwardSpec {
+    fn from(experts: ExpertsSpec) -> Self {
+        Self::Experts(Box::new(experts))
+    }
+}
+
+impl FeedForwardSpec {
+    /// The MLP, if it is one.
+    pub fn mlp(&self) -> Option<&MlpSpec> {
+        match self {
+            Self::Mlp(mlp) => Some(mlp),
+            Self::Experts(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn mlp_mut(&mut self) -> Option<&mut MlpSpec> {
+        match self {
+            Self::Mlp(mlp) => Some(mlp),
+            Self::Experts(_) => None,
+        }
+    }
+
+    /// The experts, if it has some.
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        match self {
+            Self::Mlp(_) => None,
+            Self::Experts(experts) => Some(experts),
+        }
+    }
+
+    /// Where it normalizes.
+    pub fn norms(&self) -> &BlockNorms {
+        match self {
+            Self::Mlp(mlp) => &mlp.norms,
+            Self::Experts(experts) => &experts.norms,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn norms_mut(&mut self) -> &mut BlockNorms {
+        match self {
+            Self::Mlp(mlp) => &mut mlp.norms,
+            Self::Experts(experts) => &mut experts.norms,
+        }
+    }
+
+    /// Its linear layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let mlp = self.mlp().into_iter().flat_map(|mlp| [&mlp.up, &mlp.down]);
+        mlp.chain(self.experts().into_iter().flat_map(ExpertsSpec::linears))
+    }
+
+    /// The widest inner values.
+    pub fn inner_width(&self) -> usize {
+        match self {
+            Self::Mlp(mlp) => mlp.down.k,
+            Self::Experts(experts) => experts.mlps().map(|mlp| mlp.down.k).max().unwrap_or(0),
+        }
+    }
+
+    /// Its tensors that are none of linear layers or norms.
+    pub(super) fn other_tensors(&self) -> Vec<NamedShape> {
+        match self {
+            Self::Mlp(mlp) => mlp.activation.tensors(),
+            Self::Experts(experts) => {
+                experts.choice_bias.iter().chain(&experts.weight_factors).cloned().collect()
+            }
+        }
+    }
+}
+
+impl ExpertsSpec {
+    /// What is chosen by the router alone. Norms and experts are still to be named.
+    pub fn new(router: LinearSpec, routing: Routing, activation: Activation) -> Self {
+        Self {
+            norms: BlockNorms::default(),
+            router,
+            choice_bias: None,
+            routing,
+            weight_factors: None,
+            activation,
+            experts: Vec::new(),
+            shared: None,
+            apart: None,
+        }
+    }
+
+    /// Its norms beside those of the block.
+    pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
+        self.apart.iter().flat_map(|apart| {
+            let ApartNorms { mlp_after, router, experts_before, experts_after } = apart;
+            [mlp_after, router, experts_before, experts_after]
+        })
+    }
+
+    /// All its MLPs, the shared one first.
+    pub fn mlps(&self) -> impl Iterator<Item = &ExpertSpec> {
+        self.shared.iter().map(|shared| &shared.mlp).chain(&self.experts)
+    }
+
+    /// Its linear layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let gate = self.shared.iter().filter_map(|shared| shared.gate.as_ref());
+        let mlps = self.mlps().flat_map(|mlp| [&mlp.up, &mlp.down]);
+        std::iter::once(&self.router).chain(gate).chain(mlps)
+    }
+}

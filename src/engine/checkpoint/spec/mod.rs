@@ -1,0 +1,515 @@
+//! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
+
+mod attention;
+mod delta_net;
+mod encoder;
+mod feed_forward;
+mod head;
+mod latent;
+mod layer_inputs;
+mod mamba;
+mod recurrent;
+mod rope;
+mod row_order;
+mod share;
+mod tensors;
+
+pub use attention::{
+    AttentionSpec, KvSource, NormSpan, OutputGate, PositionScale, QkNormOrder, QkNormSpec,
+};
+pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
+pub use encoder::{EncoderSpec, RelativeBiasSpec};
+pub use feed_forward::{
+    ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
+};
+pub use head::{HeadActivation, HeadLayer, HeadSpec};
+pub use latent::{LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec};
+pub use layer_inputs::{LayerInputsSpec, SideBlockSpec};
+pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
+pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
+pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
+pub use row_order::RowOrder;
+pub use share::{RankOf, Share};
+pub use tensors::{
+    ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
+};
+pub use vllm_batch_base::layers::QkvHeads;
+
+use std::collections::HashSet;
+
+use vllm_batch_base::config::DType;
+
+/// A decoder-only model. Families differ in these values only.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderSpec {
+    /// Longest context the checkpoint was made for, rope scaling included.
+    pub max_model_len: usize,
+    /// From token ids to the residual stream.
+    pub embedding: EmbeddingSpec,
+    /// One per layer.
+    pub layers: Vec<LayerSpec>,
+    /// Rotary embeddings that layers refer to.
+    pub ropes: Vec<RopeSpec>,
+    /// From the residual stream to logits.
+    pub output: OutputSpec,
+}
+
+/// From token ids to the residual stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingSpec {
+    /// (vocab_size, embedding width)
+    pub tokens: LinearSpec,
+    /// Embeddings are multiplied by this.
+    pub scale: Option<EmbeddingScale>,
+    /// (hidden_size, embedding width): leads to the residual stream where the table has another
+    /// width (OPT-350m).
+    pub projection: Option<LinearSpec>,
+    /// Learned positions are added.
+    pub positions: Option<LearnedPositions>,
+    /// The sum is normalized (BLOOM).
+    pub norm: Option<NormSpec>,
+    /// Layers have inputs of their own (Gemma 4).
+    pub of_layers: Option<LayerInputsSpec>,
+    /// What stands before the names of tensors that make embeddings of images. They are left
+    /// unused: the model is asked for text alone.
+    pub of_images: &'static [&'static str],
+}
+
+/// A factor of embeddings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EmbeddingScale {
+    /// The factor.
+    pub factor: f32,
+    /// It is rounded to the model's dtype first (Gemma), as transformers keeps it there.
+    pub is_rounded: bool,
+}
+
+impl EmbeddingScale {
+    /// The factor in a model of this dtype.
+    pub fn of_dtype(self, dtype: DType) -> f32 {
+        match dtype {
+            DType::BFloat16 if self.is_rounded => half::bf16::from_f32(self.factor).to_f32(),
+            DType::Float16 if self.is_rounded => half::f16::from_f32(self.factor).to_f32(),
+            _ => self.factor,
+        }
+    }
+}
+
+impl EmbeddingSpec {
+    /// A table alone.
+    pub fn of(tokens: LinearSpec) -> Self {
+        Self {
+            tokens,
+            scale: None,
+            projection: None,
+            positions: None,
+            norm: None,
+            of_layers: None,
+            of_images: &[],
+        }
+    }
+}
+
+/// A table of position embeddings: position p is row p + offset.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearnedPositions {
+    /// (rows, hidden_size)
+    pub table: LinearSpec,
+    /// Row of position 0.
+    pub offset: usize,
+}
+
+/// From the residual stream to logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputSpec {
+    /// Before everything.
+    pub norm: Option<NormSpec>,
+    /// (embedding width, hidden_size), where the table has another width.
+    pub projection: Option<LinearSpec>,
+    /// (vocab_size, embedding width); None: the embedding table.
+    pub lm_head: Option<LinearSpec>,
+    /// Logits are multiplied by this.
+    pub scale: Option<f32>,
+    /// logits = cap * tanh(logits / cap).
+    pub soft_cap: Option<f32>,
+    /// What stands before the names of tensors that predict tokens after the next one (GLM-4.5).
+    /// They are left unused.
+    pub of_further_tokens: Vec<String>,
+    /// What the files have of an output layer, where the config says that it is the table.
+    pub beside_table: BesideTable,
+}
+
+/// A matrix of an output layer in files whose config says that it is the embedding table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum BesideTable {
+    /// There is none, or the config does not say so.
+    #[default]
+    Nothing,
+    /// It equals the table, and is left unused.
+    Copy(NamedShape),
+    /// It has other values, and is the output layer.
+    Head,
+}
+
+impl OutputSpec {
+    /// A norm and an output layer; None: the embedding table.
+    pub fn new(norm: NormSpec, lm_head: Option<LinearSpec>) -> Self {
+        Self {
+            norm: Some(norm),
+            projection: None,
+            lm_head,
+            scale: None,
+            soft_cap: None,
+            of_further_tokens: Vec::new(),
+            beside_table: BesideTable::Nothing,
+        }
+    }
+
+    /// For people: that the output layer is another than the config says.
+    pub fn note_of_head(&self) -> Option<String> {
+        let head = self.lm_head.as_ref().filter(|_| self.beside_table == BesideTable::Head)?;
+        let name = head.parts[0].weight_name();
+        Some(format!(
+            "{name} is the output layer: config.json ties it to the embedding table, and the \
+             weight files have other values in it"
+        ))
+    }
+}
+
+/// One layer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayerSpec {
+    /// Before the layer the stream is kept in these slots, times their factors (Solar).
+    pub keeps: Vec<Kept>,
+    /// After that, what is in this slot is added to the stream times its factor.
+    pub adds: Option<Kept>,
+    /// Its attention block, if it has one (DeciLM).
+    pub attention: Option<AttentionSpec>,
+    /// What it has in place of attention, if it has that (LFM2); with attention both read the same,
+    /// through attention's norms, and both are added.
+    pub recurrent: Option<RecurrentSpec>,
+    /// Its feed-forward block, if it has one.
+    pub feed_forward: Option<FeedForwardSpec>,
+    /// What it has after that, if it has inputs of its own.
+    pub side: Option<SideBlockSpec>,
+    /// In the end the stream is multiplied by this tensor of one value.
+    pub scalar: Option<String>,
+    /// What the feed-forward block reads.
+    pub wiring: Wiring,
+    /// What each block adds is multiplied by this first (Granite).
+    pub residual_scale: Option<f32>,
+    /// And by these, each block's its own (Falcon-H1).
+    pub scales: BlockScales,
+}
+
+/// Factors of what single blocks of a layer add.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockScales {
+    /// Of attention.
+    pub attention: Option<f32>,
+    /// Of the block that keeps a state.
+    pub recurrent: Option<f32>,
+    /// Of the feed-forward block.
+    pub feed_forward: Option<f32>,
+}
+
+impl BlockScales {
+    /// All there are.
+    pub fn all(self) -> impl Iterator<Item = f32> {
+        [self.attention, self.recurrent, self.feed_forward].into_iter().flatten()
+    }
+}
+
+/// A stream of an earlier layer, in a slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// Which slot.
+    pub slot: usize,
+    /// A factor of the stream.
+    pub factor: f32,
+}
+
+/// How the blocks of a layer follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wiring {
+    /// The feed-forward block reads what attention has added to.
+    #[default]
+    Sequential,
+    /// Both read the same: x += attention(norm(x)) + mlp(norm(x)).
+    Parallel,
+}
+
+impl LayerSpec {
+    /// A layer of both blocks, one after the other.
+    pub fn new(attention: AttentionSpec, feed_forward: impl Into<FeedForwardSpec>) -> Self {
+        let (attention, feed_forward) = (Some(attention), Some(feed_forward.into()));
+        Self { attention, feed_forward, ..Self::default() }
+    }
+
+    /// Its feed-forward block, if that is an MLP.
+    pub fn mlp(&self) -> Option<&MlpSpec> {
+        self.feed_forward.as_ref().and_then(FeedForwardSpec::mlp)
+    }
+
+    /// Its feed-forward block, if that is a mixture of experts.
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        self.feed_forward.as_ref().and_then(FeedForwardSpec::experts)
+    }
+
+    /// The widest inner values of its feed-forward block.
+    pub fn inner_width(&self) -> usize {
+        self.feed_forward.as_ref().map_or(0, FeedForwardSpec::inner_width)
+    }
+
+    /// Its linear layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let attention = self.attention.iter().flat_map(AttentionSpec::linears);
+        let attention = attention.chain(self.recurrent.iter().flat_map(RecurrentSpec::linears));
+        let side = self.side.iter().flat_map(|side| [&side.gate, &side.out]);
+        attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(side)
+    }
+
+    /// Where its blocks normalize.
+    pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
+        let attention = self.attention.iter().map(|attention| &attention.norms);
+        let recurrent = self.recurrent.iter().map(RecurrentSpec::norms);
+        attention.chain(recurrent).chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
+    }
+
+    /// All normalizations.
+    pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let of_blocks = self.block_norms().flat_map(BlockNorms::all);
+        let of_attention = self.attention.iter().flat_map(AttentionSpec::inner_norms);
+        let of_states = self.recurrent.iter().flat_map(RecurrentSpec::inner_norms);
+        let of_experts = self.experts().into_iter().flat_map(ExpertsSpec::inner_norms);
+        let of_side = self.side.iter().map(|side| &side.norm);
+        of_blocks.chain(of_attention).chain(of_states).chain(of_experts).chain(of_side)
+    }
+
+    /// The tensor of its scalar, if it has one.
+    pub fn scalar_tensor(&self) -> Option<NamedShape> {
+        Some((self.scalar.clone()?, vec![1]))
+    }
+
+    /// All tensors.
+    fn tensors(&self) -> impl Iterator<Item = NamedShape> {
+        let linears = self.linears().flat_map(LinearSpec::tensors);
+        let others = self.feed_forward.iter().flat_map(FeedForwardSpec::other_tensors);
+        let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
+        let norms = self.norms().flat_map(NormSpec::tensors);
+        let recurrent = self.recurrent.iter().flat_map(RecurrentSpec::other_tensors);
+        let others = others.chain(sinks).chain(self.scalar_tensor());
+        linears.chain(norms).chain(others).chain(recurrent)
+    }
+
+    /// Tensors that a checkpoint may lack, and what they are then.
+    fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> {
+        self.mlp().into_iter().flat_map(|mlp| mlp.activation.optional_tensors())
+    }
+
+    /// Lets both blocks read the same, through attention's norms.
+    pub fn make_parallel(&mut self) {
+        self.wiring = Wiring::Parallel;
+        if let (Some(attention), Some(block)) = (&self.attention, &mut self.feed_forward) {
+            *block.norms_mut() = attention.norms.clone();
+        }
+    }
+}
+
+/// Where a block f normalizes: x += f(x) when nowhere.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockNorms {
+    /// What it reads: x += f(norm(x)).
+    pub before: Option<NormSpec>,
+    /// What it adds: x += norm(f(x)).
+    pub after: Option<NormSpec>,
+    /// The sum: x = norm(x + f(x)).
+    pub of_sum: Option<NormSpec>,
+}
+
+impl DecoderSpec {
+    /// Rows of the embedding table, width of the logits.
+    pub fn vocab_size(&self) -> usize {
+        self.embedding.tokens.n()
+    }
+
+    /// Width of the residual stream.
+    pub fn hidden_size(&self) -> usize {
+        self.embedding.projection.as_ref().map_or(self.embedding.tokens.k, LinearSpec::n)
+    }
+
+    /// The most and the widest heads of all layers.
+    pub fn heads(&self) -> QkvHeads {
+        let most = |of: fn(&QkvHeads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
+        QkvHeads {
+            num_heads: most(|heads| heads.num_heads).unwrap_or(0),
+            num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
+            head_dim: most(|heads| heads.head_dim).unwrap_or(0),
+        }
+    }
+
+    /// The blocks that keep states.
+    pub fn recurrents(&self) -> impl Iterator<Item = &RecurrentSpec> {
+        self.layers.iter().filter_map(|layer| layer.recurrent.as_ref())
+    }
+
+    /// Values of a state of the layer that has most.
+    pub fn state_width(&self) -> usize {
+        self.recurrents().map(RecurrentSpec::state_width).max().unwrap_or(0)
+    }
+
+    /// Bytes of a sequence's states, in f32, with as many values in every layer that has one.
+    pub fn state_bytes(&self) -> usize {
+        self.recurrents().count() * self.state_width() * size_of::<f32>()
+    }
+
+    /// The attention blocks whose K and V are in the cache, in its order.
+    pub fn cached_attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.attentions().filter(|attention| attention.is_cached())
+    }
+
+    /// Of each attention block, which layer of the cache has its K and V.
+    pub fn cache_layers(&self) -> Vec<usize> {
+        let mut num_cached = 0;
+        let mut of_layers = Vec::new();
+        for layer in &self.layers {
+            let source = layer.attention.as_ref().map(|attention| attention.kv);
+            let cached = source.map(|source| match source {
+                KvSource::OfLayer(layer) => of_layers[layer],
+                KvSource::Own | KvSource::ValuesAreKeys => Some(num_cached),
+            });
+            num_cached += usize::from(layer.attention.as_ref().is_some_and(|a| a.is_cached()));
+            of_layers.push(cached.flatten());
+        }
+        of_layers.into_iter().flatten().collect()
+    }
+
+    /// What of it has no kernels for a GPU, in words; None: it runs there.
+    pub fn without_gpu_kernels(&self) -> Option<&'static str> {
+        self.recurrents().find_map(RecurrentSpec::without_gpu_kernels)
+    }
+
+    /// The matrices that a GPU's kernels read as values, whatever they are stored as.
+    pub fn read_as_values(&self) -> Vec<NamedShape> {
+        let mut matrices = read_as_values(&self.embedding.tokens, &self.layers);
+        let of_layers = self.embedding.of_layers.iter().map(|inputs| &inputs.table);
+        matrices.extend(of_layers.flat_map(LinearSpec::weights));
+        matrices
+    }
+
+    /// Query heads that share a K and V head, at most.
+    pub fn num_q_per_kv(&self) -> usize {
+        let ratio = |heads: QkvHeads| heads.num_heads / heads.num_kv_heads;
+        self.attentions().map(|attention| ratio(attention.heads)).max().unwrap_or(0)
+    }
+
+    /// The attention blocks.
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
+    }
+
+    /// The same with the numbers of their layers, to be changed.
+    pub fn attentions_mut(&mut self) -> impl Iterator<Item = (usize, &mut AttentionSpec)> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers.filter_map(|(index, layer)| Some((index, layer.attention.as_mut()?)))
+    }
+
+    /// The feed-forward blocks that are MLPs.
+    pub fn mlps(&self) -> impl Iterator<Item = &MlpSpec> + Clone {
+        self.layers.iter().filter_map(LayerSpec::mlp)
+    }
+
+    /// Those that are mixtures of experts.
+    pub fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
+        self.layers.iter().filter_map(LayerSpec::experts)
+    }
+
+    /// The MLPs with the numbers of their layers, to be changed.
+    pub fn mlps_mut(&mut self) -> impl Iterator<Item = (usize, &mut MlpSpec)> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers.filter_map(|(index, layer)| Some((index, layer.feed_forward.as_mut()?.mlp_mut()?)))
+    }
+
+    /// The linear layers of every layer.
+    pub fn layer_linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        self.layers.iter().flat_map(LayerSpec::linears)
+    }
+
+    /// All normalizations.
+    pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
+        let inputs = self.embedding.of_layers.iter().map(|inputs| &inputs.norm);
+        of_layers.chain(inputs).chain(&self.embedding.norm).chain(&self.output.norm)
+    }
+
+    /// The normalizations of the residual stream and of what is added to it, to be changed.
+    pub fn residual_norms_mut(&mut self) -> impl Iterator<Item = &mut NormSpec> {
+        let of_layers = self.layers.iter_mut().flat_map(|layer| {
+            let attention = layer.attention.iter_mut().map(|attention| &mut attention.norms);
+            let recurrent = layer.recurrent.iter_mut().map(RecurrentSpec::norms_mut);
+            attention
+                .chain(recurrent)
+                .chain(layer.feed_forward.iter_mut().map(FeedForwardSpec::norms_mut))
+        });
+        let of_layers = of_layers.flat_map(|BlockNorms { before, after, of_sum }| {
+            [before, after, of_sum].into_iter().flatten()
+        });
+        of_layers.chain(&mut self.embedding.norm).chain(&mut self.output.norm)
+    }
+
+    /// All tensors: what a checkpoint is held against before anything of it is read, and what is
+    /// loaded.
+    pub fn tensors(&self) -> Vec<NamedShape> {
+        let EmbeddingSpec { tokens, projection, positions, of_layers: inputs, .. } =
+            &self.embedding;
+        let OutputSpec { projection: back, lm_head, .. } = &self.output;
+        let table = positions.as_ref().map(|positions| &positions.table);
+        let linears = [Some(tokens), projection.as_ref(), back.as_ref(), lm_head.as_ref(), table];
+        let of_inputs = inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
+        let of_linears =
+            linears.into_iter().flatten().chain(of_inputs).flat_map(LinearSpec::tensors);
+        let ends = [&self.embedding.norm, &self.output.norm].into_iter().flatten();
+        let ends = ends.chain(inputs.iter().map(|inputs| &inputs.norm));
+        let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
+        distinct(of_linears.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
+    }
+
+    /// How many parameters it has.
+    pub fn parameters(&self) -> Parameters {
+        Parameters::of(&self.tensors(), &self.layers)
+    }
+
+    /// Tensors that a checkpoint may lack, and what they are then.
+    pub fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> + '_ {
+        self.layers.iter().flat_map(LayerSpec::optional_tensors)
+    }
+}
+
+/// The table of tokens, whose rows are looked up, and the layers of experts.
+fn read_as_values(tokens: &LinearSpec, layers: &[LayerSpec]) -> Vec<NamedShape> {
+    let experts = layers.iter().filter_map(LayerSpec::experts).flat_map(|of| &of.experts);
+    let linears = experts.flat_map(|expert| [&expert.up, &expert.down]);
+    linears.chain([tokens]).flat_map(LinearSpec::weights).collect()
+}
+
+/// Each tensor once: both blocks of a parallel layer may read through one norm.
+fn distinct(tensors: impl Iterator<Item = NamedShape>) -> Vec<NamedShape> {
+    let mut known = HashSet::new();
+    tensors.filter(|(name, _)| known.insert(name.clone())).collect()
+}
+
+impl BlockNorms {
+    /// The usual norm, of what the block reads.
+    pub fn before(norm: NormSpec) -> Self {
+        Self { before: Some(norm), ..Self::default() }
+    }
+
+    /// A norm of what the block adds.
+    pub fn after(norm: NormSpec) -> Self {
+        Self { after: Some(norm), ..Self::default() }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &NormSpec> {
+        [&self.before, &self.after, &self.of_sum].into_iter().flatten()
+    }
+}

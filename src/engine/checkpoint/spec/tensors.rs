@@ -1,0 +1,290 @@
+//! What a model's tensors are: each is named once, in a `LinearSpec`, a `NormSpec` or an
+//! `ActivationSpec`. Whatever lists, checks, loads, counts or makes them up goes over these.
+
+use super::{ExpertsSpec, LayerSpec, RowOrder, Share};
+use vllm_batch_base::layers::{Activation, NormKind};
+
+/// A tensor's name in a checkpoint, and its shape.
+pub type NamedShape = (String, Vec<usize>);
+
+/// How many parameters a model has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// All of them.
+    pub all: u64,
+    /// Those that one token is computed with: of experts the ones that it goes to.
+    pub active: u64,
+}
+
+impl Parameters {
+    /// Of these tensors, among them those of the experts of these layers.
+    pub(super) fn of(tensors: &[NamedShape], layers: &[LayerSpec]) -> Self {
+        let size = |(_, shape): &NamedShape| shape.iter().map(|n| *n as u64).product::<u64>();
+        let all = tensors.iter().map(size).sum();
+        let idle = |experts: &ExpertsSpec| {
+            let linears = experts.experts.iter().flat_map(|expert| [&expert.up, &expert.down]);
+            let of_all: u64 = linears.map(LinearSpec::num_parameters).sum();
+            let num = experts.experts.len() as u64;
+            of_all / num * (num - experts.routing.num_chosen() as u64)
+        };
+        let idle: u64 = layers.iter().filter_map(LayerSpec::experts).map(idle).sum();
+        Self { all, active: all - idle }
+    }
+}
+
+/// A linear layer (out = x Wᵀ + b) or an embedding table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinearSpec {
+    /// The tensors whose rows, one after the other, are those of W as stored.
+    pub parts: Vec<Part>,
+    /// Inputs, columns of W: of those of the tensors what `share` says.
+    pub k: usize,
+    /// Every part has a bias.
+    pub bias: bool,
+    /// How a part is stored.
+    pub layout: Layout,
+    /// Which stored row each row of W and each bias is.
+    pub order: RowOrder,
+    /// Which rows or columns W is, where ranks share the layer; None: all.
+    pub share: Option<Share>,
+}
+
+/// One tensor of a linear layer, or one of several matrices that a tensor holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The tensor's name, without `suffixes`.
+    pub name: String,
+    /// Its outputs.
+    pub rows: usize,
+    /// What stands behind the name of its weight, and of its bias.
+    pub suffixes: [&'static str; 2],
+    /// Which matrix of the tensor it is; None: it has the tensor alone.
+    pub slice: Option<Slice>,
+}
+
+/// One of several matrices of one shape that a tensor stacks: (count, ..).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Which one.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Part {
+    /// A tensor alone, whose weight and bias are called as a module's are.
+    pub fn new(name: impl Into<String>, rows: usize) -> Self {
+        Self { name: name.into(), rows, suffixes: [".weight", ".bias"], slice: None }
+    }
+
+    /// The name of its weight.
+    pub fn weight_name(&self) -> String {
+        format!("{}{}", self.name, self.suffixes[0])
+    }
+
+    /// A shape of this part in the shape of its tensor.
+    fn of_tensor(&self, shape: Vec<usize>) -> Vec<usize> {
+        self.slice.iter().map(|slice| slice.count).chain(shape).collect()
+    }
+
+    /// Its bias.
+    pub fn bias(&self) -> NamedShape {
+        (format!("{}{}", self.name, self.suffixes[1]), self.of_tensor(vec![self.rows]))
+    }
+}
+
+/// How a matrix is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// (outputs, inputs)
+    #[default]
+    Rows,
+    /// (inputs, outputs): GPT-2's `Conv1D`.
+    Transposed,
+}
+
+impl LinearSpec {
+    /// A layer of one tensor (n, k), without a bias.
+    pub fn new(name: impl Into<String>, n: usize, k: usize) -> Self {
+        Self::stacked([(name.into(), n)], k)
+    }
+
+    /// A layer of several tensors (name, rows), without biases.
+    pub fn stacked(parts: impl IntoIterator<Item = (String, usize)>, k: usize) -> Self {
+        let parts = parts.into_iter().map(|(name, rows)| Part::new(name, rows)).collect();
+        let (layout, order) = (Layout::Rows, RowOrder::as_stored());
+        Self { parts, k, bias: false, layout, order, share: None }
+    }
+
+    /// The same, with or without biases.
+    pub fn with_bias(self, bias: bool) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// The same, stored (inputs, outputs).
+    pub fn transposed(self) -> Self {
+        Self { layout: Layout::Transposed, ..self }
+    }
+
+    /// The same, with its rows stored in this order.
+    pub fn in_order(self, order: RowOrder) -> Self {
+        Self { order, ..self }
+    }
+
+    /// The same, each part of which is one of `count` in its tensor.
+    pub fn sliced(mut self, index: usize, count: usize) -> Self {
+        self.parts.iter_mut().for_each(|part| part.slice = Some(Slice { index, count }));
+        self
+    }
+
+    /// The same, whose parts are parameters of a module: the name alone, and with `_bias`.
+    pub fn as_parameters(mut self) -> Self {
+        self.parts.iter_mut().for_each(|part| part.suffixes = ["", "_bias"]);
+        self
+    }
+
+    /// Outputs, rows of W.
+    pub fn n(&self) -> usize {
+        let rows = self.share.as_ref().and_then(|share| share.rows.as_ref());
+        rows.map_or_else(|| self.parts.iter().map(|part| part.rows).sum(), |rows| rows.len())
+    }
+
+    /// Elements of W.
+    pub fn num_weights(&self) -> f64 {
+        self.n() as f64 * self.k as f64
+    }
+
+    /// Elements of W and of its biases, its own alone where tensors have those of others too.
+    fn num_parameters(&self) -> u64 {
+        self.n() as u64 * (self.k as u64 + u64::from(self.bias))
+    }
+
+    /// Its tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        self.weights().chain(self.biases())
+    }
+
+    /// The tensors that W is made of, each with its whole shape.
+    pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        let k = self.share.as_ref().map_or(self.k, |share| share.whole_k);
+        self.parts.iter().map(move |part| {
+            let shape = match self.layout {
+                Layout::Rows => vec![part.rows, k],
+                Layout::Transposed => vec![k, part.rows],
+            };
+            (part.weight_name(), part.of_tensor(shape))
+        })
+    }
+
+    /// The biases of all parts, if it has them.
+    pub fn biases(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        self.parts.iter().filter(|_| self.bias).map(Part::bias)
+    }
+}
+
+/// A normalization.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormSpec {
+    /// Its tensors' names, without `weight_suffix` and `.bias`: one, or one per head (StableLM).
+    pub parts: Vec<String>,
+    /// Shape of each.
+    pub shape: Vec<usize>,
+    /// RMS or layer norm.
+    pub kind: NormKind,
+    /// Added under the root.
+    pub eps: f32,
+    /// What stands behind the name of its weight.
+    pub weight_suffix: &'static str,
+    /// What is added to the stored weight: 1 in Gemma. None: no weight is stored (OLMo 1).
+    pub weight_offset: Option<f32>,
+    /// What the sum is multiplied by: 1 but in Gemma 4's router.
+    pub weight_factor: f32,
+    /// There is a bias.
+    pub bias: bool,
+    /// Which stored value each is.
+    pub order: RowOrder,
+}
+
+impl NormSpec {
+    /// RMSNorm with a weight.
+    pub fn rms(name: impl Into<String>, width: usize, eps: f32) -> Self {
+        let (parts, shape) = (vec![name.into()], vec![width]);
+        Self {
+            parts,
+            shape,
+            kind: NormKind::Rms,
+            eps,
+            weight_suffix: ".weight",
+            weight_offset: Some(0.0),
+            weight_factor: 1.0,
+            bias: false,
+            order: RowOrder::as_stored(),
+        }
+    }
+
+    /// LayerNorm with a weight and a bias.
+    pub fn layer(name: impl Into<String>, width: usize, eps: f32) -> Self {
+        Self { kind: NormKind::Layer, bias: true, ..Self::rms(name, width, eps) }
+    }
+
+    /// The same, with or without a bias.
+    pub fn with_bias(self, bias: bool) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// The same, with a factor of weight + offset.
+    pub fn with_weight_offset(self, offset: f32) -> Self {
+        Self { weight_offset: Some(offset), ..self }
+    }
+
+    /// The same, without a weight.
+    pub fn without_weight(self) -> Self {
+        Self { weight_offset: None, ..self }
+    }
+
+    /// Number of its weights.
+    pub fn width(&self) -> usize {
+        self.parts.len() * self.shape.iter().product::<usize>()
+    }
+
+    /// Its tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        self.weights().chain(self.biases())
+    }
+
+    /// Its weights, if it has them.
+    pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        let parts = self.parts.iter().filter(|_| self.weight_offset.is_some());
+        parts.map(|name| (format!("{name}{}", self.weight_suffix), self.shape.clone()))
+    }
+
+    /// Its biases, if it has them.
+    pub fn biases(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        let parts = self.parts.iter().filter(|_| self.bias);
+        parts.map(|name| (format!("{name}.bias"), self.shape.clone()))
+    }
+}
+
+/// An activation function, or where its parameters are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ActivationSpec {
+    /// One that has none.
+    Known(Activation),
+    /// xIELU (Apertus): the name before `.alpha_p`, `.alpha_n`, `.beta` and `.eps`.
+    XIelu(String),
+}
+
+impl ActivationSpec {
+    /// Its tensors: alpha_p and alpha_n of xIELU.
+    pub fn tensors(&self) -> Vec<NamedShape> {
+        let Self::XIelu(name) = self else { return Vec::new() };
+        ["alpha_p", "alpha_n"].map(|part| (format!("{name}.{part}"), vec![1])).into()
+    }
+
+    /// Tensors that a file may lack, and what they are then: beta and eps of xIELU.
+    pub fn optional_tensors(&self) -> Vec<(NamedShape, f32)> {
+        let Self::XIelu(name) = self else { return Vec::new() };
+        let parts = [("beta", 0.5), ("eps", -1e-6)];
+        parts.map(|(part, default)| ((format!("{name}.{part}"), vec![]), default)).into()
+    }
+}

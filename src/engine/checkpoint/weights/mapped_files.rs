@@ -1,0 +1,474 @@
+//! Weight files, mapped: which tensors they have, how each is stored, and which of them
+//! were asked for.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use safetensors::Dtype;
+
+use super::gguf::{GgufFiles, StoredRows, TensorInfo, Translated};
+use super::mapped_file::{MappedFile, Maps};
+use super::quantized::QuantizedModules;
+use super::{header, index, pickle};
+use crate::adapter::MergedAdapter;
+use crate::spec::NamedShape;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, OnLostFile};
+use vllm_batch_base::files::{self, quoted};
+use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
+
+/// Weight files, mapped.
+#[derive(Debug)]
+pub struct MappedFiles {
+    maps: Arc<Maps>,
+    pub(super) tensors: HashMap<String, Entry>,
+    pub(super) unused: BTreeSet<String>,
+    /// The folder, or the GGUF file.
+    path: PathBuf,
+    /// What of the tensors is quantized by the folder's config.
+    pub(super) quantized: QuantizedModules,
+    /// What is added to tensors as they are read.
+    merged: Option<Box<MergedAdapter>>,
+    /// The tensors are not needed any more.
+    pub(super) given_up: Arc<AtomicBool>,
+}
+
+/// A tensor of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    file: usize,
+    stored: Stored,
+    pub shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+/// What the bytes of a tensor are.
+#[derive(Clone, Debug)]
+enum Stored {
+    /// Values, one after the other.
+    Values(DType),
+    /// Rows of a GGUF file.
+    Rows(StoredRows),
+    /// Of a type that weights do not have.
+    Other(Dtype),
+}
+
+impl From<Dtype> for Stored {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::Values(DType::Float32),
+            Dtype::BF16 => Self::Values(DType::BFloat16),
+            Dtype::F16 => Self::Values(DType::Float16),
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl Entry {
+    /// The type that a file of safetensors gives it.
+    pub(super) fn dtype(&self) -> Option<Dtype> {
+        Some(match self.stored {
+            Stored::Values(DType::Float32) => Dtype::F32,
+            Stored::Values(DType::BFloat16) => Dtype::BF16,
+            Stored::Values(DType::Float16) => Dtype::F16,
+            Stored::Other(dtype) => dtype,
+            Stored::Rows(_) => return None,
+        })
+    }
+
+    /// Pieces of this shape, one after the other; None: it is not of such pieces, or not plain.
+    pub(super) fn pieces(&self, shape: &[usize]) -> Option<impl Iterator<Item = Self> + use<>> {
+        let Stored::Values(dtype) = self.stored else { return None };
+        let num_values = |shape: &[usize]| shape.iter().product::<usize>();
+        let (all, of_one) = (num_values(&self.shape), num_values(shape));
+        if of_one == 0 || !all.is_multiple_of(of_one) {
+            return None;
+        }
+        let (file, first, len) = (self.file, self.range.start, of_one * dtype.size_bytes());
+        let shape = shape.to_vec();
+        Some((0..all / of_one).map(move |index| {
+            let start = first + index * len;
+            let stored = Stored::Values(dtype);
+            Self { file, stored, shape: shape.clone(), range: start..start + len }
+        }))
+    }
+
+    /// Whether it is of values that need no format.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.stored, Stored::Values(_))
+    }
+}
+
+impl MappedFiles {
+    /// Maps them, and reads what they have.
+    pub(super) fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
+        Self::map(dir, index::weight_files(dir)?, on_lost_file)
+    }
+
+    /// As [`super::Checkpoint::of_module`].
+    pub(super) fn of_module(
+        path: &Path,
+        name: &str,
+        on_lost_file: Option<OnLostFile>,
+    ) -> Result<Self, EngineError> {
+        let Self { maps, tensors, .. } = Self::map(path, vec![path.to_owned()], on_lost_file)?;
+        let named = tensors.into_iter().map(|(tensor, entry)| (format!("{name}.{tensor}"), entry));
+        Ok(Self::new(path, maps, named.collect()))
+    }
+
+    /// Maps one file of safetensors, whatever is in its tensors' names.
+    ///
+    /// # Errors
+    /// It is not there or corrupt.
+    pub fn of_file(path: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
+        Self::map(path, vec![path.to_owned()], on_lost_file)
+    }
+
+    /// Names and shapes of all tensors, by their names.
+    pub fn shapes(&self) -> BTreeMap<&str, &[usize]> {
+        self.tensors.iter().map(|(name, entry)| (name.as_str(), entry.shape.as_slice())).collect()
+    }
+
+    /// Whether a tensor is one of values.
+    ///
+    /// # Errors
+    /// It is not there, has another shape, or is of another type.
+    pub fn check_values(&self, tensor: &NamedShape) -> Result<(), EngineError> {
+        self.checked(tensor).map(|_| ())
+    }
+
+    /// The values of a tensor, in the order of its elements.
+    ///
+    /// # Errors
+    /// As `check_values`; or the file has changed since it was mapped.
+    pub fn values(&self, tensor: &NamedShape) -> Result<Vec<f32>, EngineError> {
+        let values = self.source(self.checked(tensor)?.1).to_vec();
+        self.refuse_changed()?;
+        Ok(values)
+    }
+
+    fn map(
+        of: &Path,
+        paths: Vec<PathBuf>,
+        on_lost_file: Option<OnLostFile>,
+    ) -> Result<Self, EngineError> {
+        let mut maps = Vec::new();
+        for path in paths {
+            maps.push(MappedFile::open(&path).map_err(|error| files::unreadable(&path, &error))?);
+        }
+        let maps = Maps::watched(maps, on_lost_file);
+        let maps = maps.map_err(|error| files::unreadable(of, &error))?;
+        let tensors = find_tensors(&maps)?;
+        Ok(Self::new(of, maps.into(), tensors))
+    }
+
+    /// As [`super::Checkpoint::of_gguf`].
+    pub(super) fn of_gguf(
+        path: &Path,
+        files: &GgufFiles,
+        translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
+    ) -> Result<Self, EngineError> {
+        let tensors = translated(files, translate).map_err(|text| bad_file(path, text))?;
+        Ok(Self::new(path, Arc::clone(files.maps()), tensors))
+    }
+
+    fn new(path: &Path, maps: Arc<Maps>, tensors: HashMap<String, Entry>) -> Self {
+        let unused = tensors.keys().cloned().collect();
+        let quantized = QuantizedModules::default();
+        let (path, given_up) = (path.to_owned(), Arc::default());
+        Self { maps, tensors, unused, path, quantized, merged: None, given_up }
+    }
+
+    /// Leaves tensors with these prefixes unused; how many there are.
+    pub(super) fn leave(&mut self, prefixes: &[&str]) -> usize {
+        let num_tensors = self.unused.len();
+        self.unused.retain(|name| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
+        num_tensors - self.unused.len()
+    }
+
+    /// Leaves a tensor unused, if it is there, or what it is made of.
+    pub(super) fn leave_tensor(&mut self, tensor: &NamedShape) {
+        for name in self.names_of(tensor).unwrap_or_default() {
+            self.unused.remove(&name);
+        }
+    }
+
+    /// As [`super::Checkpoint::check`].
+    pub(super) fn check(
+        &self,
+        asked: &[NamedShape],
+        optional: &[NamedShape],
+    ) -> Result<(), EngineError> {
+        let mut unused = self.unused.clone();
+        let is_there = |tensor: &&NamedShape| self.has(&tensor.0);
+        for tensor in asked.iter().chain(optional.iter().filter(is_there)) {
+            for name in self.names_of(tensor)? {
+                unused.remove(&name);
+            }
+        }
+        self.refuse_unused(&unused)
+    }
+
+    /// Whether there is a tensor of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Whether two tensors are there and have the same values, in the same type.
+    pub(super) fn is_copy(&self, name: &str, other: &str) -> bool {
+        let (Some((_, one)), Some((_, other))) = (self.find(name), self.find(other)) else {
+            return false;
+        };
+        one.is_plain()
+            && (one.dtype(), &one.shape) == (other.dtype(), &other.shape)
+            && self.bytes(one) == self.bytes(other)
+    }
+
+    /// Notes that a tensor was asked for.
+    pub(super) fn take(&mut self, tensor: &NamedShape) -> Result<(), EngineError> {
+        if self.given_up.load(Relaxed) {
+            return Err(EngineError::Model("loading was given up".to_owned()));
+        }
+        for name in self.names_of(tensor)? {
+            self.unused.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// What the files call a tensor that the model asks for, or those that it is made of.
+    fn names_of(&self, tensor: &NamedShape) -> Result<Vec<String>, EngineError> {
+        match self.quantized.get(&tensor.0) {
+            Some(module) => Ok(self.tensors_of(module)?.0),
+            None => Ok(vec![self.checked(tensor)?.0]),
+        }
+    }
+
+    /// As [`super::Checkpoint::merge`].
+    pub(super) fn merge(&mut self, merged: MergedAdapter) -> Result<(), EngineError> {
+        let is_plain = |name: &str| self.find(name).is_none_or(|(_, entry)| entry.is_plain());
+        let is_quantized = |name: &&str| self.quantized.get(name).is_some() || !is_plain(name);
+        if let Some(name) = merged.tensors().find(is_quantized) {
+            return Err(self.error(format!(
+                "{name} is quantized, and merging would widen it; use --lora-modules in place of \
+                 --lora-merge"
+            )));
+        }
+        self.merged = Some(Box::new(merged));
+        Ok(())
+    }
+
+    /// A matrix that `take` has found, or several, one after the other.
+    pub(super) fn matrix(&self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
+        if let Some(module) = self.quantized.get(&tensor.0) {
+            return self.quantized_matrix(module);
+        }
+        let (_, entry) = self.checked(tensor)?;
+        let matrix = self.source(entry);
+        assert_eq!(Some(&matrix.num_columns), tensor.1.last(), "no matrix");
+        let Some(merged) = &self.merged else { return Ok(matrix) };
+        Ok(match merged.merged(&tensor.0, || matrix.to_vec())? {
+            None => matrix,
+            Some(values) => {
+                let values = SourceValues::Owned(values.into());
+                SourceMatrix::new(matrix.num_rows, matrix.num_columns, values)
+            }
+        })
+    }
+
+    /// A vector that `take` has found.
+    pub(super) fn vector(&self, tensor: &NamedShape) -> Result<Vec<f32>, EngineError> {
+        let (_, entry) = self.checked(tensor)?;
+        if let Some(merged) = &self.merged
+            && let Some(values) = merged.merged(&tensor.0, || unreachable!("no matrix"))?
+        {
+            return Ok(values);
+        }
+        let mut values = self.source(entry).to_vec();
+        if let Stored::Rows(StoredRows { change, .. }) = entry.stored {
+            values.iter_mut().for_each(|value| *value = change.of(*value));
+        }
+        Ok(values)
+    }
+
+    /// The values of a tensor that was checked, unchanged. A vector has one row, or one
+    /// column.
+    fn source(&self, entry: &Entry) -> SourceMatrix<'_> {
+        let (shape, bytes) = (&entry.shape, self.bytes(entry));
+        match &entry.stored {
+            Stored::Values(dtype) => {
+                let columns = shape.last().copied().unwrap_or(1);
+                let rows = shape.iter().rev().skip(1).product();
+                SourceMatrix::from_bytes(rows, columns, *dtype, bytes)
+            }
+            Stored::Rows(rows) => rows.source(shape.iter().product(), bytes),
+            Stored::Other(dtype) => unreachable!("{dtype} is refused by `checked`"),
+        }
+    }
+
+    /// Says that what was read so far is packed: it takes no memory from now on.
+    pub fn release(&self) {
+        self.maps.iter().for_each(MappedFile::release);
+    }
+
+    /// As [`super::Checkpoint::finish`].
+    pub(super) fn finish(self) -> Result<(), EngineError> {
+        self.refuse_changed()?;
+        self.refuse_unused(&self.unused)
+    }
+
+    fn refuse_changed(&self) -> Result<(), EngineError> {
+        match self.maps.iter().find(|map| !map.is_unchanged()) {
+            Some(map) => Err(bad_file(map.path(), "it has changed while it was read; run again")),
+            None => Ok(()),
+        }
+    }
+
+    /// An entry by the name transformers gives it, or by what other tools leave or add in front.
+    pub(super) fn find(&self, name: &str) -> Option<(String, &Entry)> {
+        const PREFIXES: [&str; 8] = [
+            "model.",
+            "transformer.",
+            "bert.",
+            "roberta.",
+            "distilbert.",
+            "mpnet.",
+            "gpt_neox.",
+            "new.",
+        ];
+        let shorter = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+        let candidates = [
+            name.to_owned(),
+            shorter.to_owned(),
+            format!("language_model.{name}"),
+            format!("model.language_model.{shorter}"),
+            // As transformers writes classifiers of what has another name in its own code.
+            format!("nomic_bert.{shorter}"),
+            format!("gte.{shorter}"),
+        ];
+        let entry = |name: String| Some((name.clone(), self.tensors.get(&name)?));
+        let found = candidates.iter().cloned().find_map(entry);
+        // What TensorFlow calls them.
+        let old = |name: &String| {
+            let weight = name.strip_suffix("LayerNorm.weight");
+            let bias = name.strip_suffix("LayerNorm.bias");
+            weight
+                .map(|name| format!("{name}LayerNorm.gamma"))
+                .or_else(|| bias.map(|name| format!("{name}LayerNorm.beta")))
+        };
+        found.or_else(|| candidates.iter().filter_map(old).find_map(entry))
+    }
+
+    /// The same, where it is what the model asks for.
+    fn checked(&self, (name, shape): &NamedShape) -> Result<(String, &Entry), EngineError> {
+        let Some((found, entry)) = self.find(name) else {
+            return Err(self.error(self.stored_quantized(name).unwrap_or_else(|| {
+                format!("tensor {name} is missing from the weight files; are all shards there?")
+            })));
+        };
+        if let Stored::Other(dtype) = entry.stored {
+            return Err(self.error(self.of_other_type(&found, dtype)));
+        }
+        if entry.shape != *shape {
+            return Err(self.error(format!(
+                "tensor {found} has shape {}, the model asks for {shape:?}",
+                quoted(&format!("{:?}", entry.shape))
+            )));
+        }
+        Ok((found, entry))
+    }
+
+    /// An error about the files.
+    pub fn error(&self, text: impl std::fmt::Display) -> EngineError {
+        EngineError::Model(format!("{}: {text}", self.path.display()))
+    }
+
+    /// The bytes of a tensor.
+    pub(super) fn bytes(&self, entry: &Entry) -> &[u8] {
+        &self.maps[entry.file].bytes()[entry.range.clone()]
+    }
+
+    fn refuse_unused(&self, unused: &BTreeSet<String>) -> Result<(), EngineError> {
+        let is_mask = |name: &String| is_causal_mask(name, &self.tensors[name].shape);
+        let unused: Vec<_> =
+            unused.iter().filter(|name| !is_ignorable(name) && !is_mask(name)).collect();
+        match unused.as_slice() {
+            [] => Ok(()),
+            [first, ..] => Err(EngineError::Model(format!(
+                "{}: {} tensors are in the weight files but not in the model that its config \
+                 describes, the first is {}",
+                self.path.display(),
+                unused.len(),
+                quoted(first)
+            ))),
+        }
+    }
+}
+
+/// All tensors of all files.
+fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineError> {
+    let mut tensors = HashMap::new();
+    for (file, map) in maps.iter().enumerate() {
+        let is_pickle = |extension: &OsStr| extension == "bin" || extension == "pt";
+        let parse = match map.path().extension().is_some_and(is_pickle) {
+            true => pickle::parse,
+            false => header::parse,
+        };
+        let entries = parse(map.bytes()).map_err(|text| bad_file(map.path(), text))?;
+        for header::TensorEntry { name, dtype, shape, range } in entries {
+            let entry = Entry { file, stored: dtype.into(), shape, range };
+            if tensors.insert(name.clone(), entry).is_some() {
+                let text = format!("{} is in another file as well", quoted(&name));
+                return Err(bad_file(map.path(), text));
+            }
+        }
+    }
+    Ok(tensors)
+}
+
+/// All tensors of GGUF files, by Hugging Face's names.
+fn translated(
+    files: &GgufFiles,
+    translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
+) -> Result<HashMap<String, Entry>, String> {
+    let mut tensors = HashMap::new();
+    for (file, tensor) in files.places() {
+        let of_tensor = |text| format!("tensor {}: {text}", quoted(&tensor.name));
+        for translated in translate(tensor).map_err(of_tensor)? {
+            let stored = Stored::Rows(translated.stored(tensor).map_err(of_tensor)?);
+            let range = translated.range(tensor);
+            let Translated { name, shape, .. } = translated;
+            let entry = Entry { file, stored, shape, range };
+            if tensors.insert(name.clone(), entry).is_some() {
+                return Err(of_tensor(format!("another one is {} too", quoted(&name))));
+            }
+        }
+    }
+    Ok(tensors)
+}
+
+/// Buffers that old checkpoints carry and nothing reads: rotary tables, attention masks, and an
+/// output layer beside the embedding that it is tied to.
+fn is_ignorable(name: &str) -> bool {
+    name.ends_with("rotary_emb.inv_freq")
+        || name.ends_with(".attn.masked_bias")
+        || name.ends_with(".attention.masked_bias")
+        || name.ends_with("decoder.version")
+        || name.ends_with(".position_ids")
+        || name == "lm_head.weight"
+}
+
+/// The causal mask that GPT-2, GPT-NeoX and CodeGen keep beside attention's biases: (1, 1, n, n).
+fn is_causal_mask(name: &str, shape: &[usize]) -> bool {
+    let names = [".attn.bias", ".attention.bias", ".attn.causal_mask"];
+    let is_named = names.iter().any(|ending| name.ends_with(ending));
+    is_named && matches!(shape, [1, 1, rows, columns] if rows == columns)
+}
+
+fn bad_file(path: &Path, text: impl std::fmt::Display) -> EngineError {
+    EngineError::Model(format!("{}: {text}", path.display()))
+}

@@ -1,0 +1,280 @@
+//! Modules whose weights a checkpoint holds quantized: found, checked against the config both
+//! ways, and made matrices.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use safetensors::Dtype;
+
+use super::mapped_files::{Entry, MappedFiles};
+use crate::quantization::{
+    Module, ModuleTensors, Need, Place, QuantizationConfig, Role, Scheme, StoredTensor,
+};
+use crate::spec::{DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::files::quoted;
+use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
+
+/// What the config quantizes.
+#[derive(Debug, Default)]
+pub(super) struct QuantizedModules {
+    /// The format, for people to read; None: nothing is quantized.
+    format: Option<String>,
+    /// By the names that their weights would have.
+    modules: HashMap<String, QuantizedModule>,
+}
+
+impl QuantizedModules {
+    /// The module whose weight has this name, if it is quantized.
+    pub(super) fn get(&self, weight: &str) -> Option<&QuantizedModule> {
+        self.modules.get(weight)
+    }
+}
+
+/// A module that the config quantizes.
+#[derive(Debug)]
+pub(super) struct QuantizedModule {
+    /// As transformers calls it.
+    name: String,
+    /// (outputs, inputs)
+    shape: (usize, usize),
+    scheme: Arc<dyn Scheme>,
+    needs: Vec<Need>,
+}
+
+/// Tensors that a quantized module has and a plain one has not.
+const STORED: [&str; 2] = ["qweight", "weight_packed"];
+
+/// Scales of keys and values, which the cache has not.
+const OF_CACHE: [&str; 7] = [
+    ".k_scale",
+    ".v_scale",
+    ".kv_scale",
+    ".q_scale",
+    ".prob_scale",
+    "k_proj.output_scale",
+    "v_proj.output_scale",
+];
+
+/// Of a tensor that should be quantized.
+fn stored_plain(found: &str, format: &str) -> String {
+    format!("{found} is stored as it is, but its config says {format}")
+}
+
+/// The name of a module's tensor.
+fn with_suffix(module: &str, suffix: &str) -> String {
+    match suffix.starts_with('_') {
+        true => format!("{module}{suffix}"),
+        false => format!("{module}.{suffix}"),
+    }
+}
+
+/// The linear layers of a decoder. Tables and norms are never quantized.
+pub fn linears_of_decoder(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
+    let projections = [&spec.embedding.projection, &spec.output.projection].into_iter().flatten();
+    let elsewhere = projections.map(|linear| (linear, Place::Elsewhere));
+    let head = spec.output.lm_head.iter().map(|linear| (linear, Place::Head));
+    let layers = spec.layer_linears().map(|linear| (linear, Place::Layer));
+    elsewhere.chain(head).chain(layers)
+}
+
+/// The linear layers of an encoder, and the output layer of what was a decoder.
+pub fn linears_of_encoder(spec: &EncoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
+    let head = spec.output.iter().filter_map(|output| output.lm_head.as_ref());
+    let layers = spec.layers.iter().flat_map(LayerSpec::linears);
+    layers.map(|linear| (linear, Place::Layer)).chain(head.map(|linear| (linear, Place::Head)))
+}
+
+impl MappedFiles {
+    /// Reads the modules that the config quantizes as its format stores them.
+    ///
+    /// # Errors
+    /// The format has no such module.
+    pub(super) fn quantize<'a>(
+        &mut self,
+        config: &QuantizationConfig,
+        linears: impl Iterator<Item = (&'a LinearSpec, Place)>,
+    ) -> Result<(), EngineError> {
+        self.quantized.format = Some(config.description().to_owned());
+        for (linear, place) in linears {
+            for part in &linear.parts {
+                let in_files = self.module_in_files(&part.name);
+                let module = Module { names: [&part.name, &in_files], place };
+                let scheme = config.scheme(&module).map_err(|text| self.error(text))?;
+                let Some(scheme) = scheme else { continue };
+                let name = part.name.clone();
+                let refuse = |text| self.error(format!("{name}: {text}"));
+                if linear.layout == Layout::Transposed {
+                    let text = "quantized matrices of (inputs, outputs) are not supported";
+                    return Err(refuse(text.to_owned()));
+                }
+                if self.quantized.modules.contains_key(&part.weight_name()) {
+                    // Another one of its matrices.
+                    continue;
+                }
+                if part.slice.is_some() != scheme.holds_several() {
+                    let text = "experts in one tensor are not read in this format, or alone";
+                    return Err(refuse(text.to_owned()));
+                }
+                let count = part.slice.map_or(1, |slice| slice.count);
+                let shape = (count * part.rows, linear.k);
+                let mut needs = scheme.needs(shape).map_err(refuse)?;
+                if part.slice.is_some() {
+                    let shapes = needs.iter_mut().flat_map(|need| &mut need.shapes);
+                    shapes.for_each(|shape| {
+                        shape.splice(..1, [count, part.rows]);
+                    });
+                }
+                if linear.bias {
+                    // The model asks for them itself.
+                    needs.retain(|need| need.suffixes != ["bias"]);
+                }
+                let module = QuantizedModule { name, shape, scheme, needs };
+                self.quantized.modules.insert(part.weight_name(), module);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves scales of keys and values unused; how many there are.
+    pub(super) fn leave_cache_scales(&mut self) -> usize {
+        if self.quantized.format.is_none() {
+            return 0;
+        }
+        let num_tensors = self.unused.len();
+        self.unused.retain(|name| !OF_CACHE.iter().any(|ending| name.ends_with(ending)));
+        num_tensors - self.unused.len()
+    }
+
+    /// Whether a module has a weight, in any format.
+    pub(super) fn has_module(&self, name: &str) -> bool {
+        let mut suffixes = ["weight"].into_iter().chain(STORED);
+        suffixes.any(|suffix| self.has(&format!("{name}.{suffix}")))
+    }
+
+    /// A module as the files call it.
+    fn module_in_files(&self, name: &str) -> String {
+        let suffixes = ["weight"].into_iter().chain(STORED);
+        let found = suffixes.filter_map(|suffix| {
+            let found = self.find(&format!("{name}.{suffix}"))?.0;
+            found.strip_suffix(suffix)?.strip_suffix('.').map(str::to_owned)
+        });
+        found.into_iter().next().unwrap_or_else(|| name.to_owned())
+    }
+
+    /// The tensors of a module as the files call them, and what they are.
+    ///
+    /// # Errors
+    /// One is missing, or has another type or shape; or the module is stored as it is.
+    pub(super) fn tensors_of(
+        &self,
+        module: &QuantizedModule,
+    ) -> Result<(Vec<String>, ModuleTensors<'_>), EngineError> {
+        let (mut names, mut tensors) = (Vec::new(), Vec::new());
+        for need in &module.needs {
+            let mut suffixes = need.suffixes.iter();
+            let found = suffixes.find_map(|suffix| {
+                let (found, entry) = self.find(&with_suffix(&module.name, suffix))?;
+                Some((*suffix, found, entry))
+            });
+            match found {
+                Some((suffix, found, entry)) => {
+                    let tensor = self.checked_stored(&found, entry, (need, &module.name))?;
+                    names.push(found);
+                    tensors.push((suffix, tensor));
+                }
+                None if need.role == Role::Required => return Err(self.missing(module, need)),
+                None => {}
+            }
+        }
+        Ok((names, ModuleTensors { name: module.name.clone(), tensors }))
+    }
+
+    /// A tensor of a quantized module that is as its format has it.
+    fn checked_stored<'a>(
+        &'a self,
+        found: &str,
+        entry: &Entry,
+        (need, module): (&Need, &str),
+    ) -> Result<StoredTensor<'a>, EngineError> {
+        let format = self.quantized.format.as_deref().unwrap_or_default();
+        let Some(dtype) = entry.dtype().filter(|dtype| need.dtypes.contains(dtype)) else {
+            if entry.is_plain() && found.ends_with(".weight") {
+                return Err(self.error(stored_plain(found, format)));
+            }
+            let asked: Vec<_> = need.dtypes.iter().map(ToString::to_string).collect();
+            let dtype = entry.dtype().map_or("GGUF".to_owned(), |dtype| dtype.to_string());
+            return Err(self.error(format!(
+                "tensor {found} is of type {}, {format} of {module} asks for {}",
+                dtype,
+                asked.join(", ")
+            )));
+        };
+        if !need.shapes.is_empty() && !need.shapes.contains(&entry.shape) {
+            return Err(self.error(format!(
+                "tensor {found} has shape {}, {format} of {module} asks for {:?}",
+                quoted(&format!("{:?}", entry.shape)),
+                need.shapes[0]
+            )));
+        }
+        let bytes = self.bytes(entry);
+        if need.role == Role::Zeros && bytes.iter().any(|byte| *byte != 0) {
+            let text = format!("tensor {found} is not zero, and the model has none");
+            return Err(self.error(text));
+        }
+        Ok(StoredTensor { dtype, bytes })
+    }
+
+    fn missing(&self, module: &QuantizedModule, need: &Need) -> EngineError {
+        let QuantizedModule { name, .. } = module;
+        let format = self.quantized.format.as_deref().unwrap_or_default();
+        let plain = self.find(&format!("{name}.weight"));
+        self.error(match plain.filter(|(_, entry)| entry.is_plain()) {
+            Some((found, _)) => stored_plain(&found, format),
+            None => format!(
+                "tensor {} is missing from the weight files ({format}); are all shards there?",
+                with_suffix(name, need.suffixes[0])
+            ),
+        })
+    }
+
+    /// Why a tensor that should be plain is not: the module is stored quantized.
+    pub(super) fn stored_quantized(&self, name: &str) -> Option<String> {
+        let module = name.strip_suffix(".weight")?;
+        let (found, _) =
+            STORED.iter().find_map(|suffix| self.find(&format!("{module}.{suffix}")))?;
+        Some(self.left_out(&format!("{found} is stored quantized")))
+    }
+
+    /// Why a tensor that should be plain has a type that weights have not.
+    pub(super) fn of_other_type(&self, found: &str, dtype: Dtype) -> String {
+        match dtype {
+            Dtype::F8_E4M3 | Dtype::F8_E5M2 | Dtype::I8 | Dtype::U8 => {
+                self.left_out(&format!("tensor {found} is quantized, of type {dtype}"))
+            }
+            _ => format!("tensor {found} is of type {dtype}; weights are F32, BF16 or F16"),
+        }
+    }
+
+    fn left_out(&self, what: &str) -> String {
+        match &self.quantized.format {
+            Some(format) => format!("{what}, but its config ({format}) leaves it as it is"),
+            None => format!("{what}, but config.json has no `quantization_config`"),
+        }
+    }
+
+    /// The matrix of a module.
+    ///
+    /// # Errors
+    /// As `tensors_of`, or a tensor has a value that the format has not.
+    pub(super) fn quantized_matrix(
+        &self,
+        module: &QuantizedModule,
+    ) -> Result<SourceMatrix<'_>, EngineError> {
+        let (_, tensors) = self.tensors_of(module)?;
+        let matrix = module.scheme.matrix(module.shape, &tensors);
+        let matrix = matrix.map_err(|text| self.error(text))?;
+        let (num_rows, num_columns) = module.shape;
+        Ok(SourceMatrix::new(num_rows, num_columns, SourceValues::Quantized(matrix)))
+    }
+}

@@ -1,0 +1,127 @@
+//! A draft model's executor: a second decoder on the device, with as many KV blocks as the target.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::model_executor::{ModelExecutor, block_bytes};
+use crate::load::model_summary::ModelSummary;
+use crate::plan::speculation::{DraftModel, DraftSizes};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{
+    CacheConfig, EngineConfig, LoraConfig, ModelConfig, SchedulerConfig, SpeculationMethod,
+};
+use vllm_batch_base::hf_overrides::HfOverrides;
+use vllm_batch_device::Device;
+
+/// Most tokens of a step of a draft model: its buffers are small beside the target's.
+const MAX_STEP_TOKENS: usize = 512;
+
+/// A draft model that is to be loaded.
+pub struct DraftToLoad {
+    config: EngineConfig,
+    summary: ModelSummary,
+}
+
+/// One that is loaded.
+pub struct LoadedDraft {
+    /// Guesses by it.
+    pub proposer: DraftModel,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Bytes of its KV cache.
+    pub kv_cache_bytes: usize,
+}
+
+impl DraftToLoad {
+    /// The draft model that is asked for. None: none is.
+    ///
+    /// # Errors
+    /// It cannot be read, or does not fit its target.
+    pub fn read(config: &EngineConfig, target: &ModelSummary) -> Result<Option<Self>, EngineError> {
+        let method = config.speculation.as_ref().map(|speculation| &speculation.method);
+        let Some(SpeculationMethod::DraftModel { model_dir }) = method else { return Ok(None) };
+        let model = ModelConfig {
+            model_dir: model_dir.clone(),
+            tokenizer_dir: None,
+            max_model_len: None,
+            hf_overrides: HfOverrides::default(),
+            ..config.model.clone()
+        };
+        let summary = ModelSummary::read(&model)?;
+        let refused = |what: String| {
+            let dir = model_dir.display();
+            Err(EngineError::Config(format!("--speculative-config: the draft model {dir} {what}")))
+        };
+        let (own, of_target) = (summary.spec.vocab_size(), target.spec.vocab_size());
+        if own != of_target {
+            return refused(format!(
+                "has {own} tokens and the model {of_target}; give one of the same vocabulary"
+            ));
+        }
+        if summary.spec.state_width() > 0 {
+            return refused("has recurrent layers; give one without".to_owned());
+        }
+        let SchedulerConfig { max_num_batched_tokens, .. } = config.scheduler;
+        let scheduler = SchedulerConfig {
+            max_num_batched_tokens: max_num_batched_tokens.min(MAX_STEP_TOKENS),
+            ..config.scheduler.clone()
+        };
+        let block_size = Some(target.block_size(&config.cache));
+        let config = EngineConfig {
+            model,
+            scheduler,
+            cache: CacheConfig { block_size, ..config.cache.clone() },
+            lora: LoraConfig::default(),
+            speculation: None,
+            ..config.clone()
+        };
+        Ok(Some(Self { config, summary }))
+    }
+
+    /// The target's configuration, with room for this cache beside each of its blocks.
+    ///
+    /// # Errors
+    /// The device is a GPU.
+    pub fn beside(
+        &self,
+        target: &EngineConfig,
+        device: &Device,
+    ) -> Result<EngineConfig, EngineError> {
+        if device.runs_ahead() {
+            return Err(EngineError::Config(
+                "--speculative-config: a draft model runs on the CPU alone; give --device cpu, or \
+                 another method"
+                    .to_owned(),
+            ));
+        }
+        let bytes_beside = block_bytes(&self.config.cache, &self.summary, device);
+        let cache = CacheConfig { bytes_beside, ..target.cache.clone() };
+        Ok(EngineConfig { cache, ..target.clone() })
+    }
+
+    /// Loads it with a KV cache of so many blocks.
+    ///
+    /// # Errors
+    /// As `ModelExecutor::load`.
+    pub fn load(
+        mut self,
+        num_blocks: usize,
+        device: Arc<Device>,
+        given_up: &Arc<AtomicBool>,
+    ) -> Result<LoadedDraft, EngineError> {
+        self.config.cache.num_blocks = Some(num_blocks);
+        let executor = ModelExecutor::load(&self.config, &self.summary, device, given_up)?;
+        let shape = executor.cache_shape();
+        let element_bytes = self.config.cache.kv_cache_dtype.size_bytes(self.summary.dtype);
+        let sizes = DraftSizes {
+            block_size: shape.block_size,
+            max_model_len: self.summary.max_model_len,
+            max_num_tokens: self.config.scheduler.max_num_batched_tokens,
+        };
+        Ok(LoadedDraft {
+            weight_bytes: executor.weight_bytes(),
+            kv_cache_bytes: shape.num_bytes(element_bytes),
+            proposer: DraftModel::new(Box::new(executor), sizes),
+        })
+    }
+}

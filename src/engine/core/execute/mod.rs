@@ -1,0 +1,9 @@
+//! What computes steps: executors, models over devices, samplers.
+
+pub mod draft_executor;
+pub mod executor;
+pub mod model;
+pub mod model_executor;
+pub mod simulated_executor;
+pub mod step_sampler;
+pub mod tensor_parallel;

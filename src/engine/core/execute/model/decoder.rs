@@ -1,0 +1,491 @@
+//! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
+//! flat token axis of a batch.
+
+use super::latent::LatentBuffers;
+use super::layer_inputs::LayerInputs;
+use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeights};
+use super::recurrent::RecurrentWeights;
+use super::resident_loras::ResidentLoras;
+use super::stream::{Stream, begin_heads, scale_q};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_checkpoint::spec::{
+    AttentionSpec, DecoderSpec, KvSource, LinearSpec, OutputGate, QkvHeads, RecurrentSpec,
+};
+use vllm_batch_checkpoint::weights::Checkpoint;
+use vllm_batch_device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
+use vllm_batch_ops as ops;
+use vllm_batch_ops::batch::{Batch, PartCounts};
+use vllm_batch_ops::{
+    AttentionScratch, AttentionShape, Columns, Gate, LargestOutputs, Step, StepInputs, StepLimits,
+};
+
+/// What is wanted of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The logits of the token after each.
+    Logits,
+    /// Their states after the last norm. No output layer is loaded.
+    States,
+}
+
+impl Output {
+    /// Values of a token.
+    pub fn width(self, spec: &DecoderSpec) -> usize {
+        match self {
+            Output::Logits => spec.vocab_size(),
+            Output::States => spec.hidden_size(),
+        }
+    }
+}
+
+/// A loaded decoder with the buffers of its forward pass.
+#[derive(Debug)]
+pub struct Decoder {
+    spec: DecoderSpec,
+    weights: DecoderWeights,
+    embed_scale: Option<f32>,
+    dtype: DType,
+    /// Of each attention block, which layer of the cache has its K and V.
+    cache_layers: Vec<usize>,
+    loras: ResidentLoras,
+    inputs: StepInputs,
+    buffers: Buffers,
+    part_counts: PartCounts,
+}
+
+/// Activations, allocated once for the largest step. T is max_num_tokens, L max_num_logits; a GPU
+/// has some rows more, to pad with.
+#[derive(Debug)]
+struct Buffers {
+    /// (T, embedding width), only with projections.
+    embedded: Option<Tensor>,
+    stream: Stream,
+    /// Only where layers have inputs of their own.
+    layer_inputs: Option<LayerInputs>,
+    attention: AttentionBuffers,
+    /// (L, hidden_size) rows whose logits are wanted.
+    last_residual: Tensor,
+    /// (L, hidden_size)
+    last_delta: Tensor,
+    /// (L, hidden_size)
+    last: Tensor,
+    /// (L, embedding width), only with projections.
+    projected: Option<Tensor>,
+    /// Of a step that wants no more of its logits.
+    likeliest: LargestOutputs,
+}
+
+/// What attention works in, and what stands in its place.
+#[derive(Debug)]
+struct AttentionBuffers {
+    /// (T, outputs of a block's first product)
+    qkv: Tensor,
+    /// (T, q, k and v), only where v is k.
+    with_values: Option<Tensor>,
+    /// Only where K and V are latents.
+    latent: Option<LatentBuffers>,
+    /// (T, num_heads * v_dim)
+    attended: Tensor,
+    scratch: AttentionScratch,
+}
+
+impl Buffers {
+    fn new(
+        (device, dtype): (&Device, DType),
+        spec: &DecoderSpec,
+        limits: StepLimits,
+    ) -> Result<Self, EngineError> {
+        let hidden = spec.hidden_size();
+        let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
+        let attended = spec.attentions().map(|block| block.heads.num_heads * block.v_dim());
+        let linears = || spec.recurrents().map(RecurrentSpec::linears);
+        let mixed = linears().map(|[_, out]| out.k);
+        let attended_width = widest(&mut attended.chain(mixed));
+        let first = spec.attentions().map(|attention| attention.qkv.n());
+        let qkv_width = widest(&mut first.chain(linears().map(|[inputs, _]| inputs.n())));
+        let with_values = spec.attentions().filter(|a| a.kv == KvSource::ValuesAreKeys);
+        let with_values = with_values.map(|attention| attention.heads.qkv_width());
+        let projected = spec.output.projection.as_ref().map(LinearSpec::n);
+        let num_tokens = limits.max_num_tokens;
+        let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
+        let per_token = |width: usize| device.tensor(num_tokens, width, Precision::Activation);
+        // The CPU's grow when they are needed.
+        let num_logits = device.preallocated_rows(limits.max_num_logits);
+        let per_logit = |width: usize| device.tensor(num_logits, width, Precision::Activation);
+        Ok(Self {
+            embedded: projected.map(per_token).transpose()?,
+            stream: Stream::new((device, dtype), (num_tokens, hidden), &spec.layers)?,
+            layer_inputs: LayerInputs::new(device, spec, num_tokens)?,
+            attention: AttentionBuffers {
+                qkv: per_token(qkv_width)?,
+                with_values: with_values.max().map(per_token).transpose()?,
+                latent: LatentBuffers::new(device, spec, num_tokens)?,
+                attended: device.tensor(num_tokens, attended_width, attended_as(spec, dtype))?,
+                scratch: AttentionScratch::default(),
+            },
+            last_residual: full(num_logits, hidden)?,
+            last_delta: per_logit(hidden)?,
+            last: per_logit(hidden)?,
+            projected: projected.map(per_logit).transpose()?,
+            likeliest: LargestOutputs::default(),
+        })
+    }
+}
+
+/// How attended values are held: as linear layers read them, if nothing else does.
+fn attended_as(spec: &DecoderSpec, dtype: DType) -> Precision {
+    let is_input = |block: &AttentionSpec| {
+        block.gate.is_none() && block.latent.is_none() && block.v_dim().is_multiple_of(2)
+    };
+    match spec.recurrents().next().is_none() && spec.attentions().all(is_input) {
+        true => Precision::Attended(dtype),
+        false => Precision::Activation,
+    }
+}
+
+impl Decoder {
+    /// Packs the weights of a checkpoint for a device. Whoever opened the checkpoint has checked
+    /// it, and finishes it.
+    ///
+    /// # Errors
+    /// A weight is missing, memory does not suffice, or the device cannot run a layer.
+    pub fn load(
+        (spec, output): (DecoderSpec, Output),
+        dtype: DType,
+        device: &Device,
+        checkpoint: &mut Checkpoint,
+        limits: StepLimits,
+    ) -> Result<Self, EngineError> {
+        let max_model_len = limits.max_model_len;
+        let loader = Loader { dtype, device, checkpoint };
+        let weights = loading::load((&spec, output), loader, max_model_len)?;
+        let embed_scale = spec.embedding.scale.map(|scale| scale.of_dtype(dtype));
+        weights.prepare(device, limits)?;
+        let inputs = StepInputs::new(device, limits)?;
+        let buffers = Buffers::new((device, dtype), &spec, limits)?;
+        device.finish_loading()?;
+        let cache_layers = spec.cache_layers();
+        let loras = ResidentLoras::default();
+        Ok(Self {
+            spec,
+            weights,
+            embed_scale,
+            dtype,
+            cache_layers,
+            loras,
+            inputs,
+            buffers,
+            part_counts: PartCounts::default(),
+        })
+    }
+
+    /// Rows may name these adapters from now on, in steps within the limits that it was loaded
+    /// with.
+    ///
+    /// # Errors
+    /// The device takes no such adapters, or has no memory for them.
+    pub fn set_loras(
+        &mut self,
+        device: &Device,
+        loras: ResidentLoras,
+        limits: StepLimits,
+    ) -> Result<(), EngineError> {
+        let Self { weights, embed_scale, buffers, .. } = self;
+        let rows = (limits.max_num_tokens, limits.max_num_logits);
+        let step = (&mut buffers.stream.loras, rows);
+        loras.reserve(device, weights.adapted(*embed_scale), step)?;
+        self.loras = loras;
+        Ok(())
+    }
+
+    /// The adapters that rows may name.
+    pub fn loras(&self) -> &ResidentLoras {
+        &self.loras
+    }
+
+    /// Loads the adapters of a step, which is to be run next.
+    ///
+    /// # Errors
+    /// One cannot be read, or memory does not suffice.
+    pub fn load_loras(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
+        let Self { weights, embed_scale, dtype, loras, buffers, .. } = self;
+        let weights = weights.adapted(*embed_scale);
+        loras.begin_step(batch, (device, *dtype), weights, &mut buffers.stream.loras)
+    }
+
+    /// Steps whose attention was computed in parts.
+    pub fn part_counts(&self) -> PartCounts {
+        self.part_counts
+    }
+
+    /// The likeliest tokens of the last step, where it found these in place of logits; else empty.
+    pub fn likeliest(&self) -> &[Option<u32>] {
+        self.buffers.likeliest.of_rows()
+    }
+
+    /// What it runs.
+    pub fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    /// Runs the batch: K and V of its tokens go into `cache`, the logits or states that it asks for
+    /// into `logits` (num_logits, width), where a GPU's last rows are padding. Logits that nobody
+    /// looks at are left out where the device finds the [likeliest](Self::likeliest) tokens.
+    pub fn forward(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+        cache: &mut KvCache,
+        logits: &mut Tensor,
+    ) {
+        let Self { spec, weights, buffers, cache_layers, inputs, embed_scale, .. } = self;
+        let num_positions = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
+        weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
+        let step = inputs.step(device, batch);
+        self.part_counts.add_step(step.has_parts());
+        let embed_scale = *embed_scale;
+        ops::copy_blocks(device, step, cache);
+        buffers.stream.loras.begin(device, step.num_rows(), step.num_logits_rows());
+        let pass = Pass { device, spec, weights, cache_layers, embed_scale, step };
+        device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
+        if buffers.likeliest.of_rows().is_empty() {
+            logits.set_num_rows(step.num_logits_rows());
+        }
+    }
+}
+
+/// One forward pass over one step.
+struct Pass<'a> {
+    device: &'a Device,
+    spec: &'a DecoderSpec,
+    weights: &'a DecoderWeights,
+    cache_layers: &'a [usize],
+    embed_scale: Option<f32>,
+    step: Step<'a>,
+}
+
+impl Pass<'_> {
+    fn run(&self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
+        buffers.likeliest.clear();
+        self.embed(buffers);
+        let layers = self.spec.layers.iter().zip(&self.weights.layers).enumerate();
+        let (mut index, mut state_index) = (0, 0);
+        for (layer, (spec, weights)) in layers {
+            let Buffers { stream, layer_inputs, attention, .. } = &mut *buffers;
+            stream.layer(self.device, (spec, weights), |stream| {
+                let scales = spec.scales;
+                if let (Some(block), Some(weights)) = (&spec.recurrent, &weights.recurrent) {
+                    let states = cache.state_layer_mut(state_index);
+                    self.recurrent((block, weights), states, (stream, attention));
+                    stream.scale_delta(self.device, scales.recurrent);
+                }
+                let has_both = spec.attention.is_some() && spec.recurrent.is_some();
+                if has_both {
+                    stream.set_aside();
+                }
+                if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
+                    let cache = cache.layer_mut(self.cache_layers[index]);
+                    self.attention((block, weights), cache, (stream, attention));
+                    stream.scale_delta(self.device, scales.attention);
+                }
+                if has_both {
+                    stream.add_what_is_aside(self.device);
+                }
+            });
+            if let Some(((inputs, block), weights)) =
+                layer_inputs.as_mut().zip(spec.side.as_ref()).zip(weights.side.as_ref())
+            {
+                inputs.side_block(self.device, (layer, block), weights, stream);
+            }
+            if let Some(scalar) = weights.scalar {
+                stream.settle(self.device);
+                ops::scale(self.device, &mut stream.residual, scalar);
+            }
+            index += usize::from(spec.attention.is_some());
+            state_index += usize::from(spec.recurrent.is_some());
+        }
+        if self.step.num_logits_rows() > 0 {
+            match &self.weights.output {
+                Some(layers) => self.logits(layers, buffers, logits),
+                None => self.states(buffers, logits),
+            }
+        }
+    }
+
+    /// residual = token embeddings (scaled, projected) + position embeddings.
+    fn embed(&self, buffers: &mut Buffers) {
+        let Self { device, spec, weights, step, embed_scale, .. } = *self;
+        let table = &weights.embed_tokens;
+        let ids = step.input_ids();
+        buffers.stream.begin(step);
+        let Stream { residual, delta, loras, .. } = &mut buffers.stream;
+        match (&weights.project_in, &mut buffers.embedded) {
+            (Some(project_in), Some(embedded)) => {
+                embedded.set_num_rows(step.num_rows());
+                ops::embedding(device, ids, table, embed_scale, embedded);
+                loras.add_of_table(device, ids, &weights.token_loras, embedded);
+                // Through `delta`, whose type a GPU's linear layers write.
+                ops::linear(device, embedded, project_in, delta);
+                ops::fill_zero(device, residual, step.num_rows());
+                ops::add(device, residual, delta);
+            }
+            _ => {
+                ops::embedding(device, ids, table, embed_scale, residual);
+                loras.add_of_table(device, ids, &weights.token_loras, residual);
+            }
+        }
+        let positions = spec.embedding.positions.as_ref();
+        if let Some((positions, table)) = positions.zip(weights.embed_positions.as_ref()) {
+            ops::add_rows_of(device, step.positions(), positions.offset, table, residual);
+        }
+        if let Some(norm) = &weights.embed_norm {
+            ops::norm_in_place(device, residual, norm);
+        }
+        let of_layers = spec.embedding.of_layers.as_ref().zip(weights.layer_inputs.as_ref());
+        if let Some((inputs, parts)) = buffers.layer_inputs.as_mut().zip(of_layers) {
+            inputs.begin(device, parts, (step, &buffers.stream.residual));
+        }
+    }
+
+    /// Sum and final norm, for the wanted rows only.
+    fn states(&self, buffers: &mut Buffers, states: &mut Tensor) {
+        let Self { device, weights, step, .. } = *self;
+        let (indices, num_rows) = (step.logits_indices(), step.num_logits_rows());
+        let Buffers { stream, last_delta, .. } = buffers;
+        states.resize_rows(num_rows);
+        ops::gather_rows(device, &stream.residual, indices, states);
+        if stream.has_delta {
+            last_delta.resize_rows(num_rows);
+            ops::gather_rows(device, &stream.delta, indices, last_delta);
+            ops::add(device, states, last_delta);
+        }
+        if let Some(norm) = &weights.final_norm {
+            ops::norm_in_place(device, states, norm);
+        }
+    }
+
+    /// Final norm and output layer, for the wanted rows only: their logits, or the likeliest tokens
+    /// if nothing comes after the layer and that is enough.
+    fn logits(&self, layers: &OutputWeights, buffers: &mut Buffers, logits: &mut Tensor) {
+        let Self { device, spec, weights, step, .. } = *self;
+        let (indices, num_rows) = (step.logits_indices(), step.num_logits_rows());
+        let Buffers { stream, last_residual, last_delta, last, projected, likeliest, .. } = buffers;
+        last_residual.resize_rows(num_rows);
+        last_delta.resize_rows(num_rows);
+        last.resize_rows(num_rows);
+        ops::gather_rows(device, &stream.residual, indices, last_residual);
+        ops::gather_rows(device, &stream.delta, indices, last_delta);
+        let last_delta = stream.has_delta.then_some(&*last_delta);
+        match &weights.final_norm {
+            Some(norm) => ops::add_norm(device, last_residual, last_delta, norm, last),
+            None => {
+                if let Some(last_delta) = last_delta {
+                    ops::add(device, last_residual, last_delta);
+                }
+                ops::copy(device, last_residual, last);
+            }
+        }
+        let head = layers.lm_head.as_ref().unwrap_or(&weights.embed_tokens);
+        let input = match (&layers.projection, projected) {
+            (Some(project_out), Some(projected)) => {
+                projected.resize_rows(num_rows);
+                ops::linear(device, last, project_out, projected);
+                projected
+            }
+            _ => last,
+        };
+        let is_plain = spec.output.scale.is_none() && spec.output.soft_cap.is_none();
+        if is_plain && step.batch.wants_likeliest && step.batch.loras.is_empty() {
+            likeliest.compute(device, input, head);
+            if !likeliest.of_rows().is_empty() {
+                return;
+            }
+        }
+        logits.resize_rows(num_rows);
+        ops::linear(device, input, head, logits);
+        stream.loras.add_to_logits(device, input, &layers.loras, logits);
+        if let Some(scale) = spec.output.scale {
+            ops::scale(device, logits, scale);
+        }
+        if let Some(cap) = spec.output.soft_cap {
+            ops::soft_cap(device, cap, logits);
+        }
+    }
+
+    /// A block that goes from token to token with a state.
+    fn recurrent(
+        &self,
+        (spec, weights): (&RecurrentSpec, &RecurrentWeights),
+        states: StateLayerMut<'_>,
+        (stream, buffers): (&mut Stream, &mut AttentionBuffers),
+    ) {
+        let Self { device, step, .. } = *self;
+        let AttentionBuffers { qkv: products, attended: mixed, .. } = buffers;
+        let [inputs, _] = spec.linears();
+        stream.first_product(device, &weights.norms, (inputs, &weights.inputs), products);
+        weights.mix(device, (products, step), states, mixed);
+        stream.last_product(device, mixed, &weights.out);
+    }
+
+    fn attention(
+        &self,
+        (spec, weights): (&AttentionSpec, &AttentionWeights),
+        cache: CacheLayerMut<'_>,
+        (stream, buffers): (&mut Stream, &mut AttentionBuffers),
+    ) {
+        let Self { device, step, .. } = *self;
+        let AttentionBuffers { qkv, with_values, latent, attended, scratch } = buffers;
+        stream.qkv(device, (spec, weights), qkv);
+        let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
+        let qkv = match (&mut latent, with_values) {
+            (Some(latent), _) => latent.qkv(device, (spec, weights), qkv),
+            (None, Some(all)) if spec.kv == KvSource::ValuesAreKeys => {
+                values_of_keys(device, spec.heads, qkv, all);
+                all
+            }
+            _ => qkv,
+        };
+        let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
+        let left = begin_heads(device, (spec, weights), rope, step, qkv);
+        let CacheLayerMut { cache, index } = cache;
+        if spec.is_cached() {
+            let layer = cache.layer_mut(index);
+            ops::norm_rotary_and_cache(device, (qkv, spec.heads), left, step, layer);
+        } else if !left.is_none() {
+            ops::norm_and_rotate(device, (qkv, spec.own_heads()), left, step);
+        }
+        scale_q(device, spec, step, qkv);
+        let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
+        let QkvHeads { num_heads, num_kv_heads, .. } = spec.heads;
+        let shape = AttentionShape {
+            num_heads,
+            num_kv_heads,
+            scale,
+            soft_cap,
+            sliding_window,
+            alibi: weights.alibi.as_ref(),
+            sinks: weights.sinks.as_ref(),
+        };
+        attended.reshape(step.num_rows(), num_heads * spec.v_dim());
+        let layer = cache.layer(index);
+        ops::paged_attention(device, (qkv, step), layer, shape, scratch, attended);
+        if let Some(OutputGate::OfValues) = spec.gate {
+            ops::gate_columns(device, attended, (qkv, spec.heads.qkv_width()), Gate::Sigmoid);
+        }
+        let values = match latent {
+            Some(latent) => latent.values(device, (spec, weights), attended),
+            None => attended,
+        };
+        stream.last_product(device, values, &weights.out);
+    }
+}
+
+/// q, k and k again of q and k.
+fn values_of_keys(device: &Device, heads: QkvHeads, qk: &Tensor, out: &mut Tensor) {
+    let (q, kv) = (heads.q_width(), heads.kv_width());
+    out.reshape(qk.num_rows(), heads.qkv_width());
+    let both = Columns::run(0, q + kv);
+    ops::copy_columns(device, (qk, both), (out, both));
+    ops::copy_columns(device, (qk, Columns::run(q, kv)), (out, Columns::run(q + kv, kv)));
+}

@@ -1,0 +1,524 @@
+//! From a spec and a checkpoint to packed weights on a device.
+
+use super::decoder::Output;
+use super::latent::LatentWeights;
+use super::layer_inputs::{LayerInputsWeights, SideBlockWeights};
+use super::recurrent::RecurrentWeights;
+use super::resident_loras::AdaptedWeights;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::Activation;
+use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
+use vllm_batch_checkpoint::spec::{
+    ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
+    FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec,
+    OutputSpec, Part, RopeSpec, Slice,
+};
+use vllm_batch_checkpoint::weights::Checkpoint;
+use vllm_batch_device::{Device, Tensor};
+use vllm_batch_ops::{
+    AdaptedLinear, ExpertWeights, ExpertsWeight, LinearWeight, LoraSlots, NormWeight, RotaryTable,
+    StepLimits, TableSlots, WeightValues,
+};
+
+/// All weights of a decoder. Shapes are in the spec's terms.
+#[derive(Debug)]
+pub(super) struct DecoderWeights {
+    /// (vocab_size, embedding width); also the output layer when tied.
+    pub embed_tokens: LinearWeight,
+    /// What adapters add to its rows where tokens are looked up.
+    pub token_loras: TableSlots,
+    /// (num_rows, hidden_size)
+    pub embed_positions: Option<Tensor>,
+    pub embed_norm: Option<NormWeight>,
+    pub layer_inputs: Option<LayerInputsWeights>,
+    /// (hidden_size, embedding width)
+    pub project_in: Option<LinearWeight>,
+    pub layers: Vec<LayerWeights>,
+    pub final_norm: Option<NormWeight>,
+    /// What follows; None: states are wanted.
+    pub output: Option<OutputWeights>,
+    pub ropes: Vec<RotaryTable>,
+}
+
+/// From states to logits.
+#[derive(Debug)]
+pub(super) struct OutputWeights {
+    /// (embedding width, hidden_size)
+    pub projection: Option<LinearWeight>,
+    /// (vocab_size, embedding width) unless tied, or narrower than the table.
+    pub lm_head: Option<LinearWeight>,
+    /// What adapters add to logits.
+    pub loras: LoraSlots,
+}
+
+/// Weights of one layer.
+#[derive(Debug)]
+pub(super) struct LayerWeights {
+    pub attention: Option<AttentionWeights>,
+    pub recurrent: Option<RecurrentWeights>,
+    pub feed_forward: Option<FeedForwardWeights>,
+    pub side: Option<SideBlockWeights>,
+    pub scalar: Option<f32>,
+}
+
+/// Weights of an attention block.
+#[derive(Debug)]
+pub(super) struct AttentionWeights {
+    pub norms: BlockNormWeights,
+    pub qkv: AdaptedLinear,
+    pub latent: Option<LatentWeights>,
+    pub qk_norm: Option<(NormWeight, Option<NormWeight>)>,
+    pub v_norm: Option<NormWeight>,
+    pub alibi: Option<WeightValues>,
+    pub sinks: Option<WeightValues>,
+    pub out: AdaptedLinear,
+}
+
+/// Weights of a feed-forward block.
+#[derive(Debug)]
+pub(super) struct FeedForwardWeights {
+    pub norms: BlockNormWeights,
+    /// Its MLP, or the expert of all tokens.
+    pub mlp: Option<MlpWeights>,
+    /// (1, hidden_size): of that expert's outputs.
+    pub gate: Option<LinearWeight>,
+    pub experts: Option<ExpertsWeight>,
+    pub apart: Option<ApartNormWeights>,
+}
+
+/// Weights of norms where experts and the MLP of all tokens are apart, (hidden_size) each.
+#[derive(Debug)]
+pub(super) struct ApartNormWeights {
+    pub mlp_after: NormWeight,
+    pub router: NormWeight,
+    pub experts_before: NormWeight,
+    pub experts_after: NormWeight,
+}
+
+/// Weights of an MLP.
+#[derive(Debug)]
+pub(super) struct MlpWeights {
+    pub form: MlpForm,
+    pub activation: Activation,
+    pub up: AdaptedLinear,
+    pub down: AdaptedLinear,
+}
+
+/// Weights of a block's norms, (hidden_size) each.
+#[derive(Debug)]
+pub(super) struct BlockNormWeights {
+    pub before: Option<NormWeight>,
+    pub after: Option<NormWeight>,
+    pub of_sum: Option<NormWeight>,
+}
+
+impl DecoderWeights {
+    /// Where adapters' matrices go.
+    ///
+    /// `table_scale`: what the embeddings of tokens are multiplied by.
+    pub(super) fn adapted(&mut self, table_scale: Option<f32>) -> AdaptedWeights<'_> {
+        let lm_head = self.output.as_mut().map(|output| &mut output.loras);
+        let (layers, tokens) = (&mut self.layers, &mut self.token_loras);
+        AdaptedWeights { layers, tokens, table: &self.embed_tokens, table_scale, lm_head }
+    }
+
+    /// Makes the device ready to run every linear layer.
+    ///
+    /// # Errors
+    /// It cannot run one.
+    pub(super) fn prepare(&self, device: &Device, limits: StepLimits) -> Result<(), EngineError> {
+        let activation = device.activation_dtype();
+        let project_out = self.output.as_ref().and_then(|layers| layers.projection.as_ref());
+        let of_inputs = self.layer_inputs.iter().flat_map(LayerInputsWeights::linears);
+        for weight in self.project_in.iter().chain(project_out).chain(of_inputs) {
+            weight.prepare(device, activation, limits.max_num_tokens)?;
+        }
+        prepare_layers(&self.layers, device, limits.max_num_tokens)?;
+        let Some(OutputWeights { lm_head, .. }) = &self.output else { return Ok(()) };
+        let head = lm_head.as_ref().unwrap_or(&self.embed_tokens);
+        head.prepare(device, DType::Float32, limits.max_num_logits)
+    }
+}
+
+/// Makes the device ready to run the linear layers of steps of so many tokens.
+///
+/// # Errors
+/// It cannot run one.
+pub(super) fn prepare_layers(
+    layers: &[LayerWeights],
+    device: &Device,
+    max_num_tokens: usize,
+) -> Result<(), EngineError> {
+    let mut weights = layers.iter().flat_map(
+        |LayerWeights { attention, recurrent, feed_forward, side, scalar: _ }| {
+            let attention =
+                attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
+                    let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
+                    [&qkv.weight, &out.weight].into_iter().chain(q_up)
+                });
+            let recurrent =
+                recurrent.iter().flat_map(|block| [&block.inputs.weight, &block.out.weight]);
+            let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
+            let side = side.iter().flat_map(SideBlockWeights::linears);
+            let mlp = mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight]);
+            attention.chain(recurrent).chain(mlp).chain(side)
+        },
+    );
+    let activation = device.activation_dtype();
+    weights.try_for_each(|weight| weight.prepare(device, activation, max_num_tokens))
+}
+
+/// Reads and packs all weights.
+///
+/// # Errors
+/// A tensor is missing, or has another shape.
+pub(super) fn load(
+    (spec, output): (&DecoderSpec, Output),
+    mut loader: Loader<'_>,
+    max_model_len: usize,
+) -> Result<DecoderWeights, EngineError> {
+    let inputs = spec.embedding.of_layers.as_ref();
+    let layer_inputs = inputs.map(|inputs| loader.layer_inputs(inputs)).transpose()?;
+    // The two largest come first: what is being packed is in memory twice, and little else is there
+    // yet.
+    let embed_tokens = loader.token_table(&spec.embedding.tokens)?;
+    let output = match output {
+        Output::Logits => Some(loader.output(&spec.output, &embed_tokens)?),
+        Output::States => None,
+    };
+    let positions = spec.embedding.positions.as_ref();
+    let device = loader.device;
+    let rope = |spec| rotary_table(device, spec, max_model_len);
+    Ok(DecoderWeights {
+        embed_tokens,
+        token_loras: TableSlots::default(),
+        output,
+        embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
+        embed_norm: loader.norm(spec.embedding.norm.as_ref())?,
+        layer_inputs,
+        project_in: loader.projection(spec.embedding.projection.as_ref())?,
+        final_norm: loader.norm(spec.output.norm.as_ref())?,
+        layers: spec.layers.iter().map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?,
+        ropes: spec.ropes.iter().map(rope).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Sines and cosines of positions below `max_model_len`.
+pub(super) fn rotary_table(
+    device: &Device,
+    spec: &RopeSpec,
+    max_model_len: usize,
+) -> Result<RotaryTable, EngineError> {
+    let frequencies = spec.frequencies(max_model_len);
+    RotaryTable::on_device(device, frequencies.inv_freq, frequencies.factor, max_model_len)
+}
+
+/// Reads parts of a spec from a checkpoint, and packs them for a device.
+pub(super) struct Loader<'a> {
+    pub dtype: DType,
+    pub device: &'a Device,
+    pub checkpoint: &'a mut Checkpoint,
+}
+
+impl Loader<'_> {
+    /// One packed weight.
+    pub(super) fn linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        let (device, dtype) = (self.device, self.dtype);
+        self.packed(spec, |rows, bias| LinearWeight::load(device, dtype, rows, bias))
+    }
+
+    /// The table of tokens, which may be the output layer too.
+    pub(super) fn token_table(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        assert!(!spec.bias, "a table has no bias");
+        let (device, dtype) = (self.device, self.dtype);
+        self.packed(spec, |rows, _| LinearWeight::load_values(device, dtype, rows, None))
+    }
+
+    /// What `load` makes of the rows and the bias of a layer.
+    fn packed(
+        &mut self,
+        spec: &LinearSpec,
+        load: impl Fn(&SourceRows<'_>, Option<Vec<f32>>) -> Result<LinearWeight, EngineError>,
+    ) -> Result<LinearWeight, EngineError> {
+        let (rows, bias) = self.rows(spec)?;
+        let weight = load(&rows, bias)?;
+        drop(rows);
+        // Else every weight would be in memory twice when the last one is packed.
+        self.checkpoint.release();
+        Ok(weight)
+    }
+
+    /// The rows and the bias of a layer, as they are stored.
+    pub(super) fn rows(
+        &mut self,
+        spec: &LinearSpec,
+    ) -> Result<(SourceRows<'_>, Option<Vec<f32>>), EngineError> {
+        let mut biases = Vec::new();
+        for part in spec.parts.iter().filter(|_| spec.bias) {
+            biases.extend(self.bias(part)?);
+        }
+        let share = spec.share.as_ref();
+        let rows = share.and_then(|share| share.rows.as_ref());
+        let adds_bias = share.is_none_or(|share| share.adds_bias);
+        let bias = (spec.bias && adds_bias).then(|| {
+            let biases = spec.order.arrange(biases);
+            match rows {
+                None => biases,
+                Some(rows) => rows.iter().map(|&row| biases[row as usize]).collect(),
+            }
+        });
+        let tensors: Vec<_> = spec.weights().collect();
+        let mut matrices = self.checkpoint.matrices(&tensors)?;
+        for (matrix, part) in matrices.iter_mut().zip(&spec.parts) {
+            if let Some(Slice { index, count }) = part.slice {
+                *matrix = matrix.clone().slice(index, count);
+            }
+        }
+        if spec.layout == Layout::Transposed {
+            matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
+        }
+        if let Some(columns) = share.and_then(|share| share.columns.as_ref()) {
+            matrices =
+                matrices.into_iter().map(|matrix| matrix.of_columns(columns.clone())).collect();
+        }
+        let order = match (rows, spec.order.rows()) {
+            (None, order) => order.cloned(),
+            (Some(rows), None) => Some(rows.clone()),
+            (Some(rows), Some(order)) => {
+                Some(rows.iter().map(|&row| order[row as usize]).collect())
+            }
+        };
+        Ok((SourceRows::from(matrices).in_order(order), bias))
+    }
+
+    /// The bias of a part.
+    fn bias(&mut self, part: &Part) -> Result<Vec<f32>, EngineError> {
+        let values = self.checkpoint.vector(&part.bias(), 0.01)?;
+        Ok(match part.slice {
+            None => values,
+            Some(Slice { index, .. }) => values[index * part.rows..][..part.rows].to_vec(),
+        })
+    }
+
+    /// Vectors, one after the other.
+    fn vectors(
+        &mut self,
+        tensors: impl Iterator<Item = NamedShape>,
+        dummy: f32,
+    ) -> Result<Vec<f32>, EngineError> {
+        let mut values = Vec::new();
+        for tensor in tensors {
+            values.extend(self.checkpoint.vector(&tensor, dummy)?);
+        }
+        Ok(values)
+    }
+
+    /// One packed weight of a layer, narrowed where the device narrows.
+    pub(super) fn layer_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        self.linear(spec)?.quantize(self.device)
+    }
+
+    /// What makes logits of states, beside a table of tokens.
+    fn output(
+        &mut self,
+        spec: &OutputSpec,
+        table: &LinearWeight,
+    ) -> Result<OutputWeights, EngineError> {
+        let lm_head = match &spec.lm_head {
+            // The table is looked up in full precision.
+            None => table.int8_copy(self.device),
+            Some(head) => {
+                let head = self.linear(head)?;
+                Some(head.int8_copy(self.device).unwrap_or(head))
+            }
+        };
+        let projection = self.projection(spec.projection.as_ref())?;
+        Ok(OutputWeights { projection, lm_head, loras: LoraSlots::default() })
+    }
+
+    fn projection(
+        &mut self,
+        spec: Option<&LinearSpec>,
+    ) -> Result<Option<LinearWeight>, EngineError> {
+        spec.map(|spec| self.linear(spec)).transpose()
+    }
+
+    /// A table whose rows are looked up in f32.
+    pub(super) fn table(&mut self, spec: &LinearSpec) -> Result<Tensor, EngineError> {
+        let values = self.checkpoint.matrices(&spec.weights().collect::<Vec<_>>())?[0].to_vec();
+        self.device.upload(values, spec.k)
+    }
+
+    /// A normalization, if there is one.
+    pub(super) fn norm(
+        &mut self,
+        spec: Option<&NormSpec>,
+    ) -> Result<Option<NormWeight>, EngineError> {
+        let Some(spec) = spec else { return Ok(None) };
+        let width = spec.width();
+        let weight = match spec.weight_offset {
+            None => vec![1.0; width],
+            Some(offset) => {
+                let mut weight = self.vectors(spec.weights(), 1.0)?;
+                let factor = spec.weight_factor;
+                if offset != 0.0 || factor != 1.0 {
+                    weight.iter_mut().for_each(|weight| *weight = (*weight + offset) * factor);
+                }
+                spec.order.arrange(weight)
+            }
+        };
+        let weight = self.device.upload(weight, width)?;
+        let bias = match spec.bias {
+            false => None,
+            true => {
+                let bias = spec.order.arrange(self.vectors(spec.biases(), 0.01)?);
+                Some(self.device.upload(bias, width)?)
+            }
+        };
+        Ok(Some(NormWeight { kind: spec.kind, eps: spec.eps, weight, bias }))
+    }
+
+    /// A normalization that is there.
+    pub(super) fn the_norm(&mut self, spec: &NormSpec) -> Result<NormWeight, EngineError> {
+        Ok(self.norm(Some(spec))?.expect("a norm"))
+    }
+
+    /// The normalizations of a block.
+    pub(super) fn norms(&mut self, spec: &BlockNorms) -> Result<BlockNormWeights, EngineError> {
+        Ok(BlockNormWeights {
+            before: self.norm(spec.before.as_ref())?,
+            after: self.norm(spec.after.as_ref())?,
+            of_sum: self.norm(spec.of_sum.as_ref())?,
+        })
+    }
+
+    /// The blocks of a layer.
+    pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
+        let LayerSpec { attention, recurrent, feed_forward, side, .. } = spec;
+        let scalar = spec.scalar_tensor().map(|tensor| self.checkpoint.vector(&tensor, 1.0));
+        Ok(LayerWeights {
+            attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
+            recurrent: recurrent.as_ref().map(|spec| self.recurrent(spec)).transpose()?,
+            feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
+            side: side.as_ref().map(|spec| self.side_block(spec)).transpose()?,
+            scalar: scalar.transpose()?.map(|values| values[0]),
+        })
+    }
+
+    fn attention(&mut self, spec: &AttentionSpec) -> Result<AttentionWeights, EngineError> {
+        let qk_norm = match &spec.qk_norm {
+            None => None,
+            Some(norms) => Some((self.the_norm(&norms.q)?, self.norm(norms.k.as_ref())?)),
+        };
+        let of_heads = |values| WeightValues::on_device(self.device, values);
+        let alibi = spec.alibi_slopes.clone().map(of_heads).transpose()?;
+        let sinks = spec.sink_tensor().map(|tensor| self.checkpoint.vector(&tensor, 0.0));
+        let sinks = sinks.transpose()?.map(of_heads).transpose()?;
+        Ok(AttentionWeights {
+            norms: self.norms(&spec.norms)?,
+            qkv: self.layer_linear(&spec.qkv)?.into(),
+            latent: self.latent(spec)?,
+            qk_norm,
+            v_norm: self.norm(spec.v_norm.as_ref())?,
+            alibi,
+            sinks,
+            out: self.layer_linear(&spec.out)?.into(),
+        })
+    }
+
+    fn feed_forward(&mut self, spec: &FeedForwardSpec) -> Result<FeedForwardWeights, EngineError> {
+        let norms = self.norms(spec.norms())?;
+        let experts = match spec {
+            FeedForwardSpec::Mlp(mlp) => {
+                let mlp = Some(self.mlp(mlp)?);
+                let (gate, experts, apart) = (None, None, None);
+                return Ok(FeedForwardWeights { norms, mlp, gate, experts, apart });
+            }
+            FeedForwardSpec::Experts(experts) => experts,
+        };
+        let shared = experts.shared.as_ref();
+        let gate = shared.and_then(|shared| shared.gate.as_ref());
+        let activation = experts.activation;
+        let mlp = match shared {
+            None => None,
+            Some(shared) => {
+                let up = self.layer_linear(&shared.mlp.up)?.into();
+                let down = self.layer_linear(&shared.mlp.down)?.into();
+                Some(MlpWeights { form: MlpForm::Gated, activation, up, down })
+            }
+        };
+        Ok(FeedForwardWeights {
+            norms,
+            mlp,
+            gate: gate.map(|gate| self.exact(gate)).transpose()?,
+            experts: Some(self.experts(experts)?),
+            apart: experts.apart.as_ref().map(|spec| self.apart_norms(spec)).transpose()?,
+        })
+    }
+
+    fn apart_norms(&mut self, spec: &ApartNorms) -> Result<ApartNormWeights, EngineError> {
+        Ok(ApartNormWeights {
+            mlp_after: self.the_norm(&spec.mlp_after)?,
+            router: self.the_norm(&spec.router)?,
+            experts_before: self.the_norm(&spec.experts_before)?,
+            experts_after: self.the_norm(&spec.experts_after)?,
+        })
+    }
+
+    fn experts(&mut self, spec: &ExpertsSpec) -> Result<ExpertsWeight, EngineError> {
+        let (bias, factors) = (spec.choice_bias.as_ref(), spec.weight_factors.as_ref());
+        let weight = ExpertsWeight {
+            router: self.exact(&spec.router)?,
+            choice_bias: bias.map(|bias| self.checkpoint.vector(bias, 0.0)).transpose()?,
+            routing: spec.routing.clone(),
+            weight_factors: factors
+                .map(|tensor| self.checkpoint.vector(tensor, 1.0))
+                .transpose()?,
+            activation: spec.activation,
+            experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,
+            on_gpu: None,
+        };
+        weight.prepared(self.device)
+    }
+
+    fn expert(&mut self, spec: &ExpertSpec) -> Result<ExpertWeights, EngineError> {
+        Ok(ExpertWeights {
+            up: self.expert_linear(&spec.up)?,
+            down: self.expert_linear(&spec.down)?,
+        })
+    }
+
+    /// A layer of an expert: a GPU's kernels read values.
+    fn expert_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        let (device, dtype) = (self.device, self.dtype);
+        let load =
+            |rows: &SourceRows<'_>, bias| LinearWeight::load_values(device, dtype, rows, bias);
+        self.packed(spec, load)?.quantize(device)
+    }
+
+    /// A weight of few rows in f32, whatever the others are: it decides what others count.
+    fn exact(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        let device = self.device;
+        self.packed(spec, |rows, bias| LinearWeight::load(device, DType::Float32, rows, bias))
+    }
+
+    fn mlp(&mut self, spec: &MlpSpec) -> Result<MlpWeights, EngineError> {
+        let activation = match &spec.activation {
+            ActivationSpec::Known(activation) => *activation,
+            ActivationSpec::XIelu(_) => {
+                let mut values = self.vectors(spec.activation.tensors().into_iter(), 0.5)?;
+                for (tensor, default) in spec.activation.optional_tensors() {
+                    values.extend(self.checkpoint.vector_or(&tensor, default)?);
+                }
+                Activation::xielu(values[0], values[1], values[2], values[3])
+            }
+        };
+        Ok(MlpWeights {
+            form: spec.form,
+            activation,
+            up: self.layer_linear(&spec.up)?.into(),
+            down: self.layer_linear(&spec.down)?.into(),
+        })
+    }
+}

@@ -1,0 +1,13 @@
+//! A model on a device: layers of a spec with their weights, and what they compute.
+
+pub mod decoder;
+mod delta_net;
+pub mod encoder;
+pub mod head;
+mod latent;
+mod layer_inputs;
+mod loading;
+mod recurrent;
+pub mod resident_loras;
+mod stream;
+mod word_maxima;

@@ -1,0 +1,575 @@
+//! The in-process continuous-batching engine, with vLLM's verbs: `add_request`, `step`,
+//! `has_unfinished_requests`. Knows no file of rows, prints nothing and reads no environment.
+//!
+//! Read first: [`Engine`], [`plan::scheduler::Scheduler`], [`serve::runner::Runner`].
+
+#![warn(missing_docs, unreachable_pub)]
+
+pub mod execute;
+pub mod load;
+pub mod plan;
+pub mod request;
+pub mod sampler;
+pub mod serve;
+pub mod stats;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crate::execute::draft_executor::{DraftToLoad, LoadedDraft};
+use crate::execute::executor::{Executor, ExecutorError, Logits};
+use crate::execute::model_executor::ModelExecutor;
+use crate::execute::simulated_executor::SimulatedExecutor;
+use crate::execute::step_sampler::{Pending, StepSampler};
+pub use crate::load::EngineInfo;
+use crate::load::model_summary::ModelSummary;
+use crate::load::step_sizes::StepSizes;
+use crate::plan::block_pool::BlockPool;
+use crate::plan::scheduler::{Ahead, Scheduled, Scheduler};
+use crate::plan::speculation::{DraftModel, DraftSizes, Proposer, Speculation};
+use crate::sampler::{RowResult, RowTask};
+use crate::serve::input_processor::{InputProcessor, ModelLimits};
+use request::Request;
+use stats::{EngineStats, GivenLimits, OpTimes, StepTime};
+use vllm_batch_api::request::RequestOutput;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, EngineConfig};
+use vllm_batch_base::machine::{has_address_limit, no_thread};
+use vllm_batch_checkpoint::hf_config::GenerationConfig;
+use vllm_batch_checkpoint::model_files::ModelFiles;
+use vllm_batch_checkpoint::spec::Parameters;
+pub use vllm_batch_device::WhyCpu;
+use vllm_batch_device::{Device, memory};
+use vllm_batch_ops::batch::Batch;
+use vllm_batch_text::{ChatTemplate, TextError, Tokenizer};
+
+/// The engine: scheduler, executor and sampler behind vLLM's verbs.
+pub struct Engine {
+    scheduler: Scheduler,
+    executor: Box<dyn Executor>,
+    sampler: StepSampler,
+    /// Refilled by every step.
+    batch: Batch,
+    /// Empty between steps: kept for its memory.
+    tasks: Vec<RowTask<'static>>,
+    input_processor: Arc<InputProcessor>,
+    info: EngineInfo,
+    speculation: Option<Speculation>,
+    runs_ahead: bool,
+    /// The step after the last one that `step` returned, begun already.
+    ahead: Option<(Ahead, Pending)>,
+    time: StepTime,
+}
+
+/// A step that is being computed.
+struct Current {
+    scheduled: Scheduled,
+    pending: Pending,
+    /// Of a step that was begun ahead: the row of each result that is still asked for.
+    rows: Option<Vec<usize>>,
+}
+
+fn device_error(error: ExecutorError) -> EngineError {
+    EngineError::Device(error.0)
+}
+
+/// An empty vector in the same memory, for tasks of another lifetime.
+fn emptied(mut tasks: Vec<RowTask<'_>>) -> Vec<RowTask<'static>> {
+    tasks.clear();
+    tasks.into_iter().map(|_| unreachable!("it is empty")).collect()
+}
+
+/// Adds the time since `clock` to `total`, and starts the clock again.
+fn lap(clock: &mut Instant, total: &mut Duration) {
+    let now = Instant::now();
+    *total += now - *clock;
+    *clock = now;
+}
+
+impl Engine {
+    /// Loads model, tokenizer and chat template, packs weights, sizes and allocates the KV cache.
+    ///
+    /// # Errors
+    /// Model files are missing, corrupt or unsupported, or memory does not suffice.
+    pub fn load(config: &EngineConfig) -> Result<Self, EngineError> {
+        Self::load_summarized(config, &ModelSummary::read(&config.model)?)
+    }
+
+    /// The same for a model whose small files were read before, with the same configuration.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_summarized(
+        config: &EngineConfig,
+        summary: &ModelSummary,
+    ) -> Result<Self, EngineError> {
+        Self::load_with(config, summary, None)
+    }
+
+    /// The same with the tokenizer of another engine of the model, if there is one.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_with(
+        config: &EngineConfig,
+        summary: &ModelSummary,
+        processor: Option<Arc<InputProcessor>>,
+    ) -> Result<Self, EngineError> {
+        let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
+        let config = &crate::load::step_sizes::resolved(
+            config,
+            dtype,
+            &crate::execute::model_executor::gpu_needs(&summary.spec),
+        );
+        let vocab_size = summary.spec.vocab_size();
+        if config.speculation.is_some() && summary.spec.state_width() > 0 {
+            return Err(EngineError::Config(
+                "--speculative-config: this model has recurrent layers, whose states cannot go back \
+                 to before a wrong guess; run it without"
+                    .to_owned(),
+            ));
+        }
+        let (input_processor, model) = beside_tokenizer(
+            processor,
+            &|| decoders_input_processor(config, summary),
+            |given_up| load_model(config, summary, given_up),
+        );
+        let (input_processor, model) = (input_processor?, model?);
+        let LoadedModel { device, why_cpu, mut executor, draft } = model;
+        let shape = executor.cache_shape();
+        let info = EngineInfo {
+            dtype,
+            checkpoint_format: summary.checkpoint_format(),
+            kernel_set: config.lora.kernel_set(&device.kernel_set()),
+            device_name: match executor.num_ranks() {
+                1 => device.name(),
+                count => format!("{count} x {}, one model", device.name()),
+            },
+            why_cpu,
+            notes: executor.take_notes(),
+            num_threads: device.num_threads(),
+            max_model_len,
+            weight_bytes: executor.weight_bytes()
+                + draft.as_ref().map_or(0, |draft| draft.weight_bytes),
+            code_bytes: executor.code_bytes(),
+            parameters: summary.spec.parameters(),
+            num_cache_tokens: shape.num_tokens(),
+            block_size: shape.block_size,
+            kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype))
+                + draft.as_ref().map_or(0, |draft| draft.kv_cache_bytes),
+            num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
+            lora_ranks: executor.loras().ranks(),
+            step_sizes: StepSizes::from(&config.scheduler),
+        };
+        let is_queued = device.runs_ahead();
+        // The tokens of a step that is queued ahead are on the first rank's device alone.
+        let runs_ahead = is_queued && executor.num_ranks() == 1;
+        let mut sampler = StepSampler::new(device, config.max_num_logits(), vocab_size)?;
+        if is_queued {
+            sampler.warm_up(executor.warm_up()?)?;
+        }
+        let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
+        let mut engine = Self::assemble(config, input_processor, info, parts);
+        if shape.states.width > 0 {
+            engine.scheduler.goes_back_to_blocks();
+        }
+        engine.speculation = config.speculation.as_ref().map(|config| {
+            // A guide's masks are found while a GPU computes, and one round later is too late.
+            Speculation::new(config, draft.map(|draft| draft.proposer), !runs_ahead)
+        });
+        Ok(Self { runs_ahead, ..engine })
+    }
+
+    /// Another proposer in the place of the one that was configured: for tests.
+    ///
+    /// # Panics
+    /// None was configured.
+    pub fn set_proposer(&mut self, proposer: Box<dyn Proposer>) {
+        self.speculation.as_mut().expect("one is configured").set_proposer(proposer);
+    }
+
+    /// An engine whose "model" is a hash of what it reads from the KV cache, with the tokenizer of
+    /// a real one: millions of rows without a model's time (`examples/soak.rs`).
+    ///
+    /// # Errors
+    /// As `load`; weights are not read.
+    pub fn simulated(config: &EngineConfig) -> Result<Self, EngineError> {
+        let summary = ModelSummary::read(&config.model)?;
+        let (vocab_size, max_model_len) = (summary.spec.vocab_size(), summary.max_model_len);
+        let input_processor = decoders_input_processor(config, &summary)?;
+        let device = Arc::new(Device::cpu(config.parallel.num_threads));
+        let block_size = summary.block_size(&config.cache);
+        let all_at_full_length = config.scheduler.max_num_seqs * max_model_len.div_ceil(block_size);
+        let num_blocks = config.cache.num_blocks.unwrap_or(all_at_full_length);
+        let info = EngineInfo {
+            dtype: DType::Float32,
+            checkpoint_format: None,
+            kernel_set: "simulated".to_owned(),
+            device_name: "no device, simulated".to_owned(),
+            why_cpu: None,
+            notes: Vec::new(),
+            num_threads: device.num_threads(),
+            max_model_len,
+            weight_bytes: 0,
+            code_bytes: Arc::default(),
+            parameters: Parameters::default(),
+            num_cache_tokens: num_blocks * block_size,
+            block_size,
+            kv_cache_bytes: 0,
+            num_offloaded_tokens: 0,
+            lora_ranks: Vec::new(),
+            step_sizes: StepSizes::from(&config.scheduler),
+        };
+        let speculation = config.speculation.as_ref();
+        let executor = match speculation {
+            Some(_) => SimulatedExecutor::without_states(num_blocks, block_size, vocab_size),
+            None => SimulatedExecutor::new(num_blocks, block_size, vocab_size),
+        };
+        let sampler = StepSampler::new(device, config.max_num_logits(), vocab_size)?;
+        let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
+        let mut engine = Self::assemble(config, input_processor, info, parts);
+        if speculation.is_none() {
+            engine.scheduler.goes_back_to_blocks();
+        }
+        engine.speculation = speculation.map(|of_guesses| {
+            let executor = SimulatedExecutor::without_states(num_blocks, block_size, vocab_size);
+            let max_num_tokens = config.scheduler.max_num_batched_tokens;
+            let sizes = DraftSizes { block_size, max_model_len, max_num_tokens };
+            let draft = DraftModel::new(Box::new(executor), sizes);
+            Speculation::new(of_guesses, Some(draft), true)
+        });
+        Ok(engine)
+    }
+
+    fn assemble(
+        config: &EngineConfig,
+        input_processor: Arc<InputProcessor>,
+        info: EngineInfo,
+        (executor, sampler): (Box<dyn Executor>, StepSampler),
+    ) -> Self {
+        let num_blocks = info.num_cache_tokens / info.block_size;
+        let has_prefix_cache = config.cache.enable_prefix_caching;
+        let pool = BlockPool::new(num_blocks, info.block_size, has_prefix_cache);
+        let scheduler = Scheduler::new(
+            &config.scheduler,
+            pool.with_host_blocks(info.num_offloaded_tokens / info.block_size),
+            info.max_model_len,
+            config.model.seed,
+            Some(input_processor.tokenizer()),
+        );
+        Self {
+            scheduler,
+            executor,
+            sampler,
+            batch: Batch::default(),
+            tasks: Vec::new(),
+            input_processor,
+            info,
+            speculation: None,
+            runs_ahead: false,
+            ahead: None,
+            time: StepTime::default(),
+        }
+    }
+
+    /// What turns prompts into requests; shared with the thread that reads rows.
+    pub fn input_processor(&self) -> Arc<InputProcessor> {
+        Arc::clone(&self.input_processor)
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// Queues a request. It was validated by the input processor.
+    pub fn add_request(&mut self, request: Request) {
+        self.scheduler.add_request(request);
+    }
+
+    /// Whether any request is waiting or running.
+    pub fn has_unfinished_requests(&self) -> bool {
+        self.scheduler.has_unfinished_requests()
+    }
+
+    /// One scheduling and model step; returns the requests that finished in it. On a GPU the step
+    /// after it is queued before its tokens are read, where that step is known.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn step(&mut self) -> Result<Vec<RequestOutput>, EngineError> {
+        let begin = Instant::now();
+        let mut clock = begin;
+        let current = match self.ahead.take() {
+            Some((ahead, pending)) => {
+                let (scheduled, rows) = self.scheduler.adopt(ahead);
+                Current { scheduled, pending, rows: Some(rows) }
+            }
+            None => self.begin_step(&mut clock)?,
+        };
+        lap(&mut clock, &mut self.time.schedule);
+        let Current { scheduled, pending, rows } = current;
+        if scheduled.is_empty() {
+            let outputs = self.scheduler.update(&scheduled, Vec::new());
+            return Ok(self.learned_from(outputs));
+        }
+        self.ahead = self.begin_step_ahead(&scheduled, rows.as_deref(), &mut clock)?;
+        let mut results = self.sampler.results(pending)?;
+        if let Some(rows) = rows {
+            // What was finished when the step was adopted has a row in it all the same.
+            results = rows.into_iter().map(|row| results[row].clone()).collect();
+        }
+        lap(&mut clock, &mut self.time.sample);
+        let outputs = self.scheduler.update(&scheduled, results.drain(..));
+        self.sampler.reuse(results);
+        let outputs = self.learned_from(outputs);
+        lap(&mut clock, &mut self.time.update);
+        if let Some(speculation) = &mut self.speculation {
+            speculation.take_in_step(&scheduled, clock - begin);
+        }
+        self.scheduler.reuse(scheduled);
+        Ok(outputs)
+    }
+
+    /// Finished requests, once who guesses has seen them.
+    fn learned_from(&mut self, outputs: Vec<RequestOutput>) -> Vec<RequestOutput> {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.learn(&outputs);
+        }
+        outputs
+    }
+
+    /// Schedules a step and starts to compute it.
+    fn begin_step(&mut self, clock: &mut Instant) -> Result<Current, EngineError> {
+        let mut scheduled = self.scheduler.schedule();
+        if let Some(speculation) = &mut self.speculation {
+            let added = speculation.add_drafts(&mut self.scheduler, &mut scheduled);
+            added.map_err(device_error)?;
+        }
+        let pending = match scheduled.is_empty() {
+            true => Pending::Done(Vec::new()),
+            false => self.compute(&scheduled, clock)?,
+        };
+        Ok(Current { scheduled, pending, rows: None })
+    }
+
+    /// Starts to compute a step and to sample from it.
+    fn compute(
+        &mut self,
+        scheduled: &Scheduled,
+        clock: &mut Instant,
+    ) -> Result<Pending, EngineError> {
+        self.scheduler.refill(&mut self.batch, scheduled);
+        // A GPU has its logits where it samples.
+        self.batch.wants_likeliest =
+            !self.queues_ops() && self.scheduler.wants_likeliest(scheduled);
+        lap(clock, &mut self.time.schedule);
+        let mut logits = self.executor.execute(&self.batch).map_err(device_error)?;
+        lap(clock, &mut self.time.execute);
+        // On a GPU the forward pass runs meanwhile.
+        self.sampler.fill_masks(self.scheduler.guides(scheduled), &logits);
+        let mut tasks: Vec<RowTask<'_>> = std::mem::take(&mut self.tasks);
+        tasks.extend(self.scheduler.row_tasks(scheduled));
+        let mut pending = self.sampler.sample(logits.again(), &tasks)?;
+        self.tasks = emptied(tasks);
+        if let (Some(_), Pending::Done(results)) = (&self.speculation, &mut pending) {
+            let Self { scheduler, sampler, .. } = self;
+            sample_later_rounds((scheduler, sampler), scheduled, logits, results);
+        }
+        lap(clock, &mut self.time.sample);
+        Ok(pending)
+    }
+
+    /// Queues the step after the current one, on a device that runs ahead.
+    fn begin_step_ahead(
+        &mut self,
+        scheduled: &Scheduled,
+        rows: Option<&[usize]>,
+        clock: &mut Instant,
+    ) -> Result<Option<(Ahead, Pending)>, EngineError> {
+        let guesses = |speculation: &Speculation| speculation.may_guess_after(&self.scheduler);
+        if !self.runs_ahead || self.speculation.as_ref().is_some_and(guesses) {
+            return Ok(None);
+        }
+        let row_of = |result: usize| rows.map_or(result, |rows| rows[result]);
+        let Some(ahead) = self.scheduler.schedule_ahead(scheduled, row_of) else {
+            return Ok(None);
+        };
+        let pending = self.compute(&ahead.scheduled, clock)?;
+        Ok(Some((ahead, pending)))
+    }
+
+    /// Times ops from now on. Limits of the machine that are not given are measured, in less than
+    /// half a second. Where ops are queued their kernels are timed instead, and no graph is
+    /// recorded, so that steps take longer.
+    pub fn start_op_times(&mut self, given: GivenLimits) {
+        self.sampler.device().start_op_times(self.info.dtype, given);
+    }
+
+    /// Whether ops are queued on a device that computes them later: a GPU.
+    pub fn queues_ops(&self) -> bool {
+        self.sampler.device().runs_ahead()
+    }
+
+    /// What ops cost since `start_op_times`, and the limits, of which those that are not given are
+    /// measured again. None where nothing was timed.
+    ///
+    /// # Errors
+    /// A GPU failed.
+    pub fn finish_op_times(&mut self, given: GivenLimits) -> Result<Option<OpTimes>, EngineError> {
+        self.sampler.device().finish_op_times(self.info.dtype, given)
+    }
+
+    /// Counters since load, and the present queue lengths.
+    pub fn stats(&self) -> EngineStats {
+        let stats = EngineStats { time: self.time, ..self.scheduler.stats() };
+        stats.with_loras(self.executor.lora_counts()).with_parts(self.executor.part_counts())
+    }
+}
+
+/// Samples after drafts that turn out to be right, in rows whose guide must hear of them first.
+fn sample_later_rounds(
+    (scheduler, sampler): (&mut Scheduler, &mut StepSampler),
+    scheduled: &Scheduled,
+    mut logits: Logits<'_>,
+    results: &mut [RowResult],
+) {
+    for round in 1.. {
+        let guides = scheduler.guides_of_round(scheduled, round, results);
+        if guides.is_empty() {
+            return;
+        }
+        sampler.fill_masks(guides, &logits);
+        let tasks: Vec<_> = scheduler.tasks_of_round(scheduled, round, results).collect();
+        sampler.sample_later(logits.again(), &tasks, results);
+    }
+}
+
+/// Stack of the thread that loads the tokenizer: as much as the main thread has.
+const LOADING_STACK: usize = 8 << 20;
+
+/// `beside`, where there may be a tokenizer already.
+fn beside_tokenizer<A: Send, B>(
+    known: Option<A>,
+    tokenizer: &(dyn Fn() -> Result<A, EngineError> + Sync),
+    model: impl FnOnce(&Arc<AtomicBool>) -> B,
+) -> (Result<A, EngineError>, B) {
+    match known {
+        Some(known) => (Ok(known), model(&Arc::default())),
+        None => beside(tokenizer, model),
+    }
+}
+
+/// Runs `tokenizer` on a thread of its own while `model` runs on this one. `model` is told when
+/// the other has failed: nobody waits for weights that will not be used.
+fn beside<A: Send, B>(
+    tokenizer: &(dyn Fn() -> Result<A, EngineError> + Sync),
+    model: impl FnOnce(&Arc<AtomicBool>) -> B,
+) -> (Result<A, EngineError>, B) {
+    let given_up = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let run = || {
+            let loaded = tokenizer();
+            given_up.store(loaded.is_err(), Relaxed);
+            loaded
+        };
+        let thread = std::thread::Builder::new().name("tokenizer".to_owned());
+        let thread = thread.stack_size(LOADING_STACK);
+        let thread = thread.spawn_scoped(scope, run);
+        let thread = match thread {
+            Ok(thread) => thread,
+            Err(error) => {
+                given_up.store(true, Relaxed);
+                return (Err(no_thread(&error).into()), model(&given_up));
+            }
+        };
+        let join = || thread.join().expect("a panic ends the process in its hook");
+        // The KV cache takes a share of what is left. Where little is left, that may not depend on
+        // which of the two is faster.
+        let (tokenizer, model) = match has_address_limit() {
+            true => (join(), model(&given_up)),
+            false => {
+                let model = model(&given_up);
+                (join(), model)
+            }
+        };
+        memory::release_freed();
+        (tokenizer, model)
+    })
+}
+
+/// A model on its device.
+struct LoadedModel {
+    device: Arc<Device>,
+    /// Why the device is the CPU.
+    why_cpu: Option<WhyCpu>,
+    executor: ModelExecutor,
+    draft: Option<LoadedDraft>,
+}
+
+fn load_model(
+    config: &EngineConfig,
+    summary: &ModelSummary,
+    given_up: &Arc<AtomicBool>,
+) -> Result<LoadedModel, EngineError> {
+    if config.parallel.num_ranks() > 1 {
+        let (device, executor) = crate::execute::tensor_parallel::load(config, summary, given_up)?;
+        return Ok(LoadedModel { device, why_cpu: None, executor, draft: None });
+    }
+    let draft = DraftToLoad::read(config, summary)?;
+    let needs = crate::execute::model_executor::gpu_needs(&summary.spec);
+    let (device, why_cpu) = vllm_batch_device::open(config, summary.dtype, needs)?;
+    let device = Arc::new(device);
+    let beside = draft.as_ref().map(|draft| draft.beside(config, &device)).transpose()?;
+    let (config, on) = (beside.as_ref().unwrap_or(config), Arc::clone(&device));
+    let executor = ModelExecutor::load(config, summary, on, given_up)?;
+    let (num_blocks, on) = (executor.cache_shape().num_blocks, Arc::clone(&device));
+    let draft = draft.map(|draft| draft.load(num_blocks, on, given_up)).transpose()?;
+    Ok(LoadedModel { device, why_cpu, executor, draft })
+}
+
+fn decoders_input_processor(
+    config: &EngineConfig,
+    summary: &ModelSummary,
+) -> Result<Arc<InputProcessor>, EngineError> {
+    let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
+    load_input_processor(config, &summary.files, limits, defaults)
+}
+
+/// Loads the tokenizer and the chat template.
+fn load_input_processor(
+    config: &EngineConfig,
+    files: &ModelFiles,
+    limits: ModelLimits,
+    defaults: GenerationConfig,
+) -> Result<Arc<InputProcessor>, EngineError> {
+    let files = match &config.model.tokenizer_dir {
+        Some(path) => &ModelFiles::open(path, config.model.on_lost_file)?,
+        None => files,
+    };
+    let error = |error: TextError| match error {
+        TextError::Machine(text) => EngineError::Machine(text),
+        error => EngineError::Model(error.to_string()),
+    };
+    let tokenizer = match files {
+        ModelFiles::Gguf(file) => crate::load::gguf_text::tokenizer(file),
+        ModelFiles::Folder(folder) => Tokenizer::from_dir(folder),
+    };
+    let tokenizer = tokenizer.map_err(error)?;
+    let chat_template = match (&config.model.chat_template, files) {
+        (Some(source), _) => {
+            let (bos, eos) = (tokenizer.bos_token(), tokenizer.eos_token());
+            Some(ChatTemplate::new(source, bos, eos).map_err(error)?)
+        }
+        (None, ModelFiles::Gguf(file)) => {
+            crate::load::gguf_text::chat_template(file, &tokenizer).map_err(error)?
+        }
+        (None, ModelFiles::Folder(folder)) => {
+            ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?
+        }
+    };
+    let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults)?;
+    Ok(Arc::new(processor))
+}

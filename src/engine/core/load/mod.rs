@@ -1,0 +1,9 @@
+//! What is decided before weights are read: summaries, sizes of steps, memory.
+
+pub(crate) mod gguf_text;
+pub(crate) mod held_weights;
+pub(crate) mod info;
+pub mod model_summary;
+pub mod step_sizes;
+
+pub use info::EngineInfo;

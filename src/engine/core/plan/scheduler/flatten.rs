@@ -1,0 +1,58 @@
+//! From a scheduled step to the flat `Batch` that an executor computes.
+
+use super::{Scheduled, Scheduler};
+use vllm_batch_ops::batch::Batch;
+
+impl Scheduler {
+    /// Flattens a step.
+    pub fn batch(&self, scheduled: &Scheduled) -> Batch {
+        let mut batch = Batch::default();
+        self.refill(&mut batch, scheduled);
+        batch
+    }
+
+    /// Replaces the contents by another step; allocates only where a buffer was never that long.
+    pub fn refill(&self, batch: &mut Batch, scheduled: &Scheduled) {
+        batch.clear();
+        batch.block_copies.extend_from_slice(&scheduled.block_copies);
+        let block_size = self.block_size();
+        let seq_len =
+            |slot: usize, num_tokens: usize| self.seq(slot).num_computed_tokens + num_tokens;
+        let lens = scheduled.seqs.iter().map(|s| seq_len(s.slot, s.num_tokens));
+        batch.max_blocks_per_seq = lens.max().unwrap_or(0).div_ceil(block_size);
+        batch.query_start_loc.push(0);
+        for entry in &scheduled.seqs {
+            let seq = self.seq(entry.slot);
+            // Flat index minus position is the same for all tokens of the sequence.
+            let (start, first) = (seq.num_computed_tokens, batch.input_ids.len());
+            let end = start + entry.num_tokens;
+            batch.input_ids.extend_from_slice(&seq.token_ids[start..end]);
+            for position in start..end {
+                let block = seq.block_table[position / block_size] as usize;
+                batch.positions.push(position as u32);
+                batch.slot_mapping.push((block * block_size + position % block_size) as u32);
+            }
+            let wanted = seq.prompt_logits_in(entry.num_tokens);
+            batch.logits_indices.extend(wanted.map(|position| (first + position - start) as u32));
+            // Of the last known token, and of each draft after it.
+            let end_of_known = first + entry.num_tokens - entry.num_drafts;
+            let sampled = end_of_known - 1..end_of_known + entry.num_drafts;
+            batch.logits_indices.extend(sampled.filter(|_| entry.samples).map(|row| row as u32));
+            if let Some(row) = seq.sampled_row.filter(|_| end == seq.num_tokens()) {
+                batch.sampled_rows.resize(batch.input_ids.len() - 1, Batch::KNOWN);
+                batch.sampled_rows.push(row as u32);
+            }
+            batch.query_start_loc.push(batch.input_ids.len() as u32);
+            batch.add_lora(seq.request.lora, first);
+            batch.seq_lens.push(end as u32);
+            // The table may hold blocks of chunks to come: the step needs none of those.
+            let num_blocks = end.div_ceil(block_size);
+            batch.block_tables.extend_from_slice(&seq.block_table[..num_blocks]);
+            let row_end = batch.seq_lens.len() * batch.max_blocks_per_seq;
+            batch.block_tables.resize(row_end, 0);
+        }
+        if !batch.sampled_rows.is_empty() {
+            batch.sampled_rows.resize(batch.input_ids.len(), Batch::KNOWN);
+        }
+    }
+}

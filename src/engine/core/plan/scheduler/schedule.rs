@@ -1,0 +1,297 @@
+//! `schedule`: the decisions of a step. Running sequences first, in order of admission; then, if
+//! nobody was preempted, waiting ones (`look_ahead.rs` says which), as long as the token budget,
+//! the slots and the blocks last.
+
+use super::super::completion::Finish;
+use super::look_ahead::Room;
+use super::{Scheduled, ScheduledSeq, Scheduler};
+use crate::request::RequestStatus;
+use vllm_batch_api::request::{Asked, RequestError};
+
+/// Output tokens that a sequence has room for when it is admitted, so that steps allocate nothing.
+/// `max_tokens` may be the whole context, of which little is used.
+const MAX_RESERVED_TOKENS: usize = 1024;
+
+/// A step while it is put together: what it holds, and what may still be added.
+pub(super) struct Step {
+    scheduled: Scheduled,
+    pub(super) token_budget: usize,
+    prompt_logits_budget: usize,
+}
+
+impl Scheduler {
+    /// Decides who runs in the next step. Every call is followed by one of `update`.
+    ///
+    /// Each step with unfinished requests computes at least one token or finishes a sequence: the
+    /// oldest running one gets all blocks in the end, and fails if those are too few.
+    pub fn schedule(&mut self) -> Scheduled {
+        assert!(!std::mem::replace(&mut self.in_step, true), "schedule without update");
+        self.decide()
+    }
+
+    /// The decisions, from where the sequences are; of a step ahead, from where they will be.
+    pub(super) fn decide(&mut self) -> Scheduled {
+        let mut scheduled = std::mem::take(&mut self.spare);
+        scheduled.seqs.clear();
+        scheduled.num_tokens = 0;
+        scheduled.block_copies.clear();
+        let mut step = Step {
+            scheduled,
+            token_budget: self.config.max_num_batched_tokens,
+            prompt_logits_budget: self.config.max_num_prompt_logits,
+        };
+        let num_preemptions = self.stats.num_preemptions;
+        self.schedule_running(&mut step);
+        // A preempted sequence is at the head of the queue, and there is no room for it.
+        if self.stats.num_preemptions == num_preemptions {
+            self.schedule_waiting(&mut step);
+        }
+        if !step.scheduled.is_empty() {
+            self.block_pool.take_copies(&mut step.scheduled.block_copies);
+        }
+        // What leaves a block leaves it before a beam's copy comes.
+        step.scheduled.block_copies.append(&mut self.block_copies);
+        let lora = |entry: &ScheduledSeq| self.seq(entry.slot).request.lora;
+        if step.scheduled.seqs.iter().any(|entry| lora(entry).is_some()) {
+            // Stable: who shares blocks that this step fills has the same adapter, and comes after.
+            step.scheduled.seqs.sort_by_key(lora);
+        }
+        step.scheduled
+    }
+
+    fn schedule_running(&mut self, step: &mut Step) {
+        let mut i = 0;
+        while i < self.running.len() && step.token_budget > 0 {
+            let slot = self.running[i];
+            // One of a row's beams at least has something to compute.
+            if self.beam_row_of(slot).is_none() && self.num_new_tokens(slot, step) == 0 {
+                i += 1;
+                continue;
+            }
+            if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
+                self.running.remove(i);
+                self.finish(slot, self.kv_cache_too_small(slot));
+                continue;
+            }
+            while !self.grow(slot) {
+                // The youngest, perhaps this one itself; those before `i` are in the step already.
+                let youngest = self.running.pop().expect("it holds `slot`");
+                self.preempt(youngest);
+                if youngest == slot {
+                    return;
+                }
+            }
+            self.add_to_step(slot, step);
+            i += 1;
+        }
+    }
+
+    fn schedule_waiting(&mut self, step: &mut Step) {
+        self.running_loras.clear();
+        (0..self.running.len()).for_each(|place| self.add_running_lora(self.running[place]));
+        let of_running = self.running.iter().map(|&slot| self.max_blocks(self.seq(slot)));
+        let mut num_running_blocks: usize = of_running.sum();
+        let goes_on = self.running.iter().filter(|&&slot| !self.is_at_its_last(self.seq(slot)));
+        let places = goes_on.map(|&slot| self.num_places(slot));
+        let mut num_free_places = self.config.max_num_seqs - places.sum::<usize>();
+        while step.token_budget > 0 && num_free_places > 0 {
+            let room = Room {
+                num_seqs: num_free_places,
+                num_blocks: self.block_pool.num_blocks().saturating_sub(num_running_blocks),
+                only_loras: (self.running_loras.len() >= self.config.max_loras)
+                    .then_some(&self.running_loras),
+            };
+            let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
+            let Some(place) = self.waiting.choose(&self.block_pool, room, seq) else { return };
+            let slot = self.waiting.slot(place);
+            // Beams need the tokens of the step before.
+            if self.is_advanced && self.beam_row_of(slot).is_some() {
+                return;
+            }
+            if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
+                self.waiting.remove(place);
+                self.finish(slot, self.kv_cache_too_small(slot));
+                continue;
+            }
+            let wants_prompt_logits = !self.seq(slot).missing_prompt_logits.is_empty();
+            let num_places = self.num_places(slot);
+            if (wants_prompt_logits && step.prompt_logits_budget == 0)
+                || num_places > num_free_places
+                || !self.admit(slot)
+            {
+                return;
+            }
+            self.waiting.remove(place);
+            self.running.push(slot);
+            self.add_running_lora(slot);
+            num_free_places -= num_places;
+            num_running_blocks += self.max_blocks(self.seq(slot));
+            self.add_to_step(slot, step);
+        }
+    }
+
+    fn add_running_lora(&mut self, slot: usize) {
+        let lora = self.seq(slot).request.lora;
+        self.running_loras.extend(lora.filter(|lora| !self.running_loras.contains(lora)));
+    }
+
+    fn admit(&mut self, slot: usize) -> bool {
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.admit_beams(request_id),
+            None => self.admit_sequence(slot),
+        }
+    }
+
+    /// Gives a waiting sequence the blocks of all its known tokens, those of a cached prefix
+    /// shared, if that many are free. Its later chunks are covered too. So a prompt that has begun
+    /// preempts no other sequence, and no later one takes the blocks that it still needs.
+    pub(super) fn admit_sequence(&mut self, slot: usize) -> bool {
+        let num_needed = self.num_blocks_of_sequence(slot);
+        let max_output_tokens = self.max_output_tokens(&self.seq(slot).request);
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        let max_cached_tokens = seq.max_cached_tokens();
+        let hits = &mut self.prefix_hits;
+        let last_serial =
+            self.block_pool.find_prefix(seq.root_and_tokens(), max_cached_tokens, hits);
+        // Hits that nobody uses are in the free list as well, or need blocks of it.
+        let num_free_hits = self.block_pool.num_free_of_prefix(hits);
+        if num_needed - hits.len() + num_free_hits > self.block_pool.num_free_blocks() {
+            return false;
+        }
+        seq.status = RequestStatus::Running;
+        seq.reserve(max_output_tokens.min(MAX_RESERVED_TOKENS), self.block_pool.block_size());
+        seq.last_serial = last_serial;
+        seq.num_registered_blocks = hits.len();
+        seq.num_computed_tokens = hits.len() * self.block_pool.block_size();
+        if seq.num_cached_tokens.is_none() {
+            seq.num_cached_tokens = Some(seq.num_computed_tokens);
+            self.stats.num_cached_tokens += seq.num_computed_tokens as u64;
+        }
+        self.block_pool.take_prefix(&mut self.prefix_hits);
+        seq.block_table.extend_from_slice(&self.prefix_hits);
+        let grown = self.grow_sequence(slot);
+        assert!(grown, "the blocks were counted");
+        true
+    }
+
+    fn grow(&mut self, slot: usize) -> bool {
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.grow_beams(request_id),
+            None => self.grow_sequence(slot),
+        }
+    }
+
+    /// Extends the block table to hold all known tokens; false if the pool runs out.
+    pub(super) fn grow_sequence(&mut self, slot: usize) -> bool {
+        let num_needed = self.num_blocks_of_sequence(slot);
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        while seq.block_table.len() < num_needed {
+            let Some(block) = self.block_pool.allocate() else { return false };
+            seq.block_table.push(block);
+        }
+        true
+    }
+
+    fn preempt(&mut self, slot: usize) {
+        assert!(!self.is_advanced, "the blocks of a step ahead were counted");
+        if let Some(request_id) = self.beam_row_of(slot) {
+            self.preempt_beams(request_id);
+        } else {
+            let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+            self.block_pool.free(&seq.block_table);
+            seq.preempt();
+        }
+        self.waiting.push_preempted(slot, self.seq(slot).request.lora);
+        self.stats.num_preemptions += 1;
+    }
+
+    /// Tokens that a sequence may compute in this step, none if nothing follows its last: up to its
+    /// end, the token budget, and the last prompt position whose logits the step can still hold.
+    fn num_new_tokens(&self, slot: usize, step: &Step) -> usize {
+        let seq = self.seq(slot);
+        if self.is_at_its_last(seq) {
+            return 0;
+        }
+        let num_missing = seq.num_tokens() - seq.num_computed_tokens;
+        let num_new_tokens = num_missing.min(step.token_budget);
+        let wanted = seq.prompt_logits_in(num_new_tokens);
+        if wanted.len() <= step.prompt_logits_budget {
+            return num_new_tokens;
+        }
+        wanted.start + step.prompt_logits_budget - seq.num_computed_tokens
+    }
+
+    fn add_to_step(&mut self, slot: usize, step: &mut Step) {
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.add_beams_to_step(request_id, step),
+            None => self.add_sequence_to_step(slot, step),
+        }
+    }
+
+    pub(super) fn add_sequence_to_step(&mut self, slot: usize, step: &mut Step) {
+        let num_tokens = self.num_new_tokens(slot, step);
+        self.register_full_blocks(slot, num_tokens);
+        let seq = self.seq(slot);
+        let num_prompt_logits = seq.prompt_logits_in(num_tokens).len();
+        let samples = seq.samples_after(num_tokens);
+        step.token_budget -= num_tokens;
+        step.prompt_logits_budget -= num_prompt_logits;
+        step.scheduled.num_tokens += num_tokens;
+        let num_drafts = 0;
+        let entry = ScheduledSeq { slot, num_tokens, num_drafts, num_prompt_logits, samples };
+        step.scheduled.seqs.push(entry);
+    }
+
+    /// Offers the blocks that this step fills to the prefix cache, before they are computed, so
+    /// that a sibling later in the same step shares them. That is sound because the executor
+    /// writes K and V of all tokens of a step, layer by layer, before that layer's attention reads
+    /// any. A sequence that is in a step is not preempted in it: the victim is always the last
+    /// running one, which comes after all those that were added, and a preemption ends admission.
+    pub(super) fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
+        let block_size = self.block_pool.block_size();
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        let num_known = (seq.num_computed_tokens + num_new_tokens).min(seq.num_known_tokens());
+        let num_full = num_known.min(seq.num_shareable_tokens()) / block_size;
+        for i in seq.num_registered_blocks..num_full {
+            let content = &seq.token_ids[i * block_size..(i + 1) * block_size];
+            seq.last_serial =
+                self.block_pool.register(seq.block_table[i], seq.last_serial, content);
+        }
+        seq.num_registered_blocks = seq.num_registered_blocks.max(num_full);
+    }
+
+    /// Blocks for all known tokens.
+    fn num_blocks_needed(&self, slot: usize) -> usize {
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.num_blocks_of_beams(request_id),
+            None => self.num_blocks_of_sequence(slot),
+        }
+    }
+
+    pub(super) fn num_blocks_of_sequence(&self, slot: usize) -> usize {
+        self.seq(slot).num_tokens().div_ceil(self.block_pool.block_size())
+    }
+
+    fn kv_cache_too_small(&self, slot: usize) -> Finish {
+        let num_tokens = self.seq(slot).num_tokens();
+        let has = match self.slots_of(slot).len() {
+            1 => format!("sequence has {num_tokens} tokens"),
+            beams => {
+                let num_shared = self.num_blocks_needed(slot) * self.block_size();
+                format!("row has {beams} beams of {num_tokens} tokens, {num_shared} in all")
+            }
+        };
+        let capacity = self.block_pool.num_blocks() * self.block_pool.block_size();
+        let or = match self.seq(slot).request.asked {
+            Asked::State => "cut texts with --truncate-prompt-tokens",
+            _ => "lower max_tokens or --max-model-len",
+        };
+        Finish::Error(RequestError::new(
+            "kv_cache_too_small",
+            format!(
+                "the {has} and the whole KV cache holds {capacity}; \
+                 enlarge it (--kv-cache-memory-bytes, or --gpu-memory-utilization on a GPU), or {or}"
+            ),
+        ))
+    }
+}

@@ -1,0 +1,145 @@
+//! `Request`: a prompt that is ready to run.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::plan::prefix_cache::root_serial;
+use crate::plan::structured_output::Guidance;
+pub(crate) use vllm_batch_api::request::{
+    Asked, FinishReason, LoraId, NumLogprobs, RowKey, SamplingParams,
+};
+
+/// A prompt with its parameters, ready to run: tokenized, validated, keyed.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Caller's number of the request; outputs carry it back.
+    pub request_id: u64,
+    /// Never empty, all in the vocabulary. Of choices: what they follow.
+    pub prompt_token_ids: Vec<u32>,
+    /// What is asked of the prompt.
+    pub asked: Asked,
+    /// Validated parameters.
+    pub params: Arc<SamplingParams>,
+    /// Ids that end generation with reason stop: (EOS unless ignored) then the others. Derived from
+    /// `params`, tokenizer and generation_config.json as vLLM does; all are masked by `min_tokens`.
+    pub stop_ids: StopIds,
+    /// `params.bad_words` as token ids.
+    pub bad_words_token_ids: Vec<Vec<u32>>,
+    /// Key of its random numbers.
+    pub row_key: RowKey,
+    /// What constrains its answers. None: nothing.
+    pub guidance: Option<Guidance>,
+    /// The adapter that it is computed with. None: the model alone.
+    pub lora: Option<LoraId>,
+    /// Output tokens after which it ends as by its EOS, whatever they are: for benchmarks of
+    /// weights that are made up. Unlike `max_tokens`, nothing is scheduled by it.
+    pub eos_after: Option<usize>,
+}
+
+/// What is known of a sequence before it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known<'a> {
+    /// Its tokens; the last one is left out where none is sampled after it, as nobody reads its K,
+    /// V and logits.
+    pub token_ids: &'a [u32],
+    /// The token that is left out; None: the last of `token_ids` is asked for the token after it,
+    /// or for its state.
+    pub end: Option<u32>,
+    /// Positions of `token_ids` whose logits are wanted, for the known token after each.
+    pub wanted: Range<usize>,
+}
+
+/// The stop token ids of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopIds {
+    /// The tokenizer's EOS unless `ignore_eos`; stop_reason is null.
+    pub eos_token_id: Option<u32>,
+    /// User's ids and secondary EOS ids (the latter unless `ignore_eos`); stop_reason is the id.
+    pub stop_token_ids: Vec<u32>,
+}
+
+/// Where a request is in its life (vLLM's `RequestStatus`, without its remote and grammar states).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestStatus {
+    /// In the queue.
+    Waiting,
+    /// Has blocks, takes part in steps.
+    Running,
+    /// Lost its blocks, waits to be recomputed.
+    Preempted,
+    /// Done.
+    Finished(FinishReason),
+}
+
+impl Request {
+    /// Sequences that it is computed as, at first.
+    pub fn num_sequences(&self) -> u32 {
+        match &self.asked {
+            Asked::Completions if self.params.beam_search.is_some() => 1,
+            Asked::Completions => self.params.n,
+            Asked::Choices(_) | Asked::State => 1,
+            Asked::Rolling(text) => text.windows.len() as u32,
+        }
+    }
+
+    /// What is known of one of them, or of a sequence that goes through choices at one of those.
+    /// Logprobs of a prompt are the business of its first completion.
+    pub fn known(&self, index: u32) -> Known<'_> {
+        let (all, num_scored) = match &self.asked {
+            Asked::Completions => {
+                let wants = index == 0 && self.params.prompt_logprobs.is_some();
+                let last = self.params.prompt_logprobs_last.map_or(usize::MAX, |n| n as usize);
+                (&self.prompt_token_ids, if wants { last } else { 0 })
+            }
+            Asked::Choices(choices) => choices.texts()[index as usize].scored(),
+            Asked::Rolling(text) => text.windows[index as usize].scored(),
+            Asked::State => (&self.prompt_token_ids, 0),
+        };
+        let (last, before) = all.split_last().expect("no prompt is empty");
+        let asks_of_last = self.samples() || self.asked == Asked::State;
+        let (token_ids, end) = if asks_of_last { (&all[..], None) } else { (before, Some(*last)) };
+        let wanted = before.len().saturating_sub(num_scored)..before.len();
+        Known { token_ids, end, wanted }
+    }
+
+    /// Logprobs of each wanted position: a text is greedy where its tokens are the likeliest.
+    ///
+    /// # Panics
+    /// None are wanted.
+    pub fn prompt_logprobs(&self) -> NumLogprobs {
+        match self.asked {
+            Asked::Completions | Asked::State => {
+                self.params.prompt_logprobs.expect("they were asked for")
+            }
+            Asked::Choices(_) | Asked::Rolling(_) => NumLogprobs::Top(1),
+        }
+    }
+
+    /// Whether tokens are generated.
+    fn samples(&self) -> bool {
+        self.asked == Asked::Completions && self.params.max_tokens != Some(0)
+    }
+
+    /// Most tokens of each completion, in a context of `max_model_len` tokens.
+    pub fn max_output_tokens(&self, max_model_len: usize) -> usize {
+        if !self.samples() {
+            return 0;
+        }
+        let room = max_model_len - self.prompt_token_ids.len();
+        self.params.max_tokens.map_or(room, |max_tokens| room.min(max_tokens as usize))
+    }
+
+    /// What its prefix in the cache begins from.
+    pub fn prefix_root(&self) -> u64 {
+        root_serial(self.lora.map(|LoraId(index)| index))
+    }
+
+    /// Tokens that the user has given: what choices follow counts once.
+    pub fn num_prompt_tokens(&self) -> usize {
+        let of_choices: usize = match &self.asked {
+            Asked::Completions | Asked::Rolling(_) | Asked::State => 0,
+            Asked::Choices(choices) => choices.texts().iter().map(|text| text.num_scored).sum(),
+        };
+        self.prompt_token_ids.len() + of_choices
+    }
+}

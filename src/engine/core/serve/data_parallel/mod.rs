@@ -1,0 +1,330 @@
+//! Several engines of one model, each on its own device and thread, behind the verbs of one. It
+//! shares requests out; no byte of a row depends on which engine computes it.
+
+mod configs;
+mod member;
+mod router;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::input_processor::InputProcessor;
+use super::runner::{Runner, Work};
+use crate::EngineInfo;
+use crate::request::Request;
+use crate::stats::EngineStats;
+use member::{Loaded, Member, Stepped};
+use router::{Load, Router};
+use vllm_batch_api::answer::Answer;
+use vllm_batch_api::pooling::PoolingRequest;
+use vllm_batch_api::request::{Asked, LoraId};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::EngineConfig;
+use vllm_batch_device::WhyCpu;
+
+/// Loads one engine by its configuration, on the thread that it is for; with the tokenizer of
+/// another one, if there is one.
+pub type LoadEngine = Arc<
+    dyn Fn(&EngineConfig, Option<Arc<InputProcessor>>) -> Result<Runner, EngineError> + Send + Sync,
+>;
+
+/// How long `step` waits for an engine before it lets its caller look around.
+const LOOK_AROUND: Duration = Duration::from_millis(50);
+
+/// Sequences that wait in an engine which cannot run more.
+const QUEUE: usize = 8;
+
+/// Engines that share requests.
+pub struct DataParallel {
+    members: Vec<Member>,
+    steps: Receiver<Stepped>,
+    /// Beside `members`.
+    known: Vec<Known>,
+    names: Vec<String>,
+    router: Router,
+    /// In no engine yet.
+    waiting: VecDeque<Work>,
+    /// In an engine, by the caller's number.
+    placed: HashMap<u64, Placed>,
+    max_num_seqs: usize,
+    makes_vectors: bool,
+    info: EngineInfo,
+    input_processor: Arc<InputProcessor>,
+}
+
+/// What is known of an engine.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    stats: EngineStats,
+    num_tokens: usize,
+    num_seqs: usize,
+    /// Sequences of requests that it may not have received when it made `stats`, oldest first.
+    sent: VecDeque<usize>,
+    num_received: u64,
+}
+
+/// A request that an engine has.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    engine: usize,
+    size: Size,
+}
+
+/// What a request may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    num_tokens: usize,
+    num_seqs: usize,
+}
+
+impl DataParallel {
+    /// Loads the engines: the first one, which finds the tokenizer and the size of the KV cache
+    /// for all, then the others side by side.
+    ///
+    /// # Errors
+    /// There are not so many devices, their bytes are not the same, or an engine cannot be loaded.
+    pub fn load(config: &EngineConfig, load: &LoadEngine) -> Result<Self, EngineError> {
+        let (mut configs, why_cpu) = configs::configs(config)?;
+        let (steps_sender, steps) = channel();
+        let (load_first, num_engines) = ((load.clone(), None), configs.len());
+        let first = Member::start(0, configs.remove(0), load_first, steps_sender.clone())?;
+        let loaded = first.loaded().map_err(|error| of_engine(0, None, error))?;
+        let Loaded { info, input_processor, makes_vectors } = loaded;
+        let (mut members, mut infos) = (vec![first], vec![info]);
+        for (index, mut config) in configs.into_iter().enumerate() {
+            if let Some(num_blocks) = infos[0].num_cache_tokens.checked_div(infos[0].block_size)
+                && num_blocks > 0
+            {
+                // Whether a row fits may not depend on the engine that it comes to.
+                config.cache.num_blocks = Some(num_blocks);
+            }
+            let load = (load.clone(), Some(input_processor.clone()));
+            members.push(Member::start(index + 1, config, load, steps_sender.clone())?);
+        }
+        for (engine, member) in members.iter().enumerate().skip(1) {
+            let loaded = member.loaded().map_err(|error| of_engine(engine, None, error))?;
+            infos.push(loaded.info);
+        }
+        check_equal(&infos)?;
+        Ok(Self {
+            members,
+            steps,
+            known: vec![Known::default(); num_engines],
+            names: infos.iter().map(|info| info.device_name.clone()).collect(),
+            router: Router::default(),
+            waiting: VecDeque::new(),
+            placed: HashMap::new(),
+            max_num_seqs: infos[0].step_sizes.max_num_seqs,
+            makes_vectors,
+            info: together(&infos, why_cpu),
+            input_processor,
+        })
+    }
+
+    /// What turns prompts into requests, for all of them.
+    pub fn input_processor(&self) -> Arc<InputProcessor> {
+        Arc::clone(&self.input_processor)
+    }
+
+    /// What was loaded, in all.
+    pub fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// Whether they make vectors or classes of texts.
+    pub fn makes_vectors(&self) -> bool {
+        self.makes_vectors
+    }
+
+    /// Queues a request.
+    pub fn add_request(&mut self, work: Work) {
+        self.waiting.push_back(work);
+    }
+
+    /// Whether any request waits or is in an engine.
+    pub fn has_unfinished_requests(&self) -> bool {
+        !self.waiting.is_empty() || !self.placed.is_empty()
+    }
+
+    /// Gives requests to engines that have room, and waits for a step of any of them, for a moment;
+    /// returns what has finished.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn step(&mut self) -> Result<Vec<Answer>, EngineError> {
+        self.place();
+        let mut answers = Vec::new();
+        if self.placed.is_empty() {
+            return Ok(answers);
+        }
+        match self.steps.recv_timeout(LOOK_AROUND) {
+            Ok(stepped) => self.take(stepped, &mut answers)?,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                // Looked at first: what a thread says before it ends is there then.
+                let ended = self.members.iter().position(Member::has_ended);
+                match (self.steps.try_recv(), ended) {
+                    (Ok(stepped), _) => self.take(stepped, &mut answers)?,
+                    (Err(_), Some(engine)) => return Err(self.has_ended(engine)),
+                    (Err(_), None) => {}
+                }
+            }
+        }
+        while let Ok(stepped) = self.steps.try_recv() {
+            self.take(stepped, &mut answers)?;
+        }
+        self.place();
+        Ok(answers)
+    }
+
+    /// Sums over the engines since load; what waits here waits too.
+    pub fn stats(&self) -> EngineStats {
+        let sum = self.known.iter().map(|known| known.stats).reduce(EngineStats::beside);
+        let mut stats = sum.expect("there is an engine");
+        stats.num_waiting += self.waiting.len();
+        stats
+    }
+
+    /// Requests that wait go to engines, in their order, as long as one has room.
+    fn place(&mut self) {
+        while let Some(work) = self.waiting.front() {
+            let loads: Vec<_> = self.known.iter().map(|of| of.load(self.max_num_seqs)).collect();
+            let Some(engine) = self.router.place(&work.prompts(), lora(work), &loads) else {
+                return;
+            };
+            let work = self.waiting.pop_front().expect("it is the front");
+            let (size, request_id) = (Size::of(&work), request_id(&work));
+            self.known[engine].sends(size);
+            let before = self.placed.insert(request_id, Placed { engine, size });
+            assert!(before.is_none(), "a request's number is its own");
+            self.members[engine].send(work);
+        }
+    }
+
+    /// Takes in what an engine says.
+    fn take(&mut self, stepped: Stepped, answers: &mut Vec<Answer>) -> Result<(), EngineError> {
+        let Stepped { engine, num_received, stats, result } = stepped;
+        let result = result.map_err(|error| of_engine(engine, self.names.get(engine), error))?;
+        self.known[engine].receives(num_received, stats);
+        for answer in result {
+            let placed = self.placed.remove(&answer.request_id()).expect("an engine has it");
+            self.known[placed.engine].finishes(placed.size);
+            answers.push(answer);
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self, engine: usize) -> EngineError {
+        let error = EngineError::Device("its thread has ended".to_owned());
+        of_engine(engine, self.names.get(engine), error)
+    }
+}
+
+impl Known {
+    /// For the router. What an engine has not received yet may be run, or may have to wait.
+    fn load(&self, max_num_seqs: usize) -> Load {
+        let on_its_way: usize = self.sent.iter().sum();
+        let runs_all = self.stats.num_waiting == 0 && self.num_seqs < max_num_seqs;
+        let has_room = runs_all || self.stats.num_waiting + on_its_way < QUEUE;
+        Load { num_tokens: self.num_tokens, has_room }
+    }
+
+    fn sends(&mut self, size: Size) {
+        self.num_tokens += size.num_tokens;
+        self.num_seqs += size.num_seqs;
+        self.sent.push_back(size.num_seqs);
+    }
+
+    fn receives(&mut self, num_received: u64, stats: EngineStats) {
+        self.sent.drain(..(num_received - self.num_received) as usize);
+        self.num_received = num_received;
+        self.stats = stats;
+    }
+
+    fn finishes(&mut self, size: Size) {
+        self.num_tokens -= size.num_tokens;
+        self.num_seqs -= size.num_seqs;
+    }
+}
+
+impl Size {
+    fn of(work: &Work) -> Self {
+        let num_prompt_tokens: usize = work.prompts().iter().map(|prompt| prompt.len()).sum();
+        let (num_seqs, num_output_tokens) = match work {
+            Work::Generate(Request { asked: Asked::Completions, params, .. }) => {
+                let beams = params.beam_search.as_ref().map_or(1, |beams| beams.beam_width);
+                (params.n.max(beams) as usize, params.max_tokens.unwrap_or(0) as usize)
+            }
+            Work::Generate(_) | Work::Pooling(_) => (work.prompts().len(), 0),
+        };
+        let num_tokens = num_prompt_tokens + num_seqs * num_output_tokens;
+        Self { num_tokens, num_seqs: num_seqs.max(1) }
+    }
+}
+
+fn lora(work: &Work) -> Option<LoraId> {
+    match work {
+        Work::Generate(Request { lora, .. }) | Work::Pooling(PoolingRequest { lora, .. }) => *lora,
+    }
+}
+
+fn request_id(work: &Work) -> u64 {
+    match work {
+        Work::Generate(request) => request.request_id,
+        Work::Pooling(request) => request.request_id,
+    }
+}
+
+/// The same error, with the engine and its device.
+fn of_engine(engine: usize, device: Option<&String>, error: EngineError) -> EngineError {
+    let named = |text: String| match device {
+        Some(device) => format!("engine {engine} ({device}): {text}"),
+        None => format!("engine {engine}: {text}"),
+    };
+    match error {
+        EngineError::Model(text) => EngineError::Model(named(text)),
+        EngineError::Config(text) => EngineError::Config(named(text)),
+        EngineError::Device(text) => EngineError::Device(named(text)),
+        EngineError::Machine(text) => EngineError::Machine(named(text)),
+    }
+}
+
+/// # Errors
+/// Two engines would not give the same bytes.
+fn check_equal(infos: &[EngineInfo]) -> Result<(), EngineError> {
+    let first = &infos[0];
+    match infos.iter().position(|info| info.kernel_set != first.kernel_set) {
+        None => Ok(()),
+        Some(other) => Err(EngineError::Config(format!(
+            "--data-parallel-size: engine 0 ({}, kernels {}) and engine {other} ({}, kernels {}) \
+             would not give the same bytes; take devices of one kind",
+            first.device_name, first.kernel_set, infos[other].device_name, infos[other].kernel_set
+        ))),
+    }
+}
+
+/// What was loaded, in all.
+fn together(infos: &[EngineInfo], why_cpu: Option<WhyCpu>) -> EngineInfo {
+    let (first, num) = (&infos[0], infos.len());
+    let mut notes: Vec<String> = infos.iter().flat_map(|info| info.notes.iter().cloned()).collect();
+    notes.dedup();
+    let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
+    notes.push(format!(
+        "{num} engines, each with its own {:.1} MiB of weights and {:.1} MiB of KV cache",
+        mib(first.weight_bytes),
+        mib(first.kv_cache_bytes as u64),
+    ));
+    let sum = |of: &dyn Fn(&EngineInfo) -> usize| infos.iter().map(of).sum();
+    EngineInfo {
+        device_name: format!("{num} x {}", first.device_name),
+        why_cpu,
+        notes,
+        num_threads: sum(&|info| info.num_threads),
+        weight_bytes: infos.iter().map(|info| info.weight_bytes).sum(),
+        num_cache_tokens: sum(&|info| info.num_cache_tokens),
+        kv_cache_bytes: sum(&|info| info.kv_cache_bytes),
+        num_offloaded_tokens: sum(&|info| info.num_offloaded_tokens),
+        ..first.clone()
+    }
+}

@@ -1,0 +1,509 @@
+//! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's
+//! input processor).
+
+mod known_texts;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::plan::structured_output::{GrammarCompiler, Guidance, Thinking};
+use crate::request::{Request, StopIds};
+use vllm_batch_api::prompt::Prompt;
+use vllm_batch_api::request::{Asked, RequestError, RowKey, SamplingParams};
+use vllm_batch_api::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{ModelConfig, Overflow};
+use vllm_batch_base::run_date::RunDate;
+use vllm_batch_checkpoint::hf_config::GenerationConfig;
+use vllm_batch_text::{
+    AnswerForm, AnswerParser, Chat, ChatEnding, ChatTemplate, RenderedChat, TextError, Tokenizer,
+};
+
+/// Why there is no request of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessError {
+    /// The row cannot be answered: it becomes an error row.
+    Row(RequestError),
+    /// The machine lacks something now, which says nothing about the row: the run ends.
+    Machine(String),
+}
+
+impl std::fmt::Display for ProcessError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ProcessError::Row(error) => error.fmt(f),
+            ProcessError::Machine(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for ProcessError {}
+
+impl ProcessError {
+    /// What is wrong with the row.
+    ///
+    /// # Errors
+    /// Nothing is: the machine refuses, which ends the run.
+    pub fn of_row(self) -> Result<RequestError, EngineError> {
+        match self {
+            ProcessError::Row(error) => Ok(error),
+            ProcessError::Machine(text) => Err(EngineError::Machine(text)),
+        }
+    }
+}
+
+impl From<RequestError> for ProcessError {
+    fn from(error: RequestError) -> Self {
+        ProcessError::Row(error)
+    }
+}
+
+impl From<TextError> for ProcessError {
+    fn from(error: TextError) -> Self {
+        match error {
+            TextError::Row { code, message } => RequestError::new(code, message).into(),
+            TextError::Model(message) => RequestError::new("tokenize", message).into(),
+            TextError::Machine(message) => ProcessError::Machine(message),
+        }
+    }
+}
+
+/// What the model can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelLimits {
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Longest prompt plus output, in tokens.
+    pub max_model_len: usize,
+}
+
+/// Turns prompts into requests. Immutable, shared between threads.
+pub struct InputProcessor {
+    limits: ModelLimits,
+    tokenizer: Arc<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
+    chat_date: RunDate,
+    allow_special: bool,
+    overflow: Overflow,
+    generation_config: GenerationConfig,
+    grammars: GrammarCompiler,
+    answer_parser: AnswerParser,
+    /// How the model thinks, where the run knows it; without a budget.
+    thinking: Option<Thinking>,
+}
+
+impl InputProcessor {
+    /// Puts together what `Engine::load` has read. `generation_config` holds sampling defaults and
+    /// all EOS ids.
+    ///
+    /// # Errors
+    /// There is no parser of a name that the configuration gives.
+    pub fn new(
+        config: &ModelConfig,
+        limits: ModelLimits,
+        tokenizer: Tokenizer,
+        chat_template: Option<ChatTemplate>,
+        generation_config: GenerationConfig,
+    ) -> Result<Self, EngineError> {
+        let name = |parser: &Option<String>| parser.clone().unwrap_or_else(|| "none".to_owned());
+        let answer_parser = AnswerParser::new(
+            &name(&config.reasoning_parser),
+            &name(&config.tool_call_parser),
+            chat_template.as_ref().map(ChatTemplate::source),
+        );
+        let answer_parser = answer_parser.map_err(EngineError::Config)?;
+        let tokenizer = Arc::new(tokenizer);
+        let all_eos = generation_config.eos_token_ids.iter().copied();
+        let mut eos_token_ids: Vec<u32> = tokenizer.eos_token_id().into_iter().collect();
+        eos_token_ids.extend(all_eos.filter(|id| Some(*id) != tokenizer.eos_token_id()));
+        Ok(Self {
+            limits,
+            grammars: GrammarCompiler::new(Arc::clone(&tokenizer), eos_token_ids),
+            thinking: thinking_of(&answer_parser, &tokenizer)?,
+            answer_parser,
+            tokenizer,
+            chat_template,
+            chat_date: config.chat_date,
+            allow_special: config.allow_special,
+            overflow: config.overflow,
+            generation_config,
+        })
+    }
+
+    /// Tokenizes, checks against the model's limits, resolves stop ids.
+    ///
+    /// # Errors
+    /// The row cannot be answered: the error says why, and becomes its output row. Or the machine
+    /// lacks something, and no row is to blame.
+    pub fn process(
+        &self,
+        request_id: u64,
+        prompt: Prompt,
+        params: SamplingParams,
+        row_key: RowKey,
+    ) -> Result<Request, ProcessError> {
+        // The caller owns the machine, so vLLM's server-side cap of 20 logprobs does not apply.
+        params.verify(self.limits.vocab_size, UNLIMITED_LOGPROBS)?;
+        let params = params.normalized();
+        let (prompt_token_ids, asked) = match prompt {
+            Prompt::Choices(choices) => {
+                params.verify_scores_texts("choices")?;
+                self.choices(*choices)?
+            }
+            Prompt::Rolling(text) => {
+                params.verify_scores_texts("the likelihood of a text")?;
+                self.rolling(&text)?
+            }
+            prompt => return self.process_prompt(request_id, prompt, params, row_key),
+        };
+        Ok(Request {
+            request_id,
+            prompt_token_ids,
+            asked,
+            stop_ids: StopIds::default(),
+            bad_words_token_ids: Vec::new(),
+            guidance: None,
+            params: Arc::new(params),
+            row_key,
+            lora: None,
+            eos_after: None,
+        })
+    }
+
+    /// A prompt that is completed.
+    fn process_prompt(
+        &self,
+        request_id: u64,
+        prompt: Prompt,
+        params: SamplingParams,
+        row_key: RowKey,
+    ) -> Result<Request, ProcessError> {
+        let (said, goes_on) = match &prompt {
+            Prompt::Messages(chat) => {
+                (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage)
+            }
+            _ => (None, true),
+        };
+        let prompt_token_ids = self.fit(self.tokenize(prompt, true)?, &params)?;
+        let thinks =
+            self.answer_parser.may_think(said) && !self.has_thought(&prompt_token_ids, goes_on);
+        Ok(Request {
+            request_id,
+            prompt_token_ids,
+            asked: Asked::Completions,
+            stop_ids: self.stop_ids(&params),
+            bad_words_token_ids: self.bad_words_token_ids(&params)?,
+            guidance: self.guidance(&params, thinks)?,
+            params: Arc::new(params),
+            row_key,
+            lora: None,
+            eos_after: None,
+        })
+    }
+
+    /// Refuses what no answer can be held to: a schema that does not compile, a budget of thinking
+    /// where nobody knows how the model thinks.
+    ///
+    /// # Errors
+    /// The message begins with the name of the parameter.
+    pub fn check_guidance(&self, params: &SamplingParams) -> Result<(), RequestError> {
+        self.guidance(params, true).map(drop)
+    }
+
+    /// Why the chat template takes no system message, where it takes a chat without one.
+    pub fn refuses_system(&self, text: &str, kwargs: &Map<String, Value>) -> Option<String> {
+        let chat = |messages| Chat {
+            messages,
+            ending: ChatEnding::NewTurn,
+            tools: None,
+            documents: None,
+            kwargs: kwargs.clone(),
+        };
+        let user = json!({"role": "user", "content": "a"});
+        let system = json!({"role": "system", "content": text});
+        self.chat_template.as_ref()?;
+        self.render(&chat(json!([user]))).ok()?;
+        match self.render(&chat(json!([system, user]))) {
+            Err(ProcessError::Row(error)) => Some(error.message),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// What splits the text of answers.
+    pub fn answer_parser(&self) -> &AnswerParser {
+        &self.answer_parser
+    }
+
+    /// The reasoning parser that the chat template asks for, where none is used.
+    pub fn unused_reasoning_parser(&self) -> Option<&'static str> {
+        let template = self.chat_template.as_ref().map(ChatTemplate::source);
+        let fitting = AnswerParser::new("auto", "none", template).ok()?.names().0;
+        (self.answer_parser.names().0 == "none" && fitting != "none").then_some(fitting)
+    }
+
+    /// How many of an answer's tokens are thinking.
+    pub fn num_reasoning_tokens(&self, token_ids: &[u32], form: &AnswerForm) -> usize {
+        // The engine has decoded these tokens, so they can be.
+        self.answer_parser.reasoning_tokens(token_ids, &self.tokenizer, form).unwrap_or_default()
+    }
+
+    /// The model's sampling defaults; `max_tokens` is its `max_new_tokens`, else None.
+    pub fn default_sampling_params(&self) -> SamplingParams {
+        default_sampling_params(&self.generation_config)
+    }
+
+    /// Whether the model has a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.chat_template.is_some()
+    }
+
+    /// Whether the chat template mentions a variable.
+    pub fn template_mentions(&self, name: &str) -> bool {
+        self.chat_template.as_ref().is_some_and(|template| template.mentions(name))
+    }
+
+    /// Whether chat prompts show the date.
+    pub fn shows_date(&self) -> bool {
+        self.chat_template.as_ref().is_some_and(ChatTemplate::shows_date)
+    }
+
+    /// What becomes of a prompt that the context does not hold.
+    pub fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    /// Longest prompt plus output, in tokens.
+    pub fn max_model_len(&self) -> usize {
+        self.limits.max_model_len
+    }
+
+    /// The text of a single token, for logprobs.
+    pub fn token_text(&self, token_id: u32) -> String {
+        self.tokenizer.token_text(token_id)
+    }
+
+    /// Whether a tokenized prompt begins with two BOS: its text had one already.
+    pub fn begins_with_two_bos(&self, prompt_token_ids: &[u32]) -> bool {
+        let bos = self.tokenizer.bos_token_id();
+        bos.is_some_and(|bos| prompt_token_ids.starts_with(&[bos, bos]))
+    }
+
+    /// The tokenizer, which the scheduler needs to detokenize.
+    pub fn tokenizer(&self) -> Arc<Tokenizer> {
+        Arc::clone(&self.tokenizer)
+    }
+
+    /// A text's tokens without special ones around them.
+    pub fn tokenize_plain(&self, text: &str) -> Result<Vec<u32>, ProcessError> {
+        Ok(self.tokenizer.encode(text, false)?)
+    }
+
+    /// Tokens of a prompt, checked against the vocabulary.
+    ///
+    /// `add_special_tokens`: around a text, such as BOS.
+    pub fn tokenize(
+        &self,
+        prompt: Prompt,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, ProcessError> {
+        let ids = match prompt {
+            Prompt::Text(text) => self.tokenizer.encode(&text, add_special_tokens)?,
+            Prompt::TokenIds(ids) => ids,
+            Prompt::Messages(chat) => self.tokenize_chat(&chat)?,
+            Prompt::Pair(_)
+            | Prompt::Compared(_)
+            | Prompt::Several(_)
+            | Prompt::Choices(_)
+            | Prompt::Rolling(_) => {
+                let message = "several prompts, where a row has one: make a row of each";
+                return Err(RequestError::new("several_prompts", message).into());
+            }
+        };
+        self.check_ids(&ids)?;
+        Ok(ids)
+    }
+
+    /// Refuses tokens that the model has not, and no tokens at all.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), RequestError> {
+        let vocab_size = self.limits.vocab_size;
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(RequestError::new(
+                "invalid_prompt",
+                format!("Token id {id} is out of vocabulary; the model has {vocab_size} tokens"),
+            ));
+        }
+        match ids.is_empty() {
+            true => Err(RequestError::new("empty_prompt", "The decoder prompt cannot be empty")),
+            false => Ok(()),
+        }
+    }
+
+    fn tokenize_chat(&self, chat: &Chat) -> Result<Vec<u32>, ProcessError> {
+        Ok(self.tokenizer.encode_chat(&self.render(chat)?)?)
+    }
+
+    fn render(&self, chat: &Chat) -> Result<RenderedChat, ProcessError> {
+        let Some(template) = &self.chat_template else {
+            return Err(RequestError::new(
+                "no_chat_template",
+                "the model has no chat template; give one with --chat-template FILE, or rows with a \
+                 `prompt` text",
+            )
+            .into());
+        };
+        Ok(chat.render(template, &self.tokenizer, self.chat_date, self.allow_special)?)
+    }
+
+    /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit,
+    /// where there is any.
+    fn fit(&self, mut ids: Vec<u32>, params: &SamplingParams) -> Result<Vec<u32>, RequestError> {
+        let max_model_len = self.limits.max_model_len;
+        let least_answer = usize::from(params.max_tokens != Some(0));
+        let limit = max_model_len - least_answer;
+        if let Some(asked) = params.truncate_prompt_tokens {
+            // Verified: -1 or at least 1.
+            let keep = usize::try_from(asked).unwrap_or(limit);
+            ids = truncated(ids, keep, params.truncation_side);
+        }
+        if ids.len() <= limit {
+            return Ok(ids);
+        }
+        // Room for the answer that was asked for, but at least half of the context for the prompt.
+        let answer = params.max_tokens.map_or(1, |max_tokens| max_tokens as usize);
+        let room = max_model_len - answer.clamp(least_answer, max_model_len / 2);
+        match self.overflow {
+            Overflow::Error => Err(RequestError::new(
+                "context_length",
+                format!(
+                    "prompt has {} tokens, the limit is {limit}{}; shorten it, or give --overflow \
+                     truncate-left or truncate-right",
+                    ids.len(),
+                    match least_answer {
+                        0 => String::new(),
+                        _ => format!(" ({max_model_len} with at least one token of output)"),
+                    }
+                ),
+            )),
+            Overflow::TruncateLeft => Ok(truncated(ids, room, TruncationSide::Left)),
+            Overflow::TruncateRight => Ok(truncated(ids, room, TruncationSide::Right)),
+        }
+    }
+
+    /// Whether a prompt has ended the thinking. Its last end may be that of an earlier turn, unless
+    /// the prompt goes on from there, or nothing but white space follows.
+    fn has_thought(&self, prompt_token_ids: &[u32], goes_on: bool) -> bool {
+        let thinking = self.thinking.as_ref();
+        let after = thinking.and_then(|thinking| thinking.after_end(prompt_token_ids));
+        after.is_some_and(|after| {
+            let text = || self.tokenizer.decode(after, false);
+            goes_on || text().is_ok_and(|text| text.trim().is_empty())
+        })
+    }
+
+    /// What constrains the answers: a grammar, a budget of thinking, or nothing.
+    fn guidance(
+        &self,
+        params: &SamplingParams,
+        thinks: bool,
+    ) -> Result<Option<Guidance>, RequestError> {
+        let outputs = params.structured_outputs.as_ref();
+        let grammar = outputs.map(|outputs| self.grammars.compile(outputs)).transpose()?;
+        let budget = params.thinking_token_budget;
+        let thinking = self
+            .thinking
+            .as_ref()
+            .filter(|_| thinks)
+            .map(|thinking| Thinking { budget, ..thinking.clone() });
+        if budget.is_some() && self.thinking.is_none() {
+            let message = "thinking_token_budget: the run does not know how the model thinks; name \
+                           it with --reasoning-parser";
+            return Err(RequestError::new("invalid_parameter", message));
+        }
+        let is_needed = grammar.is_some() || (budget.is_some() && thinking.is_some());
+        Ok(is_needed.then_some(Guidance { grammar, thinking }))
+    }
+
+    /// vLLM's EOS rules: the tokenizer's EOS is the primary one; the other EOS ids of
+    /// generation_config.json stop like the user's stop ids; `ignore_eos` leaves the user's only.
+    fn stop_ids(&self, params: &SamplingParams) -> StopIds {
+        let mut stop_token_ids = params.stop_token_ids.clone();
+        if params.ignore_eos {
+            return StopIds { eos_token_id: None, stop_token_ids };
+        }
+        let all = &self.generation_config.eos_token_ids;
+        let primary = self.tokenizer.eos_token_id().or_else(|| all.first().copied());
+        let mut known: HashSet<u32> = stop_token_ids.iter().copied().chain(primary).collect();
+        stop_token_ids.extend(all.iter().filter(|&&id| known.insert(id)));
+        StopIds { eos_token_id: primary, stop_token_ids }
+    }
+
+    /// Each word as it is tokenized at the start of a text and after a space, as vLLM does it.
+    fn bad_words_token_ids(&self, params: &SamplingParams) -> Result<Vec<Vec<u32>>, ProcessError> {
+        let mut all: Vec<Vec<u32>> = Vec::new();
+        for word in &params.bad_words {
+            let bare = word.trim_start();
+            let plain = self.tokenizer.encode(bare, false)?;
+            let spaced = self.tokenizer.encode(&format!(" {bare}"), false)?;
+            let differs = spaced.len() == plain.len() && spaced.first() != plain.first();
+            all.push(plain);
+            if differs {
+                all.push(spaced);
+            }
+        }
+        all.retain(|ids| !ids.is_empty());
+        Ok(all)
+    }
+}
+
+/// Neutral sampling parameters with these values over them; `max_tokens` is `max_new_tokens`.
+pub(crate) fn default_sampling_params(config: &GenerationConfig) -> SamplingParams {
+    let neutral = SamplingParams::default();
+    SamplingParams {
+        temperature: config.temperature.unwrap_or(neutral.temperature),
+        top_k: config.top_k.unwrap_or(neutral.top_k),
+        top_p: config.top_p.unwrap_or(neutral.top_p),
+        min_p: config.min_p.unwrap_or(neutral.min_p),
+        repetition_penalty: config.repetition_penalty.unwrap_or(neutral.repetition_penalty),
+        presence_penalty: config.presence_penalty.unwrap_or(neutral.presence_penalty),
+        frequency_penalty: config.frequency_penalty.unwrap_or(neutral.frequency_penalty),
+        max_tokens: config.max_new_tokens,
+        ..neutral
+    }
+}
+
+/// The tokens of the markers of thinking; None where the parser tells none.
+fn thinking_of(
+    parser: &AnswerParser,
+    tokenizer: &Tokenizer,
+) -> Result<Option<Thinking>, EngineError> {
+    let Some((start, end)) = parser.reasoning_markers() else { return Ok(None) };
+    let ids = |marker: &str| {
+        let ids = tokenizer.encode_special(marker);
+        ids.map_err(|error| EngineError::Model(error.to_string()))
+    };
+    Ok(Some(Thinking {
+        start: ids(start)?,
+        end: ids(end)?,
+        is_optional: parser.may_answer_at_once(),
+        budget: None,
+    }))
+}
+
+/// What a chat's variables say of thinking.
+fn said_of_thinking(chat: &Chat) -> Option<bool> {
+    let names = ["enable_thinking", "thinking"];
+    names.iter().find_map(|name| chat.kwargs.get(*name)?.as_bool())
+}
+
+/// At most `keep` token ids; the others are cut off at `side`.
+fn truncated(mut ids: Vec<u32>, keep: usize, side: TruncationSide) -> Vec<u32> {
+    match side {
+        TruncationSide::Left => ids.split_off(ids.len().saturating_sub(keep)),
+        TruncationSide::Right => {
+            ids.truncate(keep);
+            ids
+        }
+    }
+}

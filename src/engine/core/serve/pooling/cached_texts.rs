@@ -1,0 +1,163 @@
+//! Texts that go through a decoder with a KV cache, as the prompts of `run` do: in chunks, and what
+//! they begin alike with is computed once. The state of the last token is all that counts of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::body::{Done, Text};
+use super::loading::Devices;
+use super::pooler::{Asked, Pooler};
+use crate::execute::executor::Executor;
+use crate::execute::model::resident_loras::ResidentLoras;
+use crate::execute::model_executor::ModelExecutor;
+use crate::plan::block_pool::BlockPool;
+use crate::plan::scheduler::{Scheduled, Scheduler};
+use crate::request::{self, Request, StopIds};
+use crate::sampler::RowResult;
+use crate::stats::{EngineStats, StepTime};
+use crate::{device_error, lap};
+use vllm_batch_api::request::{RowKey, SamplingParams};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{EngineConfig, SchedulerConfig};
+use vllm_batch_device::Tensor;
+use vllm_batch_ops::batch::Batch;
+
+/// A decoder that gives states, and the texts that wait for it.
+pub(super) struct CachedTexts {
+    scheduler: Scheduler,
+    executor: ModelExecutor,
+    /// By the numbers of their requests to the scheduler.
+    texts: HashMap<u64, Text>,
+    /// Texts that ever came: the number of the next one.
+    num_added: u64,
+    /// Nothing is sampled.
+    params: Arc<SamplingParams>,
+    /// Refilled by every step.
+    batch: Batch,
+    /// What came from a GPU.
+    on_host: Tensor,
+    time: StepTime,
+}
+
+impl CachedTexts {
+    /// None wait yet. Texts have up to `max_model_len` tokens, states `width` values.
+    pub(super) fn new(
+        executor: ModelExecutor,
+        config: &EngineConfig,
+        max_model_len: usize,
+        width: usize,
+    ) -> Self {
+        let shape = executor.cache_shape();
+        let has_prefix_cache = config.cache.enable_prefix_caching;
+        let pool = BlockPool::new(shape.num_blocks, shape.block_size, has_prefix_cache)
+            .with_host_blocks(executor.num_host_blocks());
+        // In the order in which they came: a text is soon read, and to look through all that wait
+        // at each one would take longer than a small model's step.
+        let scheduler = SchedulerConfig { look_ahead: Some(0), ..config.scheduler.clone() };
+        Self {
+            scheduler: Scheduler::new(&scheduler, pool, max_model_len, 0, None),
+            executor,
+            texts: HashMap::new(),
+            num_added: 0,
+            params: Arc::default(),
+            batch: Batch::default(),
+            on_host: Tensor::zeros(0, width),
+            time: StepTime::default(),
+        }
+    }
+
+    /// As `Body::add`.
+    pub(super) fn add(&mut self, mut text: Text) {
+        let request_id = self.num_added;
+        self.num_added += 1;
+        self.scheduler.add_request(Request {
+            request_id,
+            prompt_token_ids: std::mem::take(&mut text.tokens.ids),
+            asked: request::Asked::State,
+            params: Arc::clone(&self.params),
+            stop_ids: StopIds::default(),
+            bad_words_token_ids: Vec::new(),
+            row_key: RowKey(0),
+            guidance: None,
+            lora: text.lora,
+            eos_after: None,
+        });
+        self.texts.insert(request_id, text);
+    }
+
+    /// As `Body::has_unfinished_texts`.
+    pub(super) fn has_unfinished_texts(&self) -> bool {
+        self.scheduler.has_unfinished_requests()
+    }
+
+    /// As `Body::step`.
+    pub(super) fn step(
+        &mut self,
+        devices: &Devices,
+        pooler: &Pooler,
+    ) -> Result<Vec<Done>, EngineError> {
+        let mut clock = Instant::now();
+        let scheduled = self.scheduler.schedule();
+        lap(&mut clock, &mut self.time.schedule);
+        let states = self.run(&scheduled, devices, pooler)?;
+        lap(&mut clock, &mut self.time.execute);
+        let results = states.iter().map(|_| RowResult::State);
+        let finished = self.scheduler.update(&scheduled, results);
+        self.scheduler.reuse(scheduled);
+        let mut pooled: HashMap<_, _> = states.into_iter().collect();
+        let done = finished.into_iter().map(|mut output| {
+            let text = self.texts.remove(&output.request_id).expect("it waited");
+            let result = match output.outputs.pop().and_then(|output| output.error) {
+                Some(error) => Err(error),
+                None => Ok(pooled.remove(&output.request_id).expect("its state was wanted")),
+            };
+            (text, result)
+        });
+        let done = done.collect();
+        lap(&mut clock, &mut self.time.update);
+        Ok(done)
+    }
+
+    /// Computes a step: what the texts became that reach their ends in it.
+    fn run(
+        &mut self,
+        scheduled: &Scheduled,
+        devices: &Devices,
+        pooler: &Pooler,
+    ) -> Result<Vec<(u64, vllm_batch_api::pooling::Pooled)>, EngineError> {
+        if scheduled.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Self { scheduler, executor, texts, batch, on_host, .. } = self;
+        scheduler.refill(batch, scheduled);
+        let states = executor.execute(batch).map_err(device_error)?;
+        let ids: Vec<_> = scheduler.requests_of_states(scheduled).collect();
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let states = devices.body.on_host(states.tensor, ids.len(), on_host)?;
+        let asked = ids.iter().enumerate().map(|(row, id)| Asked {
+            start: row,
+            end: row + 1,
+            // The scheduler has them, and nothing depends on them here.
+            ids: &[],
+            num_skipped: 0,
+            params: &texts[id].params,
+            lora: texts[id].lora,
+        });
+        let pooled = pooler.texts(&devices.host, states, &asked.collect::<Vec<_>>())?;
+        Ok(ids.into_iter().zip(pooled).collect())
+    }
+
+    /// As `Body::loras`.
+    pub(super) fn loras(&self) -> &ResidentLoras {
+        self.executor.loras()
+    }
+
+    /// As `Body::stats`.
+    pub(super) fn stats(&self) -> EngineStats {
+        let stats = EngineStats { time: self.time, ..self.scheduler.stats() };
+        stats.with_loras(self.executor.lora_counts())
+    }
+}

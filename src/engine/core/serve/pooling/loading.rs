@@ -1,0 +1,325 @@
+//! The weights of a pooling model: its body, its head, and the modules behind them; and where they
+//! run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::body::Body;
+use super::cached_texts::CachedTexts;
+use super::layer_file::LayerFile;
+use super::lexical::Lexical;
+use super::pooler::{Pooler, Sparse, TokenOutputs};
+use super::splade::Splade;
+use super::whole_texts::WholeTexts;
+use super::{PoolingSummary, SparseSpec};
+use crate::execute::model::decoder::Output;
+use crate::execute::model::encoder::Encoder;
+use crate::execute::model::head::Head;
+use crate::execute::model::resident_loras::ResidentLoras;
+use crate::execute::model_executor::{self, DecoderToLoad, ModelExecutor};
+use crate::load::held_weights::{HeldWeights, quantization_notes};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{CacheConfig, EngineConfig, LoadFormat};
+use vllm_batch_checkpoint::adapter::LoraPlaces;
+use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
+use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec};
+use vllm_batch_checkpoint::weights::{self, Checkpoint};
+use vllm_batch_device as device;
+use vllm_batch_device::{Device, GpuNeeds, HeadWidths, WhyCpu};
+use vllm_batch_ops::TextLimits;
+use vllm_batch_ops::batch::Batch;
+
+/// Where the parts of a model run.
+pub(super) struct Devices {
+    /// The body.
+    pub body: Arc<Device>,
+    /// What follows it, which stays on the host; the same where that has the body too.
+    pub host: Arc<Device>,
+}
+
+impl Devices {
+    /// Opens what the configuration asks for, and says in one line why `auto` took the CPU.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    fn open(
+        config: &EngineConfig,
+        summary: &PoolingSummary,
+    ) -> Result<(Self, Option<WhyCpu>), EngineError> {
+        if summary.cached().is_none() {
+            refuse_cache(&config.cache)?;
+        }
+        let needs = match summary.cached() {
+            Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs(&decoder) },
+            None => {
+                let head_dim = summary.spec.heads().head_dim;
+                let heads = vec![HeadWidths { head_dim, ..HeadWidths::default() }];
+                GpuNeeds { heads, is_of_texts: true, ..GpuNeeds::default() }
+            }
+        };
+        let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
+        let body = Arc::new(body);
+        let host = match &*body {
+            Device::Cpu(_) => Arc::clone(&body),
+            Device::Cuda(_) => Arc::new(device::open_host(config)?),
+        };
+        Ok((Self { body, host }, why_cpu))
+    }
+
+    /// Names the sets of kernels in use: outputs are equal only within them.
+    pub(super) fn kernel_set(&self) -> String {
+        match Arc::ptr_eq(&self.body, &self.host) {
+            true => self.body.kernel_set(),
+            false => format!("{}+{}", self.body.kernel_set(), self.host.kernel_set()),
+        }
+    }
+}
+
+/// Refuses what is asked of a KV cache, where there is none.
+fn refuse_cache(cache: &CacheConfig) -> Result<(), EngineError> {
+    let usual = CacheConfig::default();
+    let asked = [
+        ("--block-size", cache.block_size != usual.block_size),
+        ("--no-enable-prefix-caching", cache.enable_prefix_caching != usual.enable_prefix_caching),
+        ("--kv-cache-dtype", cache.kv_cache_dtype != usual.kv_cache_dtype),
+        ("--num-gpu-blocks-override", cache.num_blocks.is_some()),
+        ("--kv-cache-memory-bytes", cache.kv_cache_memory_bytes.is_some()),
+        ("--kv-offloading-size", cache.kv_offloading_bytes.is_some()),
+        ("--gpu-memory-utilization", cache.memory_share.is_some()),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        None => Ok(()),
+        Some((flag, _)) => Err(EngineError::Config(format!(
+            "{flag}: the model's texts are computed at once, without a KV cache"
+        ))),
+    }
+}
+
+/// A model on its devices.
+pub(super) struct Loaded {
+    pub body: Body,
+    pub pooler: Pooler,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    pub cache: CacheSize,
+    /// Why the device is the CPU.
+    pub why_cpu: Option<WhyCpu>,
+    /// What was done otherwise than asked, for people to read.
+    pub notes: Vec<String>,
+}
+
+/// The KV cache, if there is one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CacheSize {
+    pub num_tokens: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+    pub num_bytes: usize,
+    /// Tokens that the host's memory holds for it.
+    pub num_offloaded_tokens: usize,
+}
+
+/// Opens the devices, and loads the model.
+///
+/// `token_ids`: of the tokens that its classifier is made with.
+///
+/// # Errors
+/// The device cannot be used, the weights do not fit the spec, or memory does not suffice.
+pub(super) fn load_model(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    token_ids: &[u32],
+    given_up: &Arc<AtomicBool>,
+) -> Result<(Devices, Loaded), EngineError> {
+    let (devices, why_cpu) = Devices::open(config, summary)?;
+    let checkpoint = match config.model.load_format {
+        LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
+        LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
+    };
+    let linears = weights::linears_of_encoder(&summary.spec);
+    let quantization = summary.quantization.as_ref();
+    let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
+    let mut loaded = load_weights(config, summary, &devices, &mut checkpoint, token_ids)?;
+    checkpoint.finish()?;
+    let pooler = &mut loaded.pooler;
+    for layer in summary.layers_behind() {
+        for head in pooler.heads_of_loras.values_mut() {
+            head.extend(layer.load(&devices.host, &config.model)?);
+        }
+        let layer = layer.load(&devices.host, &config.model)?;
+        pooler.head = Some(match pooler.head.take() {
+            Some(before) => before.followed_by(layer),
+            None => layer,
+        });
+    }
+    if let Some(SparseSpec::Lexical(layer)) = &summary.sparse {
+        let layer = layer.load(&devices.host, &config.model)?;
+        pooler.sparse = Some(Sparse::Lexical(Lexical::new(layer)));
+    }
+    loaded.why_cpu = why_cpu;
+    Ok((devices, loaded))
+}
+
+/// Runs a text of two tokens, so that a GPU has compiled its kernels before the first row.
+fn warm_up(encoder: &mut Encoder, device: &Device) -> Result<(), EngineError> {
+    let batch = Batch {
+        input_ids: vec![0; 2],
+        positions: vec![0, 1],
+        token_types: vec![0; 2],
+        logits_indices: vec![0],
+        query_start_loc: vec![0, 2],
+        ..Batch::default()
+    };
+    encoder.forward(device, &batch)?;
+    Ok(())
+}
+
+/// What is made of the model's own weights.
+fn load_weights(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    devices: &Devices,
+    checkpoint: &mut Checkpoint,
+    token_ids: &[u32],
+) -> Result<Loaded, EngineError> {
+    let Devices { body: device, host } = devices;
+    let (spec, dtype) = (&summary.spec, summary.dtype);
+    let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
+    let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
+    leave_unused(checkpoint, spec);
+    let of_cache = checkpoint.leave_cache_scales();
+    let mut tensors = spec.tensors();
+    tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
+    // Of an output layer a few rows at most are held.
+    let mut read = tensors.clone();
+    match head {
+        Some(ClassifierHead::Tokens(_)) => read.extend(spec.output_tensors()),
+        _ => spec.output_tensors().for_each(|tensor| checkpoint.leave_tensor(&tensor)),
+    }
+    if let Some(ClassifierHead::Layers(head)) = head {
+        tensors.extend(head.tensors());
+        read.extend(head.tensors());
+    }
+    checkpoint.check(&read, &spec.optional_tensors())?;
+    let tables: Vec<_> = match &**device {
+        Device::Cpu(_) => Vec::new(),
+        Device::Cuda(_) => spec.read_as_values(),
+    };
+    let held = HeldWeights::of(device, checkpoint, (&tensors, &tables), dtype);
+    let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));
+    held.refuse_without_memory(device)?;
+    let of_quantization = summary.quantization.iter().flat_map(|quantization| {
+        quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
+    });
+    let choices = spec.ropes.iter().filter_map(|rope| rope.choice(summary.max_model_len));
+    let notes = choices.chain(held.note(dtype)).chain(of_quantization);
+    let (body, cache, of_body) = load_body(config, summary, (device, held.bytes()), checkpoint)?;
+    let notes = notes.chain(of_body).collect();
+    let mut heads_of_loras = HashMap::new();
+    if let Some(head) = summary.head_layers() {
+        for (lora, saved) in body.loras().saved_layers()? {
+            heads_of_loras.insert(lora, Head::load_with(head, &saved, host, checkpoint)?);
+        }
+    }
+    let head = head.map(|head| match head {
+        ClassifierHead::Layers(head) => Head::load(head, host, checkpoint),
+        ClassifierHead::Tokens(classes) => {
+            Head::of_tokens(spec, (token_ids, classes.method), host, checkpoint)
+        }
+    });
+    let head = head.transpose()?;
+    let splade = splade.map(|splade| Splade::load(splade, checkpoint)).transpose()?;
+    let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
+    let sparse = splade.map(Sparse::Splade);
+    let outputs = match (summary.classifier.as_ref().map(|found| found.states), token_ids) {
+        (Some(HeadStates::MeanOfEach), _) => TokenOutputs::Mean,
+        (Some(HeadStates::Steps), &[id]) => TokenOutputs::Of(id),
+        _ => TokenOutputs::All,
+    };
+    let pooler = Pooler {
+        pooling: summary.pooling.clone(),
+        head,
+        heads_of_loras,
+        sparse,
+        activation,
+        outputs,
+    };
+    Ok(Loaded { body, pooler, weight_bytes: held.bytes(), cache, why_cpu: None, notes })
+}
+
+/// Leaves the tensors that only a decoder, or another head, would use.
+fn leave_unused(checkpoint: &mut Checkpoint, spec: &EncoderSpec) {
+    checkpoint.leave(spec.of_heads);
+    let further = spec.output.iter().flat_map(|output| &output.of_further_tokens);
+    let unused = further.chain(spec.attentions().flat_map(|attention| &attention.unused));
+    checkpoint.leave(&unused.map(String::as_str).collect::<Vec<_>>());
+    let beside = spec.output.iter().map(|output| &output.beside_table);
+    for table in beside {
+        if let BesideTable::Copy(copy) = table {
+            checkpoint.leave_tensor(copy);
+        }
+    }
+}
+
+/// The body on its device, with its KV cache if it has one, and notes on that.
+fn load_body(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    (device, weight_bytes): (&Arc<Device>, u64),
+    checkpoint: &mut Checkpoint,
+) -> Result<(Body, CacheSize, Vec<String>), EngineError> {
+    let PoolingSummary { dtype, max_model_len, .. } = *summary;
+    let Some(spec) = summary.cached() else {
+        let places = LoraPlaces::of_encoder(&summary.spec);
+        let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
+        let loras = ResidentLoras::open(config, &places, checkpoint)?;
+        let mut encoder = load_encoder(config, summary, device, checkpoint)?;
+        encoder.set_loras(device, loras)?;
+        let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
+        let body = WholeTexts::new(encoder, num_token_types, &config.scheduler);
+        return Ok((Body::Whole(Box::new(body)), CacheSize::default(), Vec::new()));
+    };
+    let (output, width) = (Output::States, spec.hidden_size());
+    let head = summary.head_layers().cloned();
+    let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
+    let mut executor =
+        ModelExecutor::of_checkpoint(config, decoder, Arc::clone(device), checkpoint)?;
+    if device.runs_ahead() {
+        executor.warm_up()?;
+    }
+    let (shape, notes) = (executor.cache_shape(), executor.take_notes());
+    let element_bytes = config.cache.kv_cache_dtype.size_bytes(dtype);
+    let cache = CacheSize {
+        num_tokens: shape.num_tokens(),
+        block_size: shape.block_size,
+        num_bytes: shape.num_bytes(element_bytes),
+        num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
+    };
+    let body = CachedTexts::new(executor, config, max_model_len, width);
+    Ok((Body::Cached(Box::new(body)), cache, notes))
+}
+
+fn load_encoder(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    device: &Device,
+    checkpoint: &mut Checkpoint,
+) -> Result<Encoder, EngineError> {
+    let limits = TextLimits {
+        // A text goes through a GPU in one piece, in buffers that are there from the start.
+        max_num_tokens: config
+            .scheduler
+            .max_num_batched_tokens
+            .max(device.preallocated_rows(summary.max_model_len)),
+        max_num_texts: config.scheduler.max_num_seqs,
+        max_model_len: summary.max_model_len,
+    };
+    let words = summary.sparse.as_ref().and_then(SparseSpec::splade).map(|splade| &splade.head);
+    let parts = (summary.spec.clone(), words);
+    let mut encoder = Encoder::load(parts, summary.dtype, device, checkpoint, limits)?;
+    if device.runs_ahead() {
+        warm_up(&mut encoder, device)?;
+    }
+    Ok(encoder)
+}

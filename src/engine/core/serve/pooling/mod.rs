@@ -1,0 +1,330 @@
+//! The engine of models that make vectors or classes of a text: vLLM's pooling runner. Texts go
+//! through the body of a model together, whole or in pieces; a pooler, and a head if the model has
+//! one, make of each what is asked for.
+
+mod body;
+mod cached_texts;
+mod dense;
+mod input;
+mod layer_file;
+mod lexical;
+mod listed_module;
+mod loading;
+mod module_keys;
+mod modules;
+mod pooler;
+mod pooling_type;
+mod shared_texts;
+mod splade;
+mod summary;
+mod task;
+mod whole_texts;
+
+pub use layer_file::{LEXICAL_LAYER, TOKEN_LAYER};
+pub use listed_module::{ListedModule, MODULES};
+pub use modules::{PROMPTS, Prompts, TRANSFORMER_FILES};
+pub use pooling_type::Pooling;
+pub use summary::{PoolingSummary, SparseSpec, SpladeSpec};
+pub use vllm_batch_checkpoint::encoders::{ClassActivation, Classifier};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::input_processor::InputProcessor;
+use crate::load::step_sizes::StepSizes;
+use crate::stats::EngineStats;
+use crate::{EngineInfo, beside_tokenizer, load_input_processor};
+use body::{Body, Text};
+use loading::{Devices, Loaded, load_model};
+use pooler::{Pooler, Sparse};
+use shared_texts::{Known, Reader, SharedTexts, TextKey};
+use vllm_batch_api::compared::{Compared, Scoring};
+use vllm_batch_api::pooling::{Pooled, PoolingOutput, PoolingParams, PoolingRequest, TextTokens};
+use vllm_batch_api::request::RequestError;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::EngineConfig;
+use vllm_batch_base::files::quoted;
+use vllm_batch_base::pooling::ClassToken;
+use vllm_batch_text::Tokenizer;
+
+/// A model, and the requests that wait for it.
+pub struct PoolingEngine {
+    devices: Devices,
+    body: Body,
+    pooler: Pooler,
+    input_processor: Arc<InputProcessor>,
+    info: EngineInfo,
+    /// Requests with texts that wait.
+    unfinished: HashMap<u64, Unfinished>,
+    /// Texts that are compared.
+    shared: SharedTexts,
+    /// Requests whose vectors were there when they came.
+    finished: Vec<PoolingOutput>,
+    /// A text has a number for each of its steps.
+    scores_steps: bool,
+    /// A token that ends every text.
+    end_token_id: Option<u32>,
+    /// Tokens of all requests that ever came.
+    num_prompt_tokens: u64,
+}
+
+/// What became of a text.
+type Outcome = Result<Arc<Pooled>, RequestError>;
+
+/// A request with what is there of its texts.
+struct Unfinished {
+    params: Arc<PoolingParams>,
+    comparisons: Vec<(usize, usize)>,
+    compared: Option<Arc<Compared>>,
+    num_prompt_tokens: usize,
+    texts: Vec<Option<Outcome>>,
+    num_missing: usize,
+}
+
+impl PoolingEngine {
+    /// Loads model, tokenizer and the modules that say what texts become.
+    ///
+    /// # Errors
+    /// Model files are missing, corrupt or unsupported, the device cannot be used, or memory does
+    /// not suffice.
+    pub fn load(config: &EngineConfig) -> Result<Self, EngineError> {
+        Self::load_summarized(config, &PoolingSummary::read(&config.model)?)
+    }
+
+    /// The same for a model whose small files were read before, with the same configuration.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_summarized(
+        config: &EngineConfig,
+        summary: &PoolingSummary,
+    ) -> Result<Self, EngineError> {
+        Self::load_with(config, summary, None)
+    }
+
+    /// The same with the tokenizer of another engine of the model, if there is one.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_with(
+        config: &EngineConfig,
+        summary: &PoolingSummary,
+        processor: Option<Arc<InputProcessor>>,
+    ) -> Result<Self, EngineError> {
+        if config.parallel.num_ranks() > 1 {
+            let text = "--tensor-parallel-size is for models that complete prompts yet; leave it \
+                        out, or give --data-parallel-size";
+            return Err(EngineError::Config(text.to_owned()));
+        }
+        let max_model_len = summary.max_model_len;
+        let load_processor =
+            || load_input_processor(config, &summary.files, summary.limits(), Default::default());
+        let tokens = summary.named_tokens();
+        let (input_processor, model) = match &tokens[..] {
+            [] => {
+                let load = |given_up: &_| load_model(config, summary, &[], given_up);
+                beside_tokenizer(processor, &load_processor, load)
+            }
+            // The model is made with their ids, which the tokenizer knows.
+            tokens => {
+                let processor = processor.map_or_else(load_processor, Ok)?;
+                let ids = token_ids(tokens, &processor.tokenizer(), summary)?;
+                (Ok(processor), load_model(config, summary, &ids, &Default::default()))
+            }
+        };
+        let (input_processor, (devices, loaded)) = (input_processor?, model?);
+        let Loaded { body, mut pooler, weight_bytes, cache, why_cpu, notes } = loaded;
+        if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
+            lexical.leave_out(input_processor.tokenizer().ids_around_texts());
+        }
+        let info = EngineInfo {
+            dtype: summary.dtype,
+            checkpoint_format: summary.checkpoint_format(),
+            kernel_set: config.lora.kernel_set(&devices.kernel_set()),
+            device_name: devices.body.name(),
+            why_cpu,
+            notes,
+            num_threads: devices.body.num_threads(),
+            max_model_len,
+            weight_bytes,
+            code_bytes: Arc::default(),
+            parameters: summary.spec.parameters(),
+            num_cache_tokens: cache.num_tokens,
+            block_size: cache.block_size,
+            kv_cache_bytes: cache.num_bytes,
+            num_offloaded_tokens: cache.num_offloaded_tokens,
+            lora_ranks: body.loras().ranks(),
+            step_sizes: StepSizes::from(&config.scheduler),
+        };
+        Ok(Self {
+            devices,
+            body,
+            pooler,
+            input_processor,
+            info,
+            end_token_id: summary.end_token_id(),
+            scores_steps: summary.scores_steps(),
+            num_prompt_tokens: 0,
+            unfinished: HashMap::new(),
+            shared: SharedTexts::default(),
+            finished: Vec::new(),
+        })
+    }
+
+    /// What turns prompts into requests; shared with the thread that reads rows.
+    pub fn input_processor(&self) -> Arc<InputProcessor> {
+        Arc::clone(&self.input_processor)
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// What texts become, where a request does not say otherwise.
+    pub fn pooling(&self) -> &Pooling {
+        &self.pooler.pooling
+    }
+
+    /// Queues a request. It was validated by the input processor.
+    ///
+    /// # Panics
+    /// Another request of its number is unfinished, or it has no text.
+    pub fn add_request(&mut self, request: PoolingRequest) {
+        let PoolingRequest { request_id, mut texts, comparisons, compared, params, lora } = request;
+        texts.iter_mut().for_each(|text| self.end(text));
+        let num_prompt_tokens = texts.iter().map(|text| text.ids.len()).sum();
+        self.num_prompt_tokens += num_prompt_tokens as u64;
+        assert!(!texts.is_empty(), "a request has a text");
+        let is_shared = !comparisons.is_empty();
+        let (dimensions, use_activation) = (params.dimensions, params.use_activation);
+        let unfinished = Unfinished {
+            params: Arc::clone(&params),
+            comparisons,
+            compared,
+            num_prompt_tokens,
+            texts: vec![None; texts.len()],
+            num_missing: texts.len(),
+        };
+        let before = self.unfinished.insert(request_id, unfinished);
+        assert!(before.is_none(), "a request's number is its own");
+        for (index, tokens) in texts.into_iter().enumerate() {
+            let (reader, params) = ((request_id, index), Arc::clone(&params));
+            let mut text = Text { reader, tokens, shared: None, params, lora };
+            if is_shared {
+                let tokens = text.tokens.clone();
+                let key = Arc::new(TextKey { tokens, lora, dimensions, use_activation });
+                match self.shared.ask(&key, reader) {
+                    Known::No => text.shared = Some(key),
+                    Known::Waits => continue,
+                    Known::Computed(pooled) => {
+                        let finished = self.keep(reader, Ok(pooled));
+                        self.finished.extend(finished);
+                        continue;
+                    }
+                }
+            }
+            self.body.add(text);
+        }
+    }
+
+    /// Whether any request waits.
+    pub fn has_unfinished_requests(&self) -> bool {
+        self.body.has_unfinished_texts() || !self.finished.is_empty()
+    }
+
+    /// Runs a step; returns the requests that are finished with it.
+    ///
+    /// # Errors
+    /// The device failed, or memory does not suffice.
+    pub fn step(&mut self) -> Result<Vec<PoolingOutput>, EngineError> {
+        let mut finished = std::mem::take(&mut self.finished);
+        if !self.body.has_unfinished_texts() {
+            return Ok(finished);
+        }
+        for (text, result) in self.body.step(&self.devices, &self.pooler)? {
+            let result = result.map(Arc::new);
+            let readers = match (text.shared, &result) {
+                (None, _) => vec![text.reader],
+                (Some(key), Ok(pooled)) => self.shared.computed(&key, Arc::clone(pooled)),
+                (Some(key), Err(_)) => self.shared.failed(&key),
+            };
+            let given = |reader| self.keep(reader, result.clone());
+            finished.extend(readers.into_iter().filter_map(given));
+        }
+        Ok(finished)
+    }
+
+    /// Counters since load, and the present queue lengths.
+    pub fn stats(&self) -> EngineStats {
+        EngineStats { num_prompt_tokens: self.num_prompt_tokens, ..self.body.stats() }
+    }
+
+    /// Puts the token behind a text that the model's classifier reads.
+    fn end(&self, text: &mut TextTokens) {
+        if let Some(end) = self.end_token_id.filter(|end| text.ids.last() != Some(end)) {
+            text.ids.push(end);
+        }
+    }
+
+    /// Keeps what a text became; returns its request's output if it was the last one.
+    fn keep(&mut self, (request_id, index): Reader, outcome: Outcome) -> Option<PoolingOutput> {
+        let request = self.unfinished.get_mut(&request_id).expect("its request is unfinished");
+        request.texts[index] = Some(outcome);
+        request.num_missing -= 1;
+        if request.num_missing > 0 {
+            return None;
+        }
+        let request = self.unfinished.remove(&request_id).expect("it was there");
+        Some(request.output(request_id, self.scores_steps))
+    }
+}
+
+/// The ids of tokens that a classifier is made with.
+fn token_ids(
+    tokens: &[ClassToken],
+    tokenizer: &Tokenizer,
+    summary: &PoolingSummary,
+) -> Result<Vec<u32>, EngineError> {
+    let id = |token: &ClassToken| {
+        let (id, name) = match token {
+            ClassToken::Named(name) => (tokenizer.token_id(name), quoted(name)),
+            ClassToken::Numbered(id) => (Some(*id), id.to_string()),
+        };
+        let id = id.filter(|id| (*id as usize) < summary.spec.vocab_size());
+        let text = || format!("the classifier needs a token {name}, and there is none");
+        id.ok_or_else(|| EngineError::Config(text()))
+    };
+    tokens.iter().map(id).collect()
+}
+
+impl Unfinished {
+    /// What was asked: what the texts became, or how they compare.
+    fn output(self, request_id: u64, scores_steps: bool) -> PoolingOutput {
+        let Self { params, comparisons, compared, num_prompt_tokens, texts, .. } = self;
+        let texts: Result<Vec<_>, _> = texts.into_iter().flatten().collect();
+        let (texts, failure) = match texts {
+            Ok(texts) => (texts, None),
+            Err(failure) => (Vec::new(), Some(failure)),
+        };
+        let texts = match params.scoring {
+            _ if failure.is_some() => Vec::new(),
+            Scoring::Vectors(similarity) if !comparisons.is_empty() => {
+                let score = |(query, document): &(usize, usize)| {
+                    Pooled::Vector(vec![similarity.of(&texts[*query], &texts[*document])])
+                };
+                comparisons.iter().map(score).collect()
+            }
+            _ => texts.into_iter().map(Arc::unwrap_or_clone).collect(),
+        };
+        PoolingOutput {
+            request_id,
+            num_prompt_tokens,
+            texts,
+            failure,
+            compared,
+            params,
+            scores_steps,
+        }
+    }
+}

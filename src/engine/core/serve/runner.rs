@@ -1,0 +1,132 @@
+//! An engine of either kind, what it is asked and what it answers: the seam between the commands
+//! that run a dataset and the engines. vLLM's runners are of the same kinds, `generate` and
+//! `pooling`.
+
+use std::sync::Arc;
+
+use super::data_parallel::DataParallel;
+use super::input_processor::InputProcessor;
+use super::pooling::PoolingEngine;
+use crate::request::Request;
+use crate::stats::EngineStats;
+use crate::{Engine, EngineInfo};
+use vllm_batch_api::answer::Answer;
+use vllm_batch_api::pooling::PoolingRequest;
+use vllm_batch_api::request::{Asked, LoraId};
+use vllm_batch_base::EngineError;
+
+/// An engine.
+pub enum Runner {
+    /// It completes prompts.
+    Generate(Box<Engine>),
+    /// It makes vectors of texts.
+    Pooling(Box<PoolingEngine>),
+    /// Several engines of one kind.
+    Parallel(Box<DataParallel>),
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// To be completed.
+    Generate(Request),
+    /// To be made vectors of.
+    Pooling(PoolingRequest),
+}
+
+impl Runner {
+    /// What turns prompts into requests; shared with the thread that reads rows.
+    pub fn input_processor(&self) -> Arc<InputProcessor> {
+        match self {
+            Runner::Generate(engine) => engine.input_processor(),
+            Runner::Pooling(engine) => engine.input_processor(),
+            Runner::Parallel(engines) => engines.input_processor(),
+        }
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &EngineInfo {
+        match self {
+            Runner::Generate(engine) => engine.info(),
+            Runner::Pooling(engine) => engine.info(),
+            Runner::Parallel(engines) => engines.info(),
+        }
+    }
+
+    /// Whether it makes vectors or classes of texts; else it completes prompts.
+    pub fn makes_vectors(&self) -> bool {
+        match self {
+            Runner::Generate(_) => false,
+            Runner::Pooling(_) => true,
+            Runner::Parallel(engines) => engines.makes_vectors(),
+        }
+    }
+
+    /// Queues a request. It was validated by the input processor.
+    ///
+    /// # Panics
+    /// It is for an engine of the other kind.
+    pub fn add_request(&mut self, work: Work) {
+        match (self, work) {
+            (Runner::Generate(engine), Work::Generate(request)) => engine.add_request(request),
+            (Runner::Pooling(engine), Work::Pooling(request)) => engine.add_request(request),
+            (Runner::Parallel(engines), work) => engines.add_request(work),
+            _ => panic!("a request came to an engine of the other kind"),
+        }
+    }
+
+    /// Whether any request is waiting or running.
+    pub fn has_unfinished_requests(&self) -> bool {
+        match self {
+            Runner::Generate(engine) => engine.has_unfinished_requests(),
+            Runner::Pooling(engine) => engine.has_unfinished_requests(),
+            Runner::Parallel(engines) => engines.has_unfinished_requests(),
+        }
+    }
+
+    /// One step, or the next one of any of several engines; returns the requests that finished.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn step(&mut self) -> Result<Vec<Answer>, EngineError> {
+        Ok(match self {
+            Runner::Generate(engine) => engine.step()?.into_iter().map(Answer::Generate).collect(),
+            Runner::Pooling(engine) => engine.step()?.into_iter().map(Answer::Pooling).collect(),
+            Runner::Parallel(engines) => engines.step()?,
+        })
+    }
+
+    /// Counters since load, and the present queue lengths.
+    pub fn stats(&self) -> EngineStats {
+        match self {
+            Runner::Generate(engine) => engine.stats(),
+            Runner::Pooling(engine) => engine.stats(),
+            Runner::Parallel(engines) => engines.stats(),
+        }
+    }
+}
+
+impl Work {
+    /// The same, computed with an adapter; None: by the model alone.
+    pub fn with_lora(self, lora: Option<LoraId>) -> Self {
+        match self {
+            Work::Generate(request) => Work::Generate(Request { lora, ..request }),
+            Work::Pooling(request) => Work::Pooling(PoolingRequest { lora, ..request }),
+        }
+    }
+
+    /// Tokens of the prompt; of several texts those of each.
+    pub fn prompts(&self) -> Vec<&[u32]> {
+        match self {
+            Work::Generate(request) => match &request.asked {
+                Asked::Choices(choices) => {
+                    choices.texts().iter().map(|text| &text.token_ids[..]).collect()
+                }
+                Asked::Completions | Asked::Rolling(_) | Asked::State => {
+                    vec![&request.prompt_token_ids]
+                }
+            },
+            Work::Pooling(request) => request.texts.iter().map(|text| &text.ids[..]).collect(),
+        }
+    }
+}

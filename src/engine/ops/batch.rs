@@ -1,0 +1,151 @@
+//! `Batch`: one step flattened, the whole interface between scheduler and executor.
+
+use std::ops::Range;
+
+use vllm_batch_base::config::LoraId;
+
+/// The rows of a step that are computed with one adapter: they lie together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoraRows {
+    /// Which adapter.
+    pub lora: LoraId,
+    /// Their tokens in the flat axis.
+    pub tokens: Range<u32>,
+    /// Their entries of `logits_indices`.
+    pub logits: Range<u32>,
+}
+
+impl LoraRows {
+    /// Adds the next rows of a step: to those of their adapter, which lie directly before them, or
+    /// as its first ones.
+    ///
+    /// # Panics
+    /// Others lie between.
+    pub fn add(all: &mut Vec<Self>, lora: Option<LoraId>, tokens: Range<u32>, logits: Range<u32>) {
+        let Some(lora) = lora else { return };
+        match all.last_mut().filter(|rows| rows.lora == lora) {
+            None => all.push(Self { lora, tokens, logits }),
+            Some(rows) => {
+                assert_eq!(rows.tokens.end, tokens.start, "rows of an adapter lie together");
+                rows.tokens.end = tokens.end;
+                rows.logits.end = logits.end;
+            }
+        }
+    }
+}
+
+/// What became of the adapters of all batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoraCounts {
+    /// Those that were loaded, one as often as it was.
+    pub num_loads: u64,
+    /// Those that are loaded.
+    pub num_resident: usize,
+}
+
+/// Steps whose attention was computed in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartCounts {
+    /// Steps with rows in parts.
+    pub num_steps: u64,
+    /// Those of them in which parts were of several rows.
+    pub num_shared_steps: u64,
+}
+
+impl PartCounts {
+    /// Counts a step: whether it has parts, and whether some are of several rows.
+    pub fn add_step(&mut self, (has_parts, shares): (bool, bool)) {
+        self.num_steps += u64::from(has_parts);
+        self.num_shared_steps += u64::from(shares);
+    }
+}
+
+/// One step's tokens, sequence after sequence. Names and meaning are vLLM's attention metadata.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// (num_tokens) token ids.
+    pub input_ids: Vec<u32>,
+    /// (num_tokens) absolute position of each token in its sequence.
+    pub positions: Vec<u32>,
+    /// (num_tokens) segment of each token, of an encoder's step; else empty.
+    pub token_types: Vec<u32>,
+    /// (num_tokens) where its K and V go: block id * block_size + offset.
+    pub slot_mapping: Vec<u32>,
+    /// (num_seqs + 1) first token of each sequence in the flat axis.
+    pub query_start_loc: Vec<u32>,
+    /// (num_seqs) tokens of the sequence after this step: cached ones and this step's.
+    pub seq_lens: Vec<u32>,
+    /// (num_seqs, max_blocks_per_seq) block ids, row-major, padded with 0.
+    pub block_tables: Vec<u32>,
+    /// Width of `block_tables`.
+    pub max_blocks_per_seq: usize,
+    /// (num_logits) flat token indices whose logits are wanted, ascending.
+    pub logits_indices: Vec<u32>,
+    /// (num_tokens) or empty: of a step ahead, rows of the step before whose sampled tokens are the
+    /// `input_ids`, which are unknown here; `KNOWN` of others.
+    pub sampled_rows: Vec<u32>,
+    /// KV blocks whose contents, of all layers, are copied before the forward pass, one after the
+    /// other: from and to. Those of the host come after those of the device.
+    pub block_copies: Vec<(u32, u32)>,
+    /// Adapters of the step, each once, in the order of their rows. Other rows have none.
+    pub loras: Vec<LoraRows>,
+    /// Whether nobody looks at more of any row's logits than which token is the likeliest; who
+    /// samples says so.
+    pub wants_likeliest: bool,
+}
+
+impl Batch {
+    /// In `sampled_rows`: the token is known.
+    pub const KNOWN: u32 = u32::MAX;
+
+    /// Empties it; buffers keep their memory.
+    pub fn clear(&mut self) {
+        for buffer in [
+            &mut self.input_ids,
+            &mut self.positions,
+            &mut self.slot_mapping,
+            &mut self.query_start_loc,
+            &mut self.seq_lens,
+            &mut self.block_tables,
+            &mut self.logits_indices,
+            &mut self.sampled_rows,
+        ] {
+            buffer.clear();
+        }
+        self.block_copies.clear();
+        self.loras.clear();
+        self.wants_likeliest = false;
+    }
+
+    /// The last sequence, from this token on, is computed with an adapter, or with none. Its tokens
+    /// and logits are there.
+    pub fn add_lora(&mut self, lora: Option<LoraId>, first_token: usize) {
+        let first_token = first_token as u32;
+        let is_before = |index: &u32| *index < first_token;
+        let first_logit = self.logits_indices.partition_point(is_before) as u32;
+        let tokens = first_token..self.input_ids.len() as u32;
+        let logits = first_logit..self.logits_indices.len() as u32;
+        LoraRows::add(&mut self.loras, lora, tokens, logits);
+    }
+
+    /// Tokens of the step.
+    pub fn num_tokens(&self) -> usize {
+        self.input_ids.len()
+    }
+
+    /// Sequences of the step.
+    pub fn num_seqs(&self) -> usize {
+        self.seq_lens.len()
+    }
+
+    /// The adapter of a sequence.
+    pub fn lora_of(&self, seq: usize) -> Option<LoraId> {
+        let token = self.query_start_loc[seq];
+        self.loras.iter().find(|rows| rows.tokens.contains(&token)).map(|rows| rows.lora)
+    }
+
+    /// Block ids of one sequence (padded).
+    pub fn block_table(&self, seq: usize) -> &[u32] {
+        &self.block_tables[seq * self.max_blocks_per_seq..(seq + 1) * self.max_blocks_per_seq]
+    }
+}
