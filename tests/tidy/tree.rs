@@ -3,6 +3,7 @@
 /// `docs/ARCHITECTURE.md`, "Code map". What is not named here belongs in one of these folders.
 const TOP_LEVEL: &[&str] = &[
     ".ci",
+    ".github",
     ".gitignore",
     "AGENTS.md",
     "CHANGELOG.md",
