@@ -106,24 +106,6 @@ impl Compiler {
         found.map(|(_, text)| *text).ok_or_else(|| error(source, "no such source", &file))
     }
 
-    /// The headers that a text includes, directly or by way of others, in the order of `sources`.
-    /// NVRTC is given no others, so that a header which is missed here fails the compilation.
-    fn headers(&self, text: &str) -> Vec<&'static (&'static str, &'static str)> {
-        let mut is_included = vec![false; self.sources.len()];
-        let mut texts = vec![text];
-        while let Some(text) = texts.pop() {
-            let names: Vec<_> = included_names(text).collect();
-            for (index, (name, header)) in self.sources.iter().enumerate() {
-                if !is_included[index] && names.contains(name) {
-                    is_included[index] = true;
-                    texts.push(header);
-                }
-            }
-        }
-        let found = self.sources.iter().zip(is_included).filter(|(_, is_included)| *is_included);
-        found.map(|(header, _)| header).collect()
-    }
-
     /// NVRTC's version, or an error where there is none: cudarc would panic.
     fn nvrtc_version(&self, source: &str) -> Result<(i32, i32)> {
         let version = self.version.get_or_init(|| {
@@ -148,7 +130,7 @@ impl Compiler {
     fn hash(&self, text: &str, options: &[String], version: (i32, i32)) -> u128 {
         let mut hasher = Hasher::default();
         hasher.field(format!("{version:?}").as_bytes()).field(text.as_bytes());
-        for (name, text) in self.headers(text) {
+        for (name, text) in headers(self.sources, text) {
             hasher.field(name.as_bytes()).field(text.as_bytes());
         }
         for option in options {
@@ -160,7 +142,7 @@ impl Compiler {
     fn compile_now(&self, source: &str, text: &str, options: &[String]) -> Result<Compiled> {
         let mut names = Vec::new();
         let mut texts = Vec::new();
-        for (name, text) in self.headers(text) {
+        for (name, text) in headers(self.sources, text) {
             names.push(c_string(source, name)?);
             texts.push(c_string(source, text)?);
         }
@@ -175,6 +157,32 @@ impl Compiler {
         let cubin = if is_ptx { program.ptx(source)? } else { program.cubin(source)? };
         Ok(Compiled { cubin, log, is_cached: false })
     }
+}
+
+/// The headers that a text includes, directly or by way of others, in the order of `sources`.
+/// NVRTC is given no others, so that a header which is missed here fails the compilation.
+fn headers(sources: Sources, text: &str) -> Vec<&'static (&'static str, &'static str)> {
+    let mut is_included = vec![false; sources.len()];
+    let mut texts = vec![text];
+    while let Some(text) = texts.pop() {
+        let names: Vec<_> = included_names(text).collect();
+        for (index, (name, header)) in sources.iter().enumerate() {
+            if !is_included[index] && names.contains(name) {
+                is_included[index] = true;
+                texts.push(header);
+            }
+        }
+    }
+    let found = sources.iter().zip(is_included).filter(|(_, is_included)| *is_included);
+    found.map(|(header, _)| header).collect()
+}
+
+/// Whether a source (`name`.cu) or a header that it includes has a word.
+pub(crate) fn mentions(sources: Sources, name: &str, word: &str) -> bool {
+    let file = format!("{name}.cu");
+    let text = sources.iter().find(|(name, _)| *name == file).map_or("", |(_, text)| text);
+    let mut headers = headers(sources, text).into_iter();
+    text.contains(word) || headers.any(|(_, header)| header.contains(word))
 }
 
 /// File names of a text's `#include "NAME"` lines.
@@ -307,7 +315,7 @@ mod tests {
             None,
         );
         let names: Vec<_> =
-            compiler.headers("#include \"b.cuh\"").iter().map(|(name, _)| *name).collect();
+            headers(compiler.sources, "#include \"b.cuh\"").iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["a.cuh", "b.cuh"]);
     }
 }

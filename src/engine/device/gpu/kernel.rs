@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 pub use attention::{AttentionDefines, DecodeLayer, DecodeSizes, LaunchDefines, PrefillSizes};
 
 use super::Gpu;
+use crate::cuda::compiler::mentions;
+use crate::open::KERNEL_SOURCES;
 use vllm_batch_base::config::{DType, KvCacheDType, PrefillKernel};
 
 /// A kernel: `entry` of kernels/`source`.cu, compiled for attention, codes or states of one kind
@@ -67,16 +69,9 @@ impl Kernel {
         Self { source, entry, compiled_for: CompiledFor::States(num_rows as u32) }
     }
 
-    /// Whether it is compiled for the type of the KV cache.
-    fn touches_cache(self) -> bool {
-        let sources = [
-            "norm_rotary_and_cache",
-            "rotary_and_cache",
-            "paged_attention",
-            "paged_attention_decode",
-            "unseen_values",
-        ];
-        sources.contains(&self.source)
+    /// Whether it is compiled for the type of the KV cache: its source, or a header of it, asks.
+    fn reads_cache(self) -> bool {
+        mentions(KERNEL_SOURCES, self.source, "KV_FP8")
     }
 
     /// Names and values that it is compiled with.
@@ -100,7 +95,7 @@ impl Kernel {
             }
             CompiledFor::States(num_rows) => defines.push(("STATE_ROWS", num_rows.to_string())),
         }
-        if kv_cache_dtype == KvCacheDType::Fp8 && self.touches_cache() {
+        if kv_cache_dtype == KvCacheDType::Fp8 && self.reads_cache() {
             defines.push(("KV_FP8", "1".to_owned()));
         }
         defines
@@ -129,5 +124,22 @@ fn name(dtype: DType) -> &'static str {
         DType::Float32 => "float",
         DType::BFloat16 => "bf16",
         DType::Float16 => "f16",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_read_the_cache_are_known_by_their_sources() {
+        let reads = |source: &'static str| Kernel::from((source, "entry")).reads_cache();
+        for source in ["rotary_and_cache", "paged_attention", "paged_attention_decode"] {
+            assert!(reads(source), "{source}");
+        }
+        assert!(reads("unseen_values"), "by a header");
+        for source in ["norm", "activation", "linear_codes", "copy_segments", "sample"] {
+            assert!(!reads(source), "{source}");
+        }
     }
 }
