@@ -114,6 +114,17 @@ fn help_of_eval_fits_a_terminal_of_80_columns() {
     assert_eq!(long, None);
 }
 
+#[test]
+fn one_choice_that_is_a_list_is_refused_with_the_flags_that_were_meant() {
+    let folder = temporary();
+    let mut command = vllm_batch(folder.path(), &["run", "--model", TINY]);
+    command.args(["--structured-outputs.choice", "positive,negative"]);
+    let output = finish(&mut command, "{\"prompt\":\"a\"}\n");
+    let meant = "repeat the flag: --structured-outputs.choice 'positive' \
+                 --structured-outputs.choice 'negative'";
+    assert_refused(&output, &["\"positive,negative\" is one choice", meant]);
+}
+
 /// `eval` does not ask for a model beside `--rescore`: what it requires is a rule of its own.
 #[test]
 fn eval_takes_its_flags_from_a_file_and_from_variables() {

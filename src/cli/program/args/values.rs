@@ -271,7 +271,12 @@ pub fn percentage(text: &str) -> Result<f64, String> {
         None => text.parse(),
     };
     let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "expected a share such as 1% or 0.01".to_owned())
+    let share = share.ok_or_else(|| "expected a share such as 1% or 0.01".to_owned())?;
+    // Who writes 1 means 1 %, and a share of all fails no gate.
+    match share == 1.0 && !text.ends_with('%') {
+        true => Err("1 is all of it; write 1% or 100%".to_owned()),
+        false => Ok(share),
+    }
 }
 
 #[cfg(test)]
@@ -327,7 +332,8 @@ mod tests {
             (percentage("1%"), percentage("0.25"), percentage("0")),
             (Ok(0.01), Ok(0.25), Ok(0.0))
         );
-        assert!(["101%", "-1%", "a"].into_iter().all(|text| percentage(text).is_err()));
+        assert_eq!(percentage("100%"), Ok(1.0));
+        assert!(["101%", "-1%", "a", "1", "1.0"].into_iter().all(|text| percentage(text).is_err()));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use vllm_batch_dataset::terminal::error::{CliError, Excerpt, Location};
 pub(super) fn structured_outputs(
     args: &StructuredOutputsArgs,
 ) -> Result<Option<Arc<StructuredOutputs>>, CliError> {
+    refuse_list(&args.choice)?;
     let mut fields = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
         fields.extend(value.map(|value| (name.to_owned(), value)));
@@ -41,6 +42,17 @@ pub(super) fn structured_outputs(
         let message = format!("{}: {what}", args.place());
         CliError::refused("structured_outputs", message)
     })
+}
+
+/// Refuses one choice that looks like several: every answer would be the whole list.
+fn refuse_list(choices: &[String]) -> Result<(), CliError> {
+    let [only] = choices else { return Ok(()) };
+    let Some((first, rest)) = only.split_once(',') else { return Ok(()) };
+    let message = format!("--structured-outputs.choice: {only:?} is one choice");
+    let flag = |choice: &str| format!("--structured-outputs.choice '{}'", choice.trim());
+    let flags: Vec<_> = std::iter::once(first).chain(rest.split(',')).map(flag).collect();
+    Err(CliError::refused("structured_outputs", message)
+        .help(format!("repeat the flag: {}", flags.join(" "))))
 }
 
 /// Refuses a file that is not JSON, with the place of what is wrong.

@@ -62,12 +62,13 @@ impl Meter {
             return Some(0.0);
         }
         let (generated, of_done) = self.output_tokens;
-        let length = match self.num_own() {
+        // Rows that fail before the model have no answer, and say nothing of those to come.
+        let length = match self.num_own().saturating_sub(self.failed) {
             0 => self.max_tokens.map(|tokens| tokens as f64),
             rows => Some(of_done as f64 / rows as f64),
         };
         let by_tokens = length.filter(|_| generated > 0).map(|length| {
-            let rows = total - self.initial.min(total);
+            let rows = (total - self.initial.min(total)).saturating_sub(self.failed);
             let wanted = (rows as f64 * length - generated as f64).max(left as f64);
             wanted * self.elapsed / generated as f64
         });
