@@ -19,8 +19,8 @@ OPPOSITES = {
 
 # The pipes are the engine's, and every row that is sent must come back.
 OWNED = frozenset(
-    "config errors format help input journal limit out output overwrite progress prompt quiet "
-    "ready_fd retry_failed sample sample_seed shard stats unordered verbose".split()
+    "config delimiter encoding errors format help input journal limit no_header out output overwrite "
+    "progress prompt quiet ready_fd retry_failed sample sample_seed shard stats unordered verbose".split()
 )
 
 
