@@ -1,6 +1,6 @@
 //! What a model is, read from its files: a family is one file that turns config.json into a
-//! `DecoderSpec` or an `EncoderSpec`; weights are matrices that are read row by row. Knows no device
-//! and no op.
+//! `DecoderSpec` or an `EncoderSpec`; weights are matrices that are read row by row. Knows no
+//! device and no op.
 //!
 //! Read first: [`spec::DecoderSpec`], [`hf_config::HfConfig`], [`weights::Checkpoint`].
 
