@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import unittest
@@ -277,19 +276,6 @@ class Ends(unittest.TestCase):
         engine.close()
         with self.assertRaisesRegex(ValueError, "closed"):
             engine.run(["a"])
-
-    def test_an_engine_that_nobody_closes_ends_with_the_interpreter(self):
-        program = (
-            "from vllm_batch import Engine\n"
-            f"engine = Engine({DEMO!r}, threads=1)\n"
-            "print(len(list(engine.run(['1+1=', '1+2=']))), engine.pid)\n"
-        )
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        count, pid = ended.stdout.split()
-        self.assertEqual(count, "2")
-        with self.assertRaises(ProcessLookupError):
-            os.kill(int(pid), 0)
 
     def test_no_thread_and_no_process_is_left(self):
         before = threading.active_count()

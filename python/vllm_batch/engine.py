@@ -1,10 +1,8 @@
 """`Engine`: rows through a process that has loaded a model."""
 
-import atexit
 import json
 import os
 import threading
-import weakref
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
 from .command import COMMANDS, arguments, find_binary
@@ -19,16 +17,6 @@ MAX_PENDING = 8192
 
 # What a feed has put among the lines of the process.
 _FED, _FAILED = "fed", "failed"
-
-# Engines that nobody has closed yet.
-_OPEN: "weakref.WeakSet[Engine]" = weakref.WeakSet()
-
-
-@atexit.register
-def _end_open_engines() -> None:
-    for engine in list(_OPEN):
-        engine._kill()
-
 
 class Engine:
     """A `vllm-batch` process with a loaded model. Its rows are those of the program, byte for byte:
@@ -75,9 +63,6 @@ class Engine:
         self._running = threading.Lock()
         self._closed = False
         self._lines_sent = 0
-        # Not `__del__` alone: at the interpreter's exit its threads are frozen, and a pipe that one
-        # of them reads cannot be closed.
-        _OPEN.add(self)
         self._start()
 
     @property
