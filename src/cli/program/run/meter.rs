@@ -22,6 +22,8 @@ pub struct Meter {
     pub initial: u64,
     /// Error rows among those that are done.
     pub failed: u64,
+    /// Rows answered since the start: neither failed nor taken over.
+    pub answered: u64,
     /// Rows of the input, when known.
     pub total: Option<u64>,
     /// Seconds since the start.
@@ -62,13 +64,13 @@ impl Meter {
             return Some(0.0);
         }
         let (generated, of_done) = self.output_tokens;
-        // Rows that fail before the model have no answer, and say nothing of those to come.
-        let length = match self.num_own().saturating_sub(self.failed) {
+        // Failed rows have no answer, and say nothing of those to come.
+        let length = match self.answered {
             0 => self.max_tokens.map(|tokens| tokens as f64),
             rows => Some(of_done as f64 / rows as f64),
         };
         let by_tokens = length.filter(|_| generated > 0).map(|length| {
-            let rows = (total - self.initial.min(total)).saturating_sub(self.failed);
+            let rows = self.answered + left;
             let wanted = (rows as f64 * length - generated as f64).max(left as f64);
             wanted * self.elapsed / generated as f64
         });
@@ -266,7 +268,8 @@ mod tests {
         assert!(running.line(Some(80), "", Style::plain()).contains("[00:10<01:30"));
         assert_eq!(Meter { max_tokens: None, ..running.clone() }.remaining(), None);
         // Rows turn out to have 100 tokens.
-        let begun = Meter { done: 10, output_tokens: (5000, 1000), ..running.clone() };
+        let begun =
+            Meter { done: 10, answered: 10, output_tokens: (5000, 1000), ..running.clone() };
         assert_eq!(begun.remaining(), Some(10.0));
         // Rows of the run before say nothing.
         let continued = Meter { done: 20, initial: 20, ..running };
@@ -274,6 +277,26 @@ mod tests {
         // Vectors have no tokens to be generated.
         assert_eq!(meter(50, Some(100), 10.0).remaining(), Some(10.0));
         assert_eq!(meter(100, Some(100), 10.0).remaining(), Some(0.0));
+    }
+
+    #[test]
+    fn failed_rows_say_nothing_of_answers_to_come() {
+        // 10 rows of 100 tokens are answered, 40 are left: 4,000 tokens at 100 tokens a second.
+        let answered = Meter {
+            answered: 10,
+            output_tokens: (1000, 1000),
+            max_tokens: Some(500),
+            ..meter(10, Some(50), 10.0)
+        };
+        assert_eq!(answered.remaining(), Some(40.0));
+        let failed = Meter { done: 60, failed: 50, total: Some(100), ..answered.clone() };
+        assert_eq!(failed.remaining(), Some(40.0));
+        // 50 error rows of the run before, and 20 answers.
+        let taken_over = Meter { done: 80, initial: 70, total: Some(120), ..failed };
+        assert_eq!(taken_over.remaining(), Some(40.0));
+        // No answer yet: the longest that there can be, less what is generated.
+        let none = Meter { answered: 0, done: 70, output_tokens: (1000, 0), ..taken_over };
+        assert_eq!(none.remaining(), Some((50.0 * 500.0 - 1000.0) / 100.0));
     }
 
     #[test]

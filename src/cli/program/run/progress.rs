@@ -27,6 +27,8 @@ pub struct Counters {
     rows_done: AtomicU64,
     rows_reused: AtomicU64,
     rows_failed: AtomicU64,
+    /// Since the start, without failed rows.
+    rows_answered: AtomicU64,
     rows_total: AtomicU64,
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
@@ -45,6 +47,7 @@ impl Default for Counters {
             rows_done: zero(),
             rows_reused: zero(),
             rows_failed: zero(),
+            rows_answered: zero(),
             rows_total: AtomicU64::new(UNKNOWN),
             input_tokens: zero(),
             output_tokens: zero(),
@@ -58,16 +61,17 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// A row was written, with an answer of so many tokens.
+    /// A row was written, with an answer of `output_tokens` tokens.
     pub fn row_done(&self, output_tokens: u64) {
         self.done_tokens.fetch_add(output_tokens, Relaxed);
+        self.rows_answered.fetch_add(1, Relaxed);
         self.rows_done.fetch_add(1, Relaxed);
     }
 
     /// An error row was written.
     pub fn row_failed(&self) {
         self.rows_failed.fetch_add(1, Relaxed);
-        self.row_done(0);
+        self.rows_done.fetch_add(1, Relaxed);
     }
 
     /// A row was taken over from an earlier run: it is done, and says nothing about speed.
@@ -75,7 +79,7 @@ impl Counters {
         self.rows_reused.fetch_add(1, Relaxed);
         match is_error {
             true => self.row_failed(),
-            false => self.row_done(0),
+            false => _ = self.rows_done.fetch_add(1, Relaxed),
         }
     }
 
@@ -118,6 +122,7 @@ impl Counters {
             done: self.rows_done.load(Relaxed),
             initial: self.rows_reused.load(Relaxed),
             failed: self.rows_failed.load(Relaxed),
+            answered: self.rows_answered.load(Relaxed),
             total: self.total(),
             elapsed: seconds,
             input_speed: self.input_tokens.load(Relaxed) as f64 / seconds.max(1e-9),
@@ -284,7 +289,7 @@ mod tests {
             serde_json::from_str(&counters.json(Duration::from_secs(10))).unwrap();
         assert_eq!((&value["rows_total"], &value["requests_per_second"]), (&4.into(), &0.2.into()));
         assert_eq!((&value["rows_failed"], &value["rows_reused"]), (&2.into(), &1.into()));
-        // Two of three rows had 100 tokens together, so the third has 50, and they are generated.
-        assert_eq!(value["estimated_seconds_left"].as_f64(), Some(5.0));
+        // The one answer has 100 tokens at 10 a second, so the row that is left has 100 more.
+        assert_eq!(value["estimated_seconds_left"].as_f64(), Some(10.0));
     }
 }
