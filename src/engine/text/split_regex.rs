@@ -2,9 +2,8 @@
 //! hand-written splitter for (BLOOM, Falcon, DeepSeek-Coder, Qwen 3.5 ...).
 //!
 //! rc.3 can run such a `Split` on fancy-regex, but its JSON reader never compiles the pattern, and
-//! the
-//! tokenizer then refuses every text. So the pre-tokenizer is compiled here and the tokenizer put
-//! together again from its parts. GPT-2, Llama 3, Qwen 2/3, o200k, Tekken and DeepSeek 3 do not
+//! the tokenizer then refuses every text. So the pre-tokenizer is compiled here and the tokenizer
+//! put together again from its parts. GPT-2, Llama 3, Qwen 2/3, o200k, Tekken and DeepSeek 3 do not
 //! need it.
 
 use serde_json::{Value, json};
@@ -21,13 +20,24 @@ use tokenizers::pre_tokenizers::sequence::PipelineSequence;
 use tokenizers::pre_tokenizers::split::{Search, Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
+use vllm_batch_base::files::quoted;
+
 use super::regex_guard::RegexGuard;
 use super::tokenizer_json::TokenizerJson;
 
 /// A tokenizer from a canonical `tokenizer.json`.
 pub(super) fn load(json: &TokenizerJson<'_>) -> Result<PipelineTokenizer, String> {
     let text = serde_json::to_string(json).map_err(|error| error.to_string())?;
-    let tokenizer = tokenizers::from_json(&text).map_err(|error| named(&error.to_string()))?;
+    let tokenizer = tokenizers::from_json(&text).map_err(|error| {
+        let message = named(&error.to_string());
+        // The crate calls every model that it does not know `unknown`.
+        match json.value["model"]["type"].as_str() {
+            Some(ty) => {
+                message.replace("the `unknown` model", &format!("the {} model", quoted(ty)))
+            }
+            None => message,
+        }
+    })?;
     match compile(tokenizer.get_pre_tokenizer())? {
         None => Ok(tokenizer),
         Some(pre_tokenizer) => rebuild(&tokenizer, pre_tokenizer, &json.value["normalizer"]),

@@ -248,5 +248,5 @@ fn what_is_not_supported_is_named_without_advice_for_another_program() {
     let mut strange = file(Value::Null, &json!([]));
     strange["model"]["type"] = "Strange".into();
     let error = load(&strange).err().unwrap();
-    assert!(error.contains("model is not supported"), "{error}");
+    assert!(error.contains("the `Strange` model is not supported"), "{error}");
 }
