@@ -9,7 +9,7 @@ use vllm_batch::cli::input::fields::Passthrough;
 use vllm_batch::cli::input::reader::{InputError, Layout, Records};
 use vllm_batch::cli::input::row::{RowOptions, RowParser};
 use vllm_batch::cli::input::row_error::RowError;
-use vllm_batch::cli::output::row_format::Detail;
+use vllm_batch::cli::output::format_settings::Detail;
 use vllm_batch::cli::output::{Asked, JsonFormat, PooledForm, RowFormat, RunFacts, Tokens};
 use vllm_batch::engine::api::prompt::Prompt;
 use vllm_batch::engine::api::request::{

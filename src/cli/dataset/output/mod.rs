@@ -8,6 +8,7 @@ mod batch_tests;
 mod chat_tests;
 mod csv;
 mod finished;
+pub mod format_settings;
 mod likelihoods;
 pub mod npy;
 #[cfg(test)]
@@ -28,8 +29,8 @@ use serde::Serialize;
 
 pub use self::csv::CsvFormat;
 pub use self::finished::{FinishedRow, FinishedRows, csv_record_end};
+use self::format_settings::Detail;
 pub use self::pooled::PooledForm;
-use self::row_format::Detail;
 pub use self::row_format::{FileFormat, JsonFormat, RowFormat};
 use crate::input::batch_line::{BatchKind, RowDigest};
 use crate::input::fields::Passthrough;

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use super::row_format::Detail;
+use super::format_settings::Detail;
 use super::tests::TOKENS;
 use super::{Asked, OutputOptions, RunFacts, format_row};
 use crate::input::reader::{InputError, InputFormat, Records};

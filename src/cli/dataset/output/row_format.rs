@@ -1,8 +1,8 @@
 //! `RowFormat`: which rows go out, by the flags, the output's name and what the input is.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::format_settings::{Detail, FormatSettings};
 use super::npy::NpyFormat;
 use super::parquet::{Table, TableSpec, ours};
 use super::pooled::{PooledForm, format_pooled};
@@ -17,7 +17,6 @@ use crate::input::reader::InputFormat;
 use crate::input::row::{Likelihoods, Task};
 use crate::input::row_error::{RowError, code};
 use crate::input::shard::Shard;
-use crate::input::sources::Sources;
 use crate::judge::FIELDS;
 use crate::terminal::error::CliError;
 use crate::terminal::exit::Exit;
@@ -76,53 +75,6 @@ impl FileFormat {
             FileFormat::Parquet => "parquet",
         }
     }
-}
-
-/// What the rows of a run are written by, as its flags say it.
-#[derive(Debug)]
-pub struct FormatSettings {
-    /// Where rows go; None: standard output.
-    pub path: Option<PathBuf>,
-    /// Vectors are rows of a matrix of NumPy's.
-    pub is_matrix: bool,
-    /// Rows are the text of their answer, and nothing else.
-    pub is_answer_alone: bool,
-    /// Field of the answer.
-    pub out_field: String,
-    /// Whether every output is written.
-    pub detail: Detail,
-    /// Where rows come from.
-    pub sources: Arc<Sources>,
-    /// Which of them are written.
-    pub shard: Shard,
-    /// What rows become.
-    pub task: Task,
-    /// Likelihoods that are asked for.
-    pub likelihoods: Likelihoods,
-    /// How batch requests are answered.
-    pub lines: BatchLines,
-    /// Rows are judged.
-    pub is_judged: bool,
-    /// Parameters that the flags give.
-    pub typed: SamplingParams,
-    /// The parser of thinking.
-    pub reasoning_parser: Option<String>,
-    /// The model's name in batch lines.
-    pub model: String,
-    /// When the run began, in seconds since 1970.
-    pub started: i64,
-}
-
-/// Whether `outputs` and `prompt_token_ids` are written (`--output-format`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
-    /// Where there is more than one text to say: several completions, log-probabilities.
-    #[default]
-    Auto,
-    /// In every row.
-    Full,
-    /// In no row.
-    Simple,
 }
 
 /// JSON lines: ours, or those of a batch API.

@@ -38,7 +38,7 @@ use vllm_batch_dataset::input::sample::{Chosen, SampledInput};
 use vllm_batch_dataset::input::shard::{Shard, ShardArg};
 use vllm_batch_dataset::input::sources::{PROMPT_FIELD, Sources};
 use vllm_batch_dataset::judge::Judge;
-use vllm_batch_dataset::output::row_format::FormatSettings;
+use vllm_batch_dataset::output::format_settings::FormatSettings;
 use vllm_batch_dataset::terminal::clock::now;
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_text::json_with_integers;

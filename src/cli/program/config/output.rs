@@ -7,7 +7,7 @@ use crate::args::{OutputArgs, OutputFormatArg, RunArgs};
 use vllm_batch_dataset::input::compress::Compression;
 use vllm_batch_dataset::input::reader::{InputFormat, foreign_kind};
 use vllm_batch_dataset::input::row::Task;
-use vllm_batch_dataset::output::row_format::Detail;
+use vllm_batch_dataset::output::format_settings::Detail;
 use vllm_batch_dataset::terminal::error::CliError;
 
 /// Where rows go.
