@@ -15,8 +15,6 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "vllm_batch_base",
             "vllm_batch_checkpoint",
             "vllm_batch_dataset",
-            // Which instruction sets this machine has.
-            "vllm_batch_device::simd::InstructionSet",
             "vllm_batch_engine::Engine",
             "vllm_batch_engine::EngineInfo",
             "vllm_batch_engine::WhyCpu",
@@ -223,7 +221,7 @@ mod tests {
         let run = "src/cli/program/run/mod.rs";
         assert_eq!(refused(run, "use vllm_batch_engine::{Engine, sampler::a};"), 1);
         assert_eq!(refused(run, "use vllm_batch_engine::plan::scheduler::Scheduler;"), 1);
-        assert_eq!(refused(run, "use vllm_batch_device::{Device, simd::InstructionSet};"), 1);
+        assert_eq!(refused(run, "use vllm_batch_device::Device;"), 1);
         assert_eq!(refused(run, "use crate::args::RunArgs;"), 0);
     }
 

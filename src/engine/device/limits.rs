@@ -1,7 +1,7 @@
 //! What the CPU gives at most: operations of each arithmetic, and reading of memory, on all threads
 //! of the pool. What an op took is held against it (`op_times`).
 
-use crate::simd::isa::InstructionSet;
+use crate::simd::InstructionSet;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;

@@ -6,7 +6,7 @@ use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, NO_DRIVER, SearchHin
 use super::simd::Isa;
 use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
-use crate::simd::isa::InstructionSet;
+use crate::simd::InstructionSet;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{
     DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, PrefillKernel, Quantization,

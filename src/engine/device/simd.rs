@@ -6,7 +6,6 @@
 //! everything marked `inline(always)` is compiled for them. A closure is not, as `array::from_fn`
 //! takes one: each of its instructions becomes a call (`scripts/inlined-instructions` finds them).
 
-use crate::simd::isa::InstructionSet;
 #[cfg(target_arch = "x86_64")]
 mod double_avx2;
 pub mod isa;
@@ -23,7 +22,7 @@ mod x86;
 use half::{bf16, f16};
 
 use super::cuda::Plain;
-pub use isa::{Bf16Products, Int8Dots};
+pub use isa::{Bf16Products, InstructionSet, Int8Dots};
 use portable::Portable;
 use vllm_batch_base::config::DType;
 pub use vllm_batch_base::isa::Isa;

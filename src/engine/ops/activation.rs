@@ -238,8 +238,8 @@ unsafe fn erf<V: Vector>(x: V) -> V {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_device::simd::InstructionSet;
     use vllm_batch_device::simd::Isa;
-    use vllm_batch_device::simd::isa::InstructionSet;
 
     fn reference(activation: Activation, x: f64) -> f64 {
         match activation {

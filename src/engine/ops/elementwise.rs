@@ -171,7 +171,7 @@ pub fn fill_zero(device: &Device, x: &mut Tensor, num_rows: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
 
     #[test]
     fn scale_and_clamp_are_those_of_one_value() {

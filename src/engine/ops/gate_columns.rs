@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use vllm_batch_base::isa::Isa;
     use vllm_batch_base::matrix::SourceMatrix;
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
 
     #[test]
     fn each_value_is_multiplied_by_its_own_gate() {

@@ -230,8 +230,8 @@ mod tests {
     use crate::batch::Batch;
     use crate::recurrent_step::testing::{Part, check, rows_of};
     use vllm_batch_base::matrix::SourceMatrix;
+    use vllm_batch_device::simd::InstructionSet;
     use vllm_batch_device::simd::Isa;
-    use vllm_batch_device::simd::isa::InstructionSet;
 
     /// A head is a few vectors and a part of one; two groups of heads.
     fn weights(head_dim: usize) -> ScanWeights {

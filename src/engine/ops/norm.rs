@@ -278,7 +278,7 @@ unsafe fn sum_of<V: Vector>(values: &[f32], neutral: f32, f: impl Fn(V) -> V) ->
 #[cfg(test)]
 mod tests {
     use half::bf16;
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
 
     use super::*;
     use vllm_batch_device::Precision;

@@ -54,8 +54,8 @@ pub fn scale_by_position(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_device::simd::InstructionSet;
     use vllm_batch_device::simd::Isa;
-    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn heads_grow_where_a_multiple_of_the_original_length_is_reached() {

@@ -53,8 +53,8 @@ impl Kernel for Scaled<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_device::simd::InstructionSet;
     use vllm_batch_device::simd::Isa;
-    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn each_column_has_its_factor() {

@@ -92,7 +92,7 @@ impl SharedRows {
 #[cfg(test)]
 mod tests {
     use half::bf16;
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
 
     use super::*;
     use vllm_batch_base::config::DType;

@@ -63,8 +63,8 @@ pub(super) fn capped<V: Vector>(x: V, cap: f32) -> V {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_device::simd::InstructionSet;
     use vllm_batch_device::simd::Isa;
-    use vllm_batch_device::simd::isa::InstructionSet;
 
     #[test]
     fn agrees_with_f64() {

@@ -2,7 +2,7 @@
 //! sampler's passes over a row of logits are run so.
 
 use vllm_batch_device::Device;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
 
 /// Work whose `run`, and all that it calls in loops, is `inline(always)`.

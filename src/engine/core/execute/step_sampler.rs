@@ -309,8 +309,8 @@ impl OnGpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_device::simd::InstructionSet;
     use vllm_batch_device::simd::Isa;
-    use vllm_batch_device::simd::isa::InstructionSet;
 
     /// Rows of logits around 0, the same for every call.
     fn logits(num_rows: usize, width: usize) -> Tensor {

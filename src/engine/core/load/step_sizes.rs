@@ -4,8 +4,8 @@
 use vllm_batch_base::config::{DType, EngineConfig, SchedulerConfig};
 use vllm_batch_device as device;
 use vllm_batch_device::GpuNeeds;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 
 /// What a device is, as far as sizes of steps depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Dot products of x86-64, the instructions of `ops::linear` without its loads: rounds of one per
 //! accumulator, none of which can be computed beforehand.
 
-use crate::simd::isa::InstructionSet;
+use crate::simd::InstructionSet;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 

@@ -1,6 +1,6 @@
 //! The same lanes with every instruction set.
 
-use crate::simd::isa::InstructionSet;
+use crate::simd::InstructionSet;
 #[cfg(target_arch = "x86_64")]
 mod sixteen_lanes;
 

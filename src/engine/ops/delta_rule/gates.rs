@@ -104,7 +104,7 @@ impl<V: Vector> VectorOp<V> for Function {
 mod tests {
     use super::*;
     use vllm_batch_base::matrix::SourceMatrix;
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
 
     #[test]
     fn gates_agree_with_f64_on_every_instruction_set() {

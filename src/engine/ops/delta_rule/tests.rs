@@ -4,7 +4,7 @@ use super::*;
 use crate::batch::Batch;
 use vllm_batch_base::isa::Isa;
 use vllm_batch_base::matrix::SourceMatrix;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 
 const BLOCK_SIZE: usize = 16;
 const NUM_BLOCKS: usize = 12;

@@ -7,7 +7,7 @@
 //! have steps of 32 in place of both. On a GPU: the order of `paged_attention`, whose kernels run
 //! it over a cache of the step.
 
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 mod by_tiles;
 mod cuda;
 mod head;

@@ -1,7 +1,7 @@
 //! The op against its definition in f64, and rows alone against rows among others.
 
 use half::bf16;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 
 use super::*;
 use crate::batch::Batch;

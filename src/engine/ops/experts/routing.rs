@@ -214,7 +214,7 @@ impl<V: Vector> VectorOp<V> for ExpFrom {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
 
     fn choose(routing: &Routing, logits: &[f32], bias: Option<&[f32]>) -> Vec<(u32, f32)> {
         let mut chosen = vec![Chosen::default(); routing.num_chosen()];

@@ -4,8 +4,8 @@ use super::*;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::{ExpertWeight, Score, TopK};
 use vllm_batch_base::matrix::SourceMatrix;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 
 const HIDDEN: usize = 40;
 const INNER: usize = 24;

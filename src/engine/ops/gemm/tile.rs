@@ -2,7 +2,7 @@
 
 use super::panel::PanelElement;
 use super::part_of;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch, prefetch, prefetch_to_write};
 
 /// Largest heights of a tile that widens and of one that does not.

@@ -2,8 +2,8 @@
 
 use super::panel::PanelElement;
 use super::tile::max_heights;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 
 /// So many rows by panels of halves take any number of inputs: nothing of a panel is kept.
 pub(crate) fn num_short_rows(isa: Isa, is_narrow: bool) -> usize {

@@ -1,6 +1,6 @@
 //! Rows of inputs as words, of two bf16 or of four int8.
 
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! Sums go on from the outputs that are there, input after input, upward.
 
 use std::ops::Range;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 
 use super::blocks::{Destination, ItemSize, Outputs, Shape, SumColumns, for_blocks};
 use super::cpu::ITEM_MACS;

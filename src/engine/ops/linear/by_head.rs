@@ -1,6 +1,6 @@
 //! linear_by_head: a matrix of its own for each attention head, over columns of each row.
 
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 mod cuda;
 
 use std::sync::PoisonError;

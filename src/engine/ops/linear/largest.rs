@@ -152,7 +152,7 @@ mod tests {
     use crate::linear::linear;
     use vllm_batch_base::config::DType;
     use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
 
     /// By `linear`, and one output after the other.
     fn expected(device: &Device, x: &Tensor, weight: &LinearWeight) -> Vec<Option<u32>> {

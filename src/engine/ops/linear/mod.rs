@@ -5,7 +5,7 @@
 //! the number of rows and the tile the row falls in: row-independent by construction. On a GPU
 //! cuBLASLt runs algorithms that were tested to give the same bits for every number of rows.
 
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 mod added;
 mod blocks;
 mod by_head;

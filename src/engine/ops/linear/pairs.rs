@@ -1,7 +1,7 @@
 //! What products of words of two bf16 read: rows of inputs, and panels of weights.
 
 use std::sync::PoisonError;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 
 use crate::for_row_chunks;
 use crate::gemm::words::{WordRows, narrow, room};

@@ -2,8 +2,8 @@
 
 use super::*;
 use vllm_batch_device::Precision;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 
 const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 

@@ -1,8 +1,8 @@
 //! Against a naive loop; a row alone and among others; what has no adapter is not touched.
 
 use super::*;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
     SourceMatrix::random(1, len, seed, 1.0).to_vec()

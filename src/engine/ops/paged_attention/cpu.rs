@@ -2,7 +2,7 @@
 //! tokens' query heads of that KV head, or some of them, which share every load of K and V; Q·K and
 //! P·V are the products of `gemm` over the panels of the cache.
 
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 mod by_tiles;
 mod item;
 mod plan;

@@ -9,8 +9,8 @@ use vllm_batch_base::layers::{QkvHeads, alibi_slopes};
 use vllm_batch_base::matrix::SourceMatrix;
 use vllm_batch_device::KvCache;
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 
 const NUM_HEADS: usize = 6;
 

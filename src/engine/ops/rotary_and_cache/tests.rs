@@ -5,8 +5,8 @@ use crate::batch::Batch;
 use vllm_batch_base::config::DType;
 use vllm_batch_device::KvCache;
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 
 /// q and k are rotated and v is not, and the cache holds what k and v then are.
 #[test]

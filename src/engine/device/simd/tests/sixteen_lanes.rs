@@ -1,7 +1,7 @@
 //! Sixteen lanes in one register and in two, operation by operation.
 
 use super::*;
-use crate::simd::isa::InstructionSet;
+use crate::simd::InstructionSet;
 use vllm_batch_base::split_mix::{GAMMA, mix};
 
 /// Vectors of any bits, and as many of numbers about 1.

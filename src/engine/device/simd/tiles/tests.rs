@@ -1,7 +1,7 @@
 //! The units of this machine against the oracle.
 
 use super::*;
-use crate::simd::isa::InstructionSet;
+use crate::simd::InstructionSet;
 use vllm_batch_base::isa::Isa;
 use vllm_batch_base::split_mix::{GAMMA, mix};
 

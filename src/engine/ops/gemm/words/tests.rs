@@ -1,7 +1,7 @@
 //! Every way to narrow a row against the definition.
 
 use half::bf16;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 
 use super::*;
 use vllm_batch_base::split_mix::{GAMMA, mix};

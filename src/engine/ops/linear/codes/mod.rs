@@ -21,7 +21,7 @@
 //!
 //! Inputs past the last one and lanes past the last row have code 0 and scale 0.
 
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 mod few_rows;
 mod layout;
 mod pack;

@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice::from_raw_parts;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 
 use super::few_rows::{self, FewRows};
 use super::layout::{CodePanels, Rounding};

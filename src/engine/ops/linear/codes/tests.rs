@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 
 use super::num_bytes;
 use crate::linear::{LinearWeight, linear, linear_activate_and_mul};

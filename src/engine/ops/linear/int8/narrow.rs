@@ -5,7 +5,7 @@ use super::{GROUP, Int8Dots, Int8Panels, WORD};
 use crate::gemm::MAX_PANEL_WIDTH;
 use crate::linear::int8::Int8Layout;
 use vllm_batch_device::Cpu;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
 

@@ -66,7 +66,7 @@ pub(super) fn rotate_lanes(group: &mut [f32], width: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_batch_device::simd::isa::InstructionSet;
+    use vllm_batch_device::simd::InstructionSet;
     use vllm_batch_device::simd::{Isa, Kernel, dispatch};
 
     struct Rotate<'a>(&'a mut [f32]);

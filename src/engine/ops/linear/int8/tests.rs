@@ -5,8 +5,8 @@ use super::rotation::{block_len, rotate_lanes};
 use crate::linear::{LinearWeight, linear};
 use vllm_batch_base::config::DType;
 use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 use vllm_batch_device::{Device, Tensor};
 
 fn random(len: usize, seed: u64) -> Vec<f32> {

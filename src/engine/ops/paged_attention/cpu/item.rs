@@ -5,7 +5,7 @@ use crate::gemm::panel::PanelElement;
 use crate::shared_rows::SharedRows;
 use vllm_batch_device::kv_cache::KvLayerShape;
 use vllm_batch_device::pages::Pages;
-use vllm_batch_device::simd::isa::InstructionSet;
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::tiles::TileUnit;
 use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 

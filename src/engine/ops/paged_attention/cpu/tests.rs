@@ -11,8 +11,8 @@ use vllm_batch_base::layers::alibi_slopes;
 use vllm_batch_base::matrix::SourceMatrix;
 use vllm_batch_base::split_mix::mix;
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
-use vllm_batch_device::simd::isa::InstructionSet;
 use vllm_batch_device::{Device, KvCache};
 
 /// Sequences of at most so many blocks.
