@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use vllm_batch_base::split_mix::{GAMMA, mix};
 
 use super::files;
 use super::reader::HeaderNames;
@@ -62,17 +63,14 @@ impl Sampled {
     }
 }
 
-/// Where a row would be in the input if it was shuffled: splitmix64. Changing this changes every
+/// Where a row would be in the input if it was shuffled. Changing this changes every
 /// sample.
 fn rank(seed: u64, index: u64) -> u64 {
     mixed(mixed(seed) ^ index)
 }
 
 fn mixed(seed: u64) -> u64 {
-    let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
+    mix(seed.wrapping_add(GAMMA))
 }
 
 /// The rows that a sample has, in their order.

@@ -12,6 +12,10 @@ use super::style::Style;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::machine::error_number;
 
+/// The remedy where the machine refuses memory, a thread or an open file.
+pub const MACHINE_HELP: &str = "the same command continues when the machine has room: see ulimit -a, the container's limits, \
+     and what else runs";
+
 /// Why the run ends early. Bad rows are not errors of this kind: they are rows of the output.
 #[derive(Clone, Debug)]
 pub struct CliError {
@@ -155,10 +159,7 @@ impl CliError {
 
     /// The machine refuses memory, a thread or an open file.
     pub fn from_machine(text: impl Into<String>) -> Self {
-        Self::new(Exit::Stopped, "machine", text).help(
-            "the same command continues when the machine has room: see ulimit -a, the container's \
-             limits, and what else runs",
-        )
+        Self::new(Exit::Stopped, "machine", text).help(MACHINE_HELP)
     }
 
     /// The same; or a lack of the machine, where that is what the system said: whichever file it

@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::flag;
 
 use vllm_batch_base::machine::{Abort, on_abort};
+use vllm_batch_dataset::terminal::error::MACHINE_HELP;
 use vllm_batch_dataset::terminal::exit::Exit;
 
 /// Signals that end a run, and how.
@@ -111,21 +112,19 @@ pub fn survive_limits() -> io::Result<()> {
 
 /// Neither allocates nor locks: `dup`, `write` and `_exit`.
 fn end_after(abort: Abort) -> ! {
-    let (text, exit) = match abort {
+    let (error, help, exit) = match abort {
         Abort::StackOverflow => (
-            "error[internal]: a thread has overflowed its stack, a bug in vllm-batch\n\
-             help: please report it with the command and the output of a run with -v\n",
+            "error[internal]: a thread has overflowed its stack, a bug in vllm-batch\nhelp: ",
+            "please report it with the command and the output of a run with -v",
             Exit::Internal,
         ),
-        Abort::NoMemory => (
-            "error[machine]: the system refused memory\n\
-             help: the same command continues when the machine has room: see ulimit -a, the \
-             container's limits, and what else runs\n",
-            Exit::Stopped,
-        ),
+        Abort::NoMemory => {
+            ("error[machine]: the system refused memory\nhelp: ", MACHINE_HELP, Exit::Stopped)
+        }
     };
     if let Ok(descriptor) = io::stderr().as_fd().try_clone_to_owned() {
-        let _ = File::from(descriptor).write_all(text.as_bytes());
+        let mut stderr = File::from(descriptor);
+        let _ = [error, help, "\n"].iter().try_for_each(|text| stderr.write_all(text.as_bytes()));
     }
     signal_hook::low_level::exit(exit.code().into())
 }
