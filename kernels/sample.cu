@@ -1,5 +1,5 @@
 // On-device sampling: masks, bias, penalties, then the most likely token, or temperature, min-p,
-// top-k, top-p and a draw. The semantics are those of src/engine/sampler.
+// top-k, top-p and a draw. The semantics are those of src/engine/core/sampler.
 #include "logits.cuh"
 
 struct SampleRow {

@@ -1,5 +1,5 @@
 //! Rows in and rows out: files, formats, object stores, scorers, and what is shown of them. Knows
-//! no model, no engine and no flag of a command.
+//! no model and no engine.
 //!
 //! Read first: [`input::sources::Sources`], [`input::row::Row`], [`output::row_format::RowFormat`].
 
