@@ -18,6 +18,7 @@ MAX_PENDING = 8192
 # What a feed has put among the lines of the process.
 _FED, _FAILED = "fed", "failed"
 
+
 class Engine:
     """A `vllm-batch` process with a loaded model. Its rows are those of the program, byte for byte:
     a row's answer depends on the row alone, not on the rows around it or on the process.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use vllm_batch::engine::device::simd::isa::InstructionSet;
+use vllm_batch::engine::device::simd::InstructionSet;
 
 use vllm_batch::engine::api::prompt::Prompt;
 use vllm_batch::engine::api::request::{NumLogprobs, RowKey, SamplingParams};

@@ -346,6 +346,7 @@ fn sources_in(dir: &Path) -> Result<Option<(PathBuf, NamedSources)>, TextError> 
     }
     Ok(None)
 }
+
 /// A template, or a list of named ones; others than these two are never chosen by themselves.
 fn named_templates(value: &Value) -> NamedSources {
     if let Some(source) = value.as_str() {

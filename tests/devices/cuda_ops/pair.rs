@@ -8,7 +8,7 @@ use vllm_batch::engine::base::config::{
 use vllm_batch::engine::base::isa::Isa;
 use vllm_batch::engine::base::layers::QkvHeads;
 use vllm_batch::engine::base::matrix::SourceMatrix;
-use vllm_batch::engine::device::simd::isa::InstructionSet;
+use vllm_batch::engine::device::simd::InstructionSet;
 use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
 use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{StepInputs, StepLimits};

@@ -124,9 +124,7 @@ pub fn count(sources: &Sources, names: &HeaderNames, limit: u64) -> Result<u64, 
     let mut rows = 0;
     for source in sources.list() {
         let refused = |error| CliError::from_input(error, &source.name);
-        let reading = Reading { layout: source.layout, names: Some(names) };
-        let records = Records::of(open_one(source)?, reading, MAX_LINE).map_err(refused)?;
-        for record in records {
+        for record in records_of(open_one(source)?, source, names).map_err(refused)? {
             if rows == limit {
                 return Ok(rows);
             }

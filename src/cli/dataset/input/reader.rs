@@ -61,6 +61,18 @@ pub enum InputFormat {
 }
 
 impl InputFormat {
+    /// What `--format` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            InputFormat::Auto => "auto",
+            InputFormat::Jsonl => "jsonl",
+            InputFormat::Csv => "csv",
+            InputFormat::Tsv => "tsv",
+            InputFormat::Txt => "txt",
+            InputFormat::Parquet => "parquet",
+        }
+    }
+
     /// What a file's extension says, the one before `.gz` or `.zst`; `Auto` if nothing.
     pub fn from_path(path: &Path) -> Self {
         let extension = inner_name(path).extension().and_then(|e| e.to_str()).unwrap_or_default();

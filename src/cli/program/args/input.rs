@@ -191,7 +191,7 @@ impl LayoutArgs {
         let idle = flags.iter().find(|(_, is_typed, is_used)| *is_typed && !is_used);
         match (idle, layouts) {
             (Some((flag, ..)), [first, ..]) => {
-                let format = format!("{:?}", first.format).to_lowercase();
+                let format = first.format.name();
                 let message = format!("{flag}: input of the format {format} has no use for it");
                 Err(CliError::refused("flag", message).help("leave the flag out"))
             }

@@ -155,21 +155,20 @@ pub fn unreadable(path: &Path, error: io::Error) -> LedgerError {
 impl LedgerError {
     /// Output that cannot be written, at the start of a run.
     pub fn at_start(self) -> CliError {
-        let error = self;
-        if let LedgerError::Io { source, .. } = &error
+        if let LedgerError::Io { source, .. } = &self
             && let Some(error) =
                 source.get_ref().and_then(|inner| inner.downcast_ref::<StoreError>())
         {
             return CliError::from_store(error.clone());
         }
-        let (exit, code, help) = match &error {
+        let (exit, code, help) = match &self {
             LedgerError::Exists(_) => {
                 let help = "choose another --out, or replace it with --overwrite";
                 (Exit::OutputExists, "output_exists", Some(help))
             }
             LedgerError::NotOurs { flag, .. } => {
                 let help = format!("choose another name for {flag}, or move the file away");
-                let error = CliError::new(Exit::OutputExists, "output_exists", error.to_string());
+                let error = CliError::new(Exit::OutputExists, "output_exists", self.to_string());
                 return error.help(help);
             }
             LedgerError::Complete { .. } => {
@@ -214,7 +213,7 @@ impl LedgerError {
             LedgerError::Io { .. } => (Exit::Refused, "output", None),
         };
         let help = help.map(str::to_owned);
-        CliError { help, ..CliError::new(exit, code, error.to_string()) }
+        CliError { help, ..CliError::new(exit, code, self.to_string()) }
     }
 
     /// Output that cannot be written in the middle of a run: what was written stays, so it is no

@@ -28,7 +28,7 @@ impl LayerType {
 
 impl HfConfig {
     /// Refuses a number of layers that would fill memory before anything else is looked at.
-    pub fn refuse_more_layers_than(&self, max: usize) -> Result<(), EngineError> {
+    pub(crate) fn refuse_more_layers_than(&self, max: usize) -> Result<(), EngineError> {
         let configs = [Some(self), self.text.as_deref()].into_iter().flatten();
         for (config, key) in configs.flat_map(|config| NUM_LAYERS.iter().map(move |k| (config, k)))
         {

@@ -18,8 +18,8 @@ pub(super) enum Endpoint {
 
 impl Endpoint {
     /// All urls, for messages.
-    pub(super) const ALL_URLS: &'static str = "/v1/chat/completions, /v1/completions, /v1/responses, \
-                                        /v1/embeddings, /v1/score, /v1/rerank and /v2/rerank";
+    pub(super) const ALL_URLS: &'static str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/score, \
+         /v1/rerank and /v2/rerank";
 
     /// The endpoint of a url. Those of scores are known by its end.
     pub(super) fn of_url(url: &str) -> Option<Self> {

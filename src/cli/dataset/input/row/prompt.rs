@@ -50,8 +50,8 @@ impl From<MadeChat> for Built {
     }
 }
 
-pub(super) const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of several \
-                              with --template '... {{field}} ...'";
+pub(super) const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of \
+                                         several with --template '... {{field}} ...'";
 
 impl PromptBuilder {
     pub(super) fn new(options: &RowOptions) -> Result<Self, InputError> {

@@ -17,6 +17,7 @@ use crate::request::{self, Request, StopIds};
 use crate::sampler::RowResult;
 use crate::stats::{EngineStats, StepTime};
 use crate::{device_error, lap};
+use vllm_batch_api::pooling::Pooled;
 use vllm_batch_api::request::{RowKey, SamplingParams};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{EngineConfig, SchedulerConfig};
@@ -125,7 +126,7 @@ impl CachedTexts {
         scheduled: &Scheduled,
         devices: &Devices,
         pooler: &Pooler,
-    ) -> Result<Vec<(u64, vllm_batch_api::pooling::Pooled)>, EngineError> {
+    ) -> Result<Vec<(u64, Pooled)>, EngineError> {
         if scheduled.is_empty() {
             return Ok(Vec::new());
         }

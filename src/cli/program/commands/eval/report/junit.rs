@@ -27,7 +27,7 @@ pub fn begin(all: &Group, gates: &[Outcome], out: &mut dyn Write) -> io::Result<
     let num_failed = num_failed + gates.iter().filter(|gate| !gate.holds()).count() as u64;
     let counts = format!("tests=\"{num_tests}\" failures=\"{num_failed}\" errors=\"{num_errors}\"");
     writeln!(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>")?;
-    writeln!(out, "<testsuites name=\"{}\" {counts}>", PROGRAM)?;
+    writeln!(out, "<testsuites name=\"{PROGRAM}\" {counts}>")?;
     writeln!(out, "<testsuite name=\"{CLASS}\" {counts}>")?;
     for gate in gates {
         let (name, value) = (escaped(gate.gate()), gate.value());
