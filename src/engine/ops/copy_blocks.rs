@@ -92,7 +92,7 @@ fn on_gpu(gpu: &Gpu, step: Step<'_>, cache: &mut KvCache) {
     }
 }
 
-/// How many of the first copies may be made in any order, or at once: none reads or writes what
+/// Number of first copies that may run in any order, or at once: none reads or writes a block that
 /// another one writes. At least one.
 fn num_independent(copies: &[(u32, u32)]) -> usize {
     let (mut read, mut written) = (HashSet::new(), HashSet::new());
