@@ -28,7 +28,7 @@ struct Members {
     has_failed: bool,
 }
 
-/// What a rank lends. It stays until the last of them goes, since others read it.
+/// Memory that a rank lends. It stays until the last rank ends, since others read it.
 struct Member {
     driver: Arc<Driver>,
     /// As kernels/all_reduce.cu has it.
@@ -109,12 +109,12 @@ impl Member {
 }
 
 impl Rank {
-    /// Which one it is.
+    /// Index of the rank.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How many there are.
+    /// Number of ranks.
     pub fn num_ranks(&self) -> usize {
         self.group.num_ranks
     }
@@ -129,7 +129,7 @@ impl Rank {
         self.epochs.ptr()
     }
 
-    /// What tells its kernels not to wait.
+    /// Flag that tells its kernels not to wait.
     pub fn stop(&self) -> DevicePtr {
         self.own.stop.device_ptr()
     }
@@ -186,7 +186,7 @@ impl Gpu {
         self.synchronize()
     }
 
-    /// Its place in a group; None: it computes alone.
+    /// Rank in a group; `None`: it computes alone.
     pub fn rank(&self) -> Option<&Rank> {
         self.rank.get()
     }
