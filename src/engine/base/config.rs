@@ -311,10 +311,10 @@ impl SpeculationConfig {
     /// Most tokens that a row may be given in a step: vLLM's limit.
     pub const MAX_TOKENS: usize = 128;
 
-    /// Most tokens of a step with guesses, on any device: buffers have room for so many.
+    /// Most tokens of a step with drafts, on any device: buffers have room for this number.
     pub const MAX_STEP_TOKENS: usize = 128;
 
-    /// Most guesses of a step.
+    /// Most drafts of a step.
     fn max_num_drafts(&self, max_num_seqs: usize) -> usize {
         let of_step = self.max_step_tokens.unwrap_or(Self::MAX_STEP_TOKENS) - 1;
         of_step.min(max_num_seqs * self.num_speculative_tokens)
@@ -515,7 +515,7 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Most guesses of a step.
+    /// Most drafts of a step.
     pub fn max_num_drafts(&self) -> usize {
         let max_num_seqs = self.scheduler.max_num_seqs;
         self.speculation.as_ref().map_or(0, |config| config.max_num_drafts(max_num_seqs))

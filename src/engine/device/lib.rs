@@ -311,7 +311,7 @@ impl Device {
         }
     }
 
-    /// Rows that a buffer of seldom so many rows is made with.
+    /// Rows to allocate now for a buffer that is rarely full (0 on the CPU, where it grows).
     pub fn preallocated_rows(&self, max_rows: usize) -> usize {
         match self {
             Device::Cpu(_) => 0,

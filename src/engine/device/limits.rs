@@ -142,7 +142,7 @@ impl Limits {
         Self { arithmetic, memory: self.memory.best(other.memory) }
     }
 
-    /// Seconds that so many operations take at least.
+    /// Least seconds for a number of operations.
     ///
     /// # Panics
     /// Nothing on this CPU computes in that arithmetic.
@@ -151,7 +151,7 @@ impl Limits {
         flops / limit.expect("a limit of what ops compute in").per_second
     }
 
-    /// Seconds that it takes at least to read so many bytes from memory.
+    /// Least seconds for reading a number of bytes from memory.
     pub fn memory_seconds(&self, bytes: f64) -> f64 {
         bytes / self.memory.per_second
     }

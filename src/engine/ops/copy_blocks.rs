@@ -43,7 +43,7 @@ pub fn copy_blocks(device: &Device, step: Step<'_>, cache: &mut KvCache) {
     }
 }
 
-/// K and V of a layer: these ranges of the values, in blocks of so many.
+/// K and V of a layer: these ranges of the values, and the values of a block.
 fn copy<E: Plain>(
     copies: &[(u32, u32)],
     values: [&mut [E]; 2],

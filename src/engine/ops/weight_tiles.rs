@@ -10,7 +10,7 @@ struct Tile {
     rows: usize,
     outputs: usize,
     stages: usize,
-    /// From so many rows of a matrix on.
+    /// Fewest rows of a matrix for the tile.
     from: usize,
 }
 

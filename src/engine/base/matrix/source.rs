@@ -111,7 +111,7 @@ impl<'a> SourceMatrix<'a> {
     /// Some columns of this alone.
     ///
     /// # Panics
-    /// It has not so many, or is a window already.
+    /// It has fewer, or is a window already.
     pub fn of_columns(self, columns: Range<usize>) -> Self {
         assert!(self.window.is_none() && columns.end <= self.num_columns, "columns of a matrix");
         let window = Some((self.num_columns, columns.start));
@@ -121,7 +121,7 @@ impl<'a> SourceMatrix<'a> {
     /// Number `index` of `count` matrices that are stored one after the other as this.
     ///
     /// # Panics
-    /// There are no so many rows, or they have another order.
+    /// `index` is not below `count`, the rows are no multiple of it, or have another order.
     pub fn slice(self, index: usize, count: usize) -> Self {
         let is_stored = self.order.is_none() && !self.is_transposed && self.window.is_none();
         assert!(is_stored && index < count && self.num_rows.is_multiple_of(count), "a slice");

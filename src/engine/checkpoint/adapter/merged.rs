@@ -121,7 +121,7 @@ impl MergedAdapter {
     }
 }
 
-/// The transpose of a matrix of so many columns.
+/// Transpose of a matrix, given its number of columns.
 fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let column = |index: usize| values[index..].iter().step_by(columns).copied();
     (0..columns).flat_map(column).collect()

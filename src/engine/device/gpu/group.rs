@@ -51,7 +51,7 @@ pub struct Rank {
 }
 
 impl Group {
-    /// A group of so many ranks, none of which is there yet.
+    /// A group of a number of ranks, none of which is there yet.
     pub fn new(num_ranks: usize) -> Arc<Self> {
         let members = Members { joined: vec![None; num_ranks], has_failed: false };
         Arc::new(Self { members: Mutex::new(members), changed: Condvar::new(), num_ranks })

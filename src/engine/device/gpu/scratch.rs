@@ -37,7 +37,7 @@ impl Gpu {
         (rows.ptr(), scales.ptr())
     }
 
-    /// Makes room for the widened weights of a layer of so many bytes.
+    /// Makes room for the widened weights of a layer, in bytes.
     ///
     /// # Errors
     /// The memory does not suffice.
