@@ -12,11 +12,10 @@ pub use vllm_batch_base::config::LoraId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowKey(pub u64);
 
-/// What is asked of a prompt.
+/// Request for a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Asked {
-    /// What comes after it: `params.n` completions. None comes with a `max_tokens` of 0: then its
-    /// own logprobs are all that is asked for.
+    /// Generate `params.n` completions. With `max_tokens` 0, return prompt logprobs only.
     #[default]
     Completions,
     /// How likely each of these texts is after it. They begin with the prompt.

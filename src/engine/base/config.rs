@@ -47,7 +47,7 @@ pub enum LoadFormat {
     Dummy,
 }
 
-/// Which model, in which precision.
+/// Model files and precision.
 #[derive(Clone, Debug, Default)]
 pub struct ModelConfig {
     /// Folder with config.json, tokenizer.json and weights; or a GGUF file, which has all three.
@@ -58,9 +58,9 @@ pub struct ModelConfig {
     pub chat_template: Option<String>,
     /// Keys laid over config.json.
     pub hf_overrides: HfOverrides,
-    /// None: the checkpoint's own type.
+    /// Type of weights and activations; `None`: the checkpoint's own.
     pub dtype: Option<DType>,
-    /// None: what config.json gives.
+    /// Longest context in tokens; `None`: that of config.json.
     pub max_model_len: Option<usize>,
     /// Where weights come from.
     pub load_format: LoadFormat,
@@ -69,11 +69,11 @@ pub struct ModelConfig {
     pub seed: u64,
     /// Whether, and from where, generation_config.json gives sampling defaults.
     pub generation_config: GenerationConfigSource,
-    /// What becomes of a prompt that the context does not hold.
+    /// Treatment of a prompt that is longer than the context.
     pub overflow: Overflow,
-    /// What an encoder is run for; None: what its class is made for.
+    /// Task of an encoder; `None`: the one its class is made for.
     pub pooling_task: Option<PoolingTask>,
-    /// Of which states an embedding model makes its vectors; None: as its files say.
+    /// Pooling of an embedding model; `None`: that of its files.
     pub pooling_type: Option<PoolingType>,
     /// An embedding model makes sparse vectors with the head that it was trained with.
     pub sparse: bool,
@@ -81,28 +81,28 @@ pub struct ModelConfig {
     pub token_classes: Option<TokenClasses>,
     /// Text of chat messages may produce control tokens (`--allow-special`).
     pub allow_special: bool,
-    /// How thinking is told from the answer: a parser's name, or `auto` by the chat template. None:
-    /// it is not.
+    /// Parser that splits thinking from the answer: its name, or `auto` by the chat template.
+    /// `None`: thinking stays in the text.
     pub reasoning_parser: Option<String>,
-    /// How calls of tools are told from the answer, in the same way.
+    /// Parser of tool calls, given in the same way.
     pub tool_call_parser: Option<String>,
     /// The date that chat templates see, fixed for a run so that reruns give the same bytes.
     pub chat_date: RunDate,
-    /// What becomes of the process when a weight file is shortened while it is read; None: SIGBUS.
+    /// End of the process when a weight file is shortened while it is read; `None`: SIGBUS.
     pub on_lost_file: Option<OnLostFile>,
 }
 
-/// How a process ends that reads a part of a mapped file which is no longer there. For a process
-/// that loads one model at a time.
+/// End of a process that reads a missing part of a mapped file. For a process that loads one
+/// model at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct OnLostFile {
-    /// What to say of a file; asked before the file is read.
+    /// Message for a file, built before the file is read.
     pub message: fn(&Path) -> String,
     /// Says it and ends the process. Called in a signal handler: it may neither allocate nor lock.
     pub end: fn(&str) -> !,
 }
 
-/// What becomes of a prompt that the context does not hold (`--overflow`).
+/// Treatment of a prompt that is longer than the context (`--overflow`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// The row is an error row.
@@ -145,7 +145,7 @@ impl KvCacheDType {
         }
     }
 
-    /// What keys and values are in, in a model of this type.
+    /// Name of the type of keys and values, in a model of this type.
     pub fn name(self, dtype: DType) -> &'static str {
         match self {
             KvCacheDType::Auto => dtype.name(),
@@ -209,7 +209,7 @@ pub struct SchedulerConfig {
     pub look_ahead: Option<usize>,
     /// Most different adapters in one step (vLLM's `max_loras`); at least 1.
     pub max_loras: usize,
-    /// Which of the first two were not given, so that the device decides (`step_sizes`).
+    /// Flags for the first two: not given, so that the device decides (`step_sizes`).
     pub by_device: SizesByDevice,
 }
 
@@ -251,11 +251,10 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// Who guesses tokens ahead of the model, and how many (`--speculative-config`). No byte of a row
-/// depends on it.
+/// Method and number of drafts (`--speculative-config`). No byte of a row depends on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeculationConfig {
-    /// Who guesses.
+    /// Method of drafting.
     pub method: SpeculationMethod,
     /// Most tokens of a row in a step.
     pub num_speculative_tokens: usize,
@@ -265,21 +264,21 @@ pub struct SpeculationConfig {
     pub paced: bool,
 }
 
-/// Who guesses.
+/// Method of drafting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpeculationMethod {
-    /// What followed the row's last tokens where they stood before, in the row.
+    /// Continuations of the row's last tokens at earlier places in the row.
     Ngram {
         /// Fewest tokens that must be equal; at least 1.
         min: usize,
         /// Most tokens that are compared.
         max: usize,
     },
-    /// What followed the row's last tokens, in the row and in earlier answers of the run.
+    /// Continuations of the row's last tokens, in the row and in earlier answers of the run.
     Suffix(SuffixConfig),
     /// A small model of the same vocabulary.
     DraftModel {
-        /// Its folder, or a GGUF file.
+        /// Folder or GGUF file of the draft model.
         model_dir: PathBuf,
     },
 }
@@ -312,17 +311,17 @@ impl SpeculationConfig {
     /// Most tokens that a row may be given in a step: vLLM's limit.
     pub const MAX_TOKENS: usize = 128;
 
-    /// Most tokens of a step with guesses, on any device: buffers have room for so many.
+    /// Most tokens of a step with drafts, on any device: buffers have room for this number.
     pub const MAX_STEP_TOKENS: usize = 128;
 
-    /// Most guesses of a step.
+    /// Most drafts of a step.
     fn max_num_drafts(&self, max_num_seqs: usize) -> usize {
         let of_step = self.max_step_tokens.unwrap_or(Self::MAX_STEP_TOKENS) - 1;
         of_step.min(max_num_seqs * self.num_speculative_tokens)
     }
 }
 
-/// How weights of linear layers are narrowed at load (`--quantization`).
+/// Type that weights of linear layers are narrowed to at load (`--quantization`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantization {
     /// E4M3 with a scale per output channel, activations with a scale per token: on a GPU.
@@ -341,7 +340,7 @@ impl Quantization {
     }
 }
 
-/// What multiplies in attention of prompts on a GPU. The bits are not to differ.
+/// Instruction for attention of prompts on a GPU. The bits must not differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefillKernel {
     /// `mma.sync`, of every GPU: kernels/paged_attention.cu.
@@ -352,7 +351,7 @@ pub enum PrefillKernel {
     Wgmma,
 }
 
-/// Which device (`--device`).
+/// Kind of device (`--device`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
     /// An NVIDIA GPU when there is one that can be used, else the CPU.
@@ -370,7 +369,7 @@ pub enum DeviceKind {
         module_dir: PathBuf,
         /// Shuffles the order of threads; 0: in order.
         seed: u64,
-        /// What it stands for.
+        /// Simulated GPU.
         gpu: ShimGpu,
     },
 }
@@ -402,7 +401,7 @@ impl Default for ShimGpu {
 /// The device, and what it needs to be found.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceConfig {
-    /// Which one.
+    /// Kind of device.
     pub kind: DeviceKind,
     /// CUDA toolkit (CUDA_HOME).
     pub cuda_home: Option<PathBuf>,
@@ -416,7 +415,7 @@ pub struct DeviceConfig {
     pub enforce_eager: bool,
     /// Narrowed weights.
     pub quantization: Option<Quantization>,
-    /// Of prompts on a GPU.
+    /// Instruction for attention of prompts on a GPU.
     pub prefill_kernel: PrefillKernel,
 }
 
@@ -448,27 +447,27 @@ impl Default for LoraConfig {
     }
 }
 
-/// Which of the engine's adapters (`LoraConfig::modules`) a row is computed with.
+/// Adapter of a row: its index in `LoraConfig::modules`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoraId(pub u32);
 
 /// An adapter, as PEFT saves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoraModule {
-    /// What rows call it.
+    /// Name in rows.
     pub name: String,
-    /// Its folder: adapter_config.json and adapter_model.safetensors.
+    /// Folder with adapter_config.json and adapter_model.safetensors.
     pub dir: PathBuf,
 }
 
 /// Threads of the CPU device, and their instructions; engines that share requests.
 #[derive(Clone, Debug, Default)]
 pub struct ParallelConfig {
-    /// Of all engines together. None: one thread per physical core.
+    /// Threads of all engines together. `None`: one per physical core.
     pub num_threads: Option<usize>,
-    /// None: the fastest that the CPU has.
+    /// Instruction set; `None`: the fastest of the CPU.
     pub isa: Option<Isa>,
-    /// How many engines there are (`data_parallel`).
+    /// Number of engines (`data_parallel`).
     pub engines: Engines,
     /// GPUs that compute one model together (`tensor_parallel`). None: one device does.
     pub tensor_parallel_size: Option<usize>,
@@ -484,7 +483,7 @@ impl ParallelConfig {
 /// Engines that share the requests of a run, each on a device of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engines {
-    /// So many; on the CPU they share its threads.
+    /// A number of engines; on the CPU they share its threads.
     Number(usize),
     /// One on each GPU of the machine.
     AllGpus,
@@ -499,7 +498,7 @@ impl Default for Engines {
 /// Everything the engine needs to know, resolved; passed by reference everywhere.
 #[derive(Clone, Debug, Default)]
 pub struct EngineConfig {
-    /// Which model.
+    /// Model files and precision.
     pub model: ModelConfig,
     /// The KV cache.
     pub cache: CacheConfig,
@@ -511,12 +510,12 @@ pub struct EngineConfig {
     pub device: DeviceConfig,
     /// Adapters.
     pub lora: LoraConfig,
-    /// Who guesses tokens; None: nobody.
+    /// Drafting; `None`: no drafts.
     pub speculation: Option<SpeculationConfig>,
 }
 
 impl EngineConfig {
-    /// Most guesses of a step.
+    /// Most drafts of a step.
     pub fn max_num_drafts(&self) -> usize {
         let max_num_seqs = self.scheduler.max_num_seqs;
         self.speculation.as_ref().map_or(0, |config| config.max_num_drafts(max_num_seqs))

@@ -30,7 +30,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// What git leaves in place of a large file that was not fetched.
+/// Start of the file that git leaves in place of a large file that was not fetched.
 const LFS_POINTER: [u8; 42] = *b"version https://git-lfs.github.com/spec/v1";
 
 /// Pointers have about 130 bytes; git-lfs itself takes nothing of this size for one.

@@ -16,7 +16,7 @@ pub enum Isa {
     AmxTwinAvx2,
     /// AVX2, FMA, F16C: 8 lanes.
     Avx2,
-    /// What every CPU of aarch64 has: 8 lanes, in two registers.
+    /// Base instruction set of aarch64: 8 lanes, in two registers.
     Neon,
     /// The same, with bf16 weights by `bfmmla` and `bfdot`: the inputs of linear layers are rounded
     /// to bf16.
@@ -26,7 +26,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// What a CPU must have for it, in words.
+    /// CPU features that it needs, in words.
     pub fn needs(self) -> &'static str {
         match self {
             Isa::Avx512 => "AVX-512 F, BW, DQ and VL",
@@ -39,7 +39,7 @@ impl Isa {
         }
     }
 
-    /// Its name, as `--cpu-isa` takes it.
+    /// Name as in `--cpu-isa`.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Avx512 => "avx512",
@@ -53,7 +53,7 @@ impl Isa {
         }
     }
 
-    /// Its name in the kernel set: sets of one name give the same bits.
+    /// Name in the kernel set: sets with one name give the same bits.
     pub fn kernel_set(self) -> &'static str {
         match self {
             Isa::AmxTwin | Isa::AmxTwinAvx2 => Isa::Amx.name(),

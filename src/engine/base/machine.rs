@@ -1,4 +1,4 @@
-//! What the machine refuses: memory, threads, open files. That is neither a bug nor a damaged
+//! Refusals of the machine: memory, threads, open files. That is neither a bug nor a damaged
 //! model: the same command may succeed later, or with smaller flags.
 
 mod abort;

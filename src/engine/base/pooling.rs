@@ -1,8 +1,8 @@
-//! What models that pool are run for, in vLLM's and sentence-transformers' names.
+//! Tasks of pooling models, in vLLM's and sentence-transformers' names.
 
 use super::files::quoted;
 
-/// What a model makes of a text.
+/// Result of a model for a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolingTask {
     /// A vector.
@@ -27,7 +27,7 @@ impl PoolingTask {
     }
 }
 
-/// Which of a text's states its vector is made of.
+/// Hidden states of a text that its vector is computed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolingType {
     /// That of the first token.
@@ -85,15 +85,15 @@ impl PoolingType {
     }
 }
 
-/// What a reward model of the Qwen2.5-Math family ends a step with.
+/// Token that ends a step in reward models of the Qwen2.5-Math family.
 pub const STEP_TOKEN: &str = "<extra_0>";
 
 /// Tokens that are classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenClasses {
-    /// Which.
+    /// Tokens of the classes.
     pub tokens: Vec<ClassToken>,
-    /// What becomes of their logits.
+    /// Function of their logits.
     pub method: TokenMethod,
 }
 
@@ -106,11 +106,11 @@ pub enum ClassToken {
     Numbered(u32),
 }
 
-/// What becomes of the logits of tokens.
+/// Function of the logits of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenMethod {
-    /// Of two tokens one number: that of the second, less that of the first. Its sigmoid is the
-    /// second one's probability among both. vLLM's `from_2_way_softmax`.
+    /// One score from two tokens: the second logit minus the first. Its sigmoid is the second
+    /// token's probability among both. vLLM's `from_2_way_softmax`.
     Difference,
     /// Each is a class. vLLM's `no_post_processing`.
     Each,
@@ -120,7 +120,7 @@ impl TokenClasses {
     /// Most tokens.
     pub const MAX: usize = 1000;
 
-    /// What a flag asks for.
+    /// Tokens of a flag.
     ///
     /// `for_score`: two tokens make one number.
     ///
@@ -146,7 +146,7 @@ impl TokenClasses {
         }
     }
 
-    /// What `LogitScore` of sentence-transformers asks for: one token, or one less another.
+    /// Tokens of `LogitScore` of sentence-transformers: one token, or one less another.
     pub fn of_ids(yes: u32, no: Option<u32>) -> Self {
         let method = match no {
             Some(_) => TokenMethod::Difference,

@@ -1,6 +1,6 @@
 //! SplitMix64 (Steele, Lea and Flood, 2014).
 
-/// What the state advances by from one number to the next.
+/// Step of the state from one number to the next.
 pub const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The number of a state: states that differ in any bit have numbers that look unrelated.

@@ -1,4 +1,4 @@
-//! How files of weights are named, in a folder and in a repository, by transformers' names and by
+//! Names of weight files, in a folder and in a repository, by transformers' names and by
 //! llama.cpp's. Reads no file.
 
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub const QUANTIZATION_CONFIGS: [(&str, &str); 3] = [
     ("hf_quant_config.json", "modelopt"),
 ];
 
-/// What PEFT writes of an adapter.
+/// Files of an adapter that PEFT writes.
 pub const ADAPTER_FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// Largest index; those of models of 10^12 parameters have 20 MB.
@@ -40,7 +40,7 @@ pub struct Format {
     pub index: &'static str,
     /// The file of a model without shards.
     pub single: &'static str,
-    /// How names of shards end.
+    /// Ending of a shard's name.
     pub extension: &'static str,
     /// Whether a file of another name is a weight file too. Other pickles are of trainers.
     any_name: bool,

@@ -1,4 +1,4 @@
-//! What a model is, read from its files: a family is one file that turns config.json into a
+//! Models, read from their files: a family is one file that turns config.json into a
 //! `DecoderSpec` or an `EncoderSpec`; weights are matrices that are read row by row. Knows no
 //! device and no op.
 //!

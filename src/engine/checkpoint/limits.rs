@@ -1,4 +1,4 @@
-//! What no model is: sizes that would overflow or take all memory, numbers that make every result
+//! Limits of models: sizes that would overflow or take all memory, numbers that make every result
 //! NaN. A config.json is not trusted.
 
 use super::spec::{
@@ -12,7 +12,7 @@ const MAX_VOCAB_SIZE: usize = 1 << 24;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
-/// Of a convolution over tokens.
+/// Most taps of a convolution over tokens.
 const MAX_TAPS: usize = 16;
 /// Most layers; checked before there is one value per layer.
 pub(super) const MAX_LAYERS: usize = 1 << 12;

@@ -147,8 +147,8 @@ impl Checkpoint {
         matches!(self, Checkpoint::Files(files) if files.has(name))
     }
 
-    /// What the files have of an output layer `head` (vocab_size, width), where the config says
-    /// that it is `table` (vocab_size, width).
+    /// Tensors of the files for an output layer `head` (vocab_size, width), if the config declares
+    /// it to be `table` (vocab_size, width).
     pub fn beside_table(&self, head: &LinearSpec, table: &LinearSpec) -> BesideTable {
         let Checkpoint::Files(files) = self else { return BesideTable::Nothing };
         if !files.has_module(&head.parts[0].name) {

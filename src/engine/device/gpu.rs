@@ -45,7 +45,7 @@ use uploads::{Packed, Uploads};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, KvCacheDType, Quantization};
 
-/// What a `Gpu` is made for.
+/// Settings of a `Gpu`.
 #[derive(Clone, Debug)]
 pub struct GpuConfig {
     /// Type of weights, activations and KV cache.
@@ -173,7 +173,7 @@ impl Gpu {
         self.config.kv_cache_dtype
     }
 
-    /// What the device can do.
+    /// Properties of the device.
     pub fn properties(&self) -> &Properties {
         self.runtime.driver().properties()
     }
@@ -417,7 +417,7 @@ impl Gpu {
         Ok(self.runtime.synchronize()?)
     }
 
-    /// What has failed since the last call.
+    /// Returns the first failure since the last call.
     ///
     /// # Errors
     /// That.
@@ -482,7 +482,7 @@ impl Gpu {
         self.kernel_times.start(limits);
     }
 
-    /// What was timed since; None: nothing.
+    /// Times since the start; `None`: nothing was timed.
     ///
     /// # Errors
     /// The device failed.

@@ -20,7 +20,7 @@ pub const KV_GROUP_TOKENS: usize = 16;
 /// The K and V heads of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvHeads {
-    /// How many there is room for; a layer of the model may use the first ones.
+    /// Number of heads that there is room for; a layer of the model may use the first ones.
     pub num: usize,
     /// Width of a K head.
     pub head_dim: usize,
@@ -37,7 +37,7 @@ pub struct KvCacheShape {
     pub num_blocks: usize,
     /// Tokens of a block; a multiple of [`KV_GROUP_TOKENS`].
     pub block_size: usize,
-    /// What layers with a recurrent state have in each block.
+    /// Recurrent states of layers in each block.
     pub states: StateShape,
     /// Width of a panel of the device's products ([`Device::kv_panel_width`]): V rows are whole
     /// panels.
@@ -182,7 +182,7 @@ pub enum StateData {
 pub struct CacheLayer<'a> {
     /// The cache.
     pub cache: &'a KvCache,
-    /// Which of its layers.
+    /// Index of the layer.
     pub index: usize,
 }
 
@@ -191,7 +191,7 @@ pub struct CacheLayer<'a> {
 pub struct CacheLayerMut<'a> {
     /// The cache.
     pub cache: &'a mut KvCache,
-    /// Which of its layers.
+    /// Index of the layer.
     pub index: usize,
 }
 
@@ -254,12 +254,12 @@ impl<'a> StateLayerMut<'a> {
 }
 
 impl CacheLayer<'_> {
-    /// Its sizes.
+    /// Sizes of the layer.
     pub fn shape(self) -> KvLayerShape {
         self.cache.shape.layer(self.index)
     }
 
-    /// Its elements among those of all layers: of K and of V.
+    /// Range of its elements among those of all layers: of K and of V.
     pub fn ranges(self) -> [Range<usize>; 2] {
         self.cache.layer_ranges(self.index)
     }

@@ -70,7 +70,7 @@ pub struct Cpu {
     pub narrow_inputs: Mutex<NarrowInputs>,
     /// Where weights lie.
     pub weight_pages: SharedPages,
-    /// What its ops cost, when that is asked for.
+    /// Times of its ops, when they are wanted.
     pub op_timer: OpTimer,
 }
 
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// What the device is called.
+    /// Name of the device.
     pub fn name(&self) -> String {
         match self {
             Device::Cpu(_) => "cpu".to_owned(),
@@ -311,7 +311,7 @@ impl Device {
         }
     }
 
-    /// Rows that a buffer of seldom so many rows is made with.
+    /// Rows to allocate now for a buffer that is rarely full (0 on the CPU, where it grows).
     pub fn preallocated_rows(&self, max_rows: usize) -> usize {
         match self {
             Device::Cpu(_) => 0,
@@ -380,8 +380,8 @@ impl Device {
         }
     }
 
-    /// What ops cost since the start; arguments as there, since the limits are measured again.
-    /// None where nothing was timed.
+    /// Costs of ops since the start; arguments as there, since the limits are measured again.
+    /// `None`: nothing was timed.
     ///
     /// # Errors
     /// A GPU failed.
@@ -405,7 +405,7 @@ impl Device {
         }
     }
 
-    /// What has failed since the last call; ops themselves cannot.
+    /// Returns the first failure since the last call; ops themselves cannot fail.
     ///
     /// # Errors
     /// That.

@@ -1,4 +1,4 @@
-//! What the CPU gives at most: operations of each arithmetic, and reading of memory, on all threads
+//! Limits of the CPU: operations of each arithmetic, and reading of memory, on all threads
 //! of the pool. What an op took is held against it (`op_times`).
 
 use crate::simd::InstructionSet;
@@ -18,7 +18,7 @@ use super::tensor::SharedMut;
 use super::{Cpu, memory};
 use vllm_batch_base::config::DType;
 
-/// What an op computes in. Each has a peak of its own.
+/// Arithmetic of an op. Each has a peak of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Multiply-adds of f32, which bf16 and f16 weights are widened for.
@@ -33,7 +33,7 @@ impl Arithmetic {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Float32, Self::BFloat16, Self::Int8];
 
-    /// What products of bf16 weights compute in.
+    /// Arithmetic of products of bf16 weights.
     pub fn of_bf16(isa: Isa) -> Self {
         match isa.bf16_products() {
             Bf16Products::Widened => Self::Float32,
@@ -41,7 +41,7 @@ impl Arithmetic {
         }
     }
 
-    /// What linear layers of a model in `dtype` compute in.
+    /// Arithmetic of linear layers of a model in `dtype`.
     fn of_layers(cpu: &Cpu, dtype: DType) -> Self {
         match (cpu.int8, cpu.isa, dtype) {
             (true, ..) => Self::Int8,
@@ -59,7 +59,7 @@ impl Arithmetic {
         }
     }
 
-    /// Its name in reports.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float32 => "float32",
@@ -88,7 +88,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// What is not given is not known either, and bounds nothing.
+    /// The given limit; without one it is unknown, and bounds nothing.
     fn given_or_none(given: Option<f64>) -> Self {
         Self::given_or(given, || f64::INFINITY)
     }
@@ -104,7 +104,7 @@ impl Limit {
     }
 }
 
-/// What the machine gives at most. An operation is a multiplication or an addition.
+/// Limits of the machine. An operation is a multiplication or an addition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Operations, by `Arithmetic`; None: nothing computes in it.
@@ -127,7 +127,7 @@ impl Limits {
         Self { arithmetic, memory }
     }
 
-    /// Of a GPU: what is given, for whatever it computes in.
+    /// Limits of a GPU: the given ones, for any arithmetic.
     pub(super) fn of_gpu(given: GivenLimits) -> Self {
         let arithmetic = Arithmetic::ALL.map(|_| Some(Limit::given_or_none(given.flops)));
         Self { arithmetic, memory: Limit::given_or_none(given.bandwidth) }
@@ -142,7 +142,7 @@ impl Limits {
         Self { arithmetic, memory: self.memory.best(other.memory) }
     }
 
-    /// Seconds that so many operations take at least.
+    /// Least seconds for a number of operations.
     ///
     /// # Panics
     /// Nothing on this CPU computes in that arithmetic.
@@ -151,7 +151,7 @@ impl Limits {
         flops / limit.expect("a limit of what ops compute in").per_second
     }
 
-    /// Seconds that it takes at least to read so many bytes from memory.
+    /// Least seconds for reading a number of bytes from memory.
     pub fn memory_seconds(&self, bytes: f64) -> f64 {
         bytes / self.memory.per_second
     }
@@ -163,7 +163,7 @@ const NUM_REPEATS: usize = 6;
 /// Rounds of independent operations, one per accumulator: some milliseconds.
 const NUM_ROUNDS: usize = 1 << 20;
 
-/// What is read: more than twice what the last cache of most machines holds.
+/// Bytes that are read: more than twice the size of the last cache of most machines.
 const MAX_READ_BYTES: u64 = 512 << 20;
 
 /// Share of the free memory, as a divisor, that a measurement may take.
@@ -243,7 +243,7 @@ fn multiply_adds(isa: Isa, num_rounds: usize) {
     }
 }
 
-/// So many rounds of one multiply-add per accumulator.
+/// Rounds of one multiply-add per accumulator.
 struct MultiplyAdds<const NUM: usize>(usize);
 
 impl<const NUM: usize> Kernel for MultiplyAdds<NUM> {
@@ -323,7 +323,7 @@ mod tests {
         Limits::find(cpu, dtype, given)
     }
 
-    /// What a processor of the last 20 years does, by a wide margin on both sides.
+    /// Asserts a rate of a processor of the last 20 years, with a wide margin on both sides.
     fn assert_plausible(limit: Limit, what: &str) {
         assert!((1e7..1e16).contains(&limit.per_second), "{what}: {limit:?}");
         assert!(!limit.is_given, "{what}");

@@ -1,4 +1,4 @@
-//! How much memory the machine (or the container) has left, to size the KV pool; and what this
+//! Free memory of the machine (or the container), to size the KV pool; and memory that this
 //! process gives back.
 
 use std::path::Path;

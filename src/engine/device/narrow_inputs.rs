@@ -1,6 +1,6 @@
 //! Buffers for the inputs of linear layers that compute in less than f32.
 
-/// What a product reads in place of its f32 inputs. It lives between steps, so that a step
+/// Inputs that a product reads in place of its f32 inputs. They live between steps, so that a step
 /// allocates nothing.
 #[derive(Debug, Default)]
 pub struct NarrowInputs {

@@ -1,4 +1,4 @@
-//! What the CPU's ops cost: calls, time, and the work that bounds it from below. Off unless it is
+//! Costs of the CPU's ops: calls, time, and the work that bounds it from below. Off unless it is
 //! asked for, and then two readings of the clock per op: 90 ns a call on a Xeon of 2023, and 3 ns
 //! while it is off. A GPU's kernels are ops of their own here, timed in `gpu/kernel_times.rs`.
 
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::limits::{Arithmetic, Limits};
 
-/// Which op; linear layers apart by their weights.
+/// Kind of op; linear layers apart by their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
     /// The function in `ops`.
     pub name: &'static str,
     /// (n, k) of a weight.
     pub shape: Option<(usize, usize)>,
-    /// What it computes in.
+    /// Arithmetic that it computes in.
     pub arithmetic: Arithmetic,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// What a call has to do, however it is done.
+/// Work of a call, however it is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Multiplications and additions, where they may bound the op.
@@ -54,10 +54,10 @@ impl Work {
     }
 }
 
-/// What all calls of an op cost.
+/// Cost of all calls of an op.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpTime {
-    /// Which op.
+    /// Kind of op.
     pub op: Op,
     /// Calls.
     pub num_calls: u64,
@@ -97,7 +97,7 @@ impl OpTime {
     }
 }
 
-/// What a run's ops cost, and what the machine gives.
+/// Costs of a run's ops, and the machine's limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpTimes {
     /// The best that was measured before and after the run, or what was given.
@@ -141,7 +141,7 @@ impl OpTimer {
         self.is_on.store(true, Ordering::Relaxed);
     }
 
-    /// What was timed, held against the best of the limits then and now; None: it was not on.
+    /// Times against the best of the limits then and now; `None`: timing was not on.
     pub(super) fn finish(&self, limits: impl FnOnce() -> Limits) -> Option<OpTimes> {
         self.is_on.store(false, Ordering::Relaxed);
         let OpTimes { limits: before, ops } = self.times().take()?;

@@ -86,20 +86,20 @@ pub const MAX_GPU_VOCAB_SIZE: usize = (1 << 19) - 1;
 /// Widths of the heads of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadWidths {
-    /// Of a K head.
+    /// Width of a K head.
     pub head_dim: usize,
-    /// Of the V of a latent, the last values of K; None: V is as wide as K, and apart.
+    /// Width of the V of a latent, the last values of K; `None`: V is as wide as K, and apart.
     pub latent_dim: Option<usize>,
     /// Scores have biases, or heads have sinks.
     pub has_biases: bool,
 }
 
-/// What a model asks of the kernels of a GPU.
+/// Needs of a model for the kernels of a GPU.
 #[derive(Clone, Debug, Default)]
 pub struct GpuNeeds {
     /// Widths of its heads, of every kind of layer.
     pub heads: Vec<HeadWidths>,
-    /// Its sequences are whole texts.
+    /// Whether its sequences are whole texts.
     pub is_of_texts: bool,
     /// Tokens that are sampled from its logits; 0: none are.
     pub vocab_size: usize,
@@ -187,7 +187,7 @@ pub struct WhyCpu {
     pub has_signs: bool,
 }
 
-/// What says that a machine has an NVIDIA GPU, if not that it can be used: its devices, and that of
+/// Signs that a machine has an NVIDIA GPU, if not that it can be used: its devices, and that of
 /// Windows' subsystem.
 const SIGNS: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg"];
 

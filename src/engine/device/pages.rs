@@ -16,13 +16,13 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of a mapping that small buffers share.
 const SHARED_BYTES: usize = 16 * HUGE_PAGE_BYTES;
 
-/// What buffers begin at.
+/// Alignment of buffers.
 const PAGE_BYTES: usize = 4096;
 
 /// Elements in pages of their own, zero at first. Pages that nobody writes take no memory.
 #[derive(Debug)]
 pub struct Pages<E> {
-    /// Of this buffer alone, or of several: then each has pages of its own there.
+    /// Mapping of this buffer alone, or of several: then each has pages of its own there.
     mapping: Arc<MmapRaw>,
     /// Where they begin in it, in bytes.
     start: usize,
@@ -135,7 +135,7 @@ impl<E: Plain> Pages<E> {
 }
 
 impl<E: Plain> Default for Pages<E> {
-    /// None.
+    /// An empty buffer.
     fn default() -> Self {
         Self::zeroed(0)
     }

@@ -161,7 +161,7 @@ pub fn prefetch_to_write(ptr: *const f32, len: usize) {
 
 /// An element type of weights and KV cache: plain bits, of which zeros are a value.
 pub trait Element: Plain + Send + Sync + std::fmt::Debug + 'static {
-    /// Its name among types.
+    /// Name among types.
     const DTYPE: DType;
     /// From the little-endian bytes of one.
     fn from_le_bytes(bytes: &[u8]) -> Self;
@@ -287,8 +287,8 @@ pub trait Vector: Copy {
     unsafe fn mul_exp2(self, exponent: Self) -> Self;
     /// 0 in the lanes where self < limit, `other` elsewhere.
     unsafe fn zero_below(self, limit: Self, other: Self) -> Self;
-    /// Of each two lanes that are `H` apart (1, 2, 4 or 8, less than `LANES`), their sum in the
-    /// first and their difference in the second.
+    /// Sum in the first and difference in the second of each two lanes that are `H` apart (1, 2, 4
+    /// or 8, less than `LANES`).
     unsafe fn butterflies<const H: usize>(self) -> Self;
     /// The sum of the lanes, by halves.
     unsafe fn sum(self) -> f32;

@@ -39,18 +39,18 @@ enum Storage {
     },
 }
 
-/// What no tensor but one of f32 on the host is asked for.
+/// Message for a tensor that has no f32 values on the host.
 const NO_FLOATS: &str = "values of a GPU, or pairs of bf16, were read as f32 on the host";
 
-/// How exactly a tensor holds its values.
+/// Precision of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// f32 on every device: the residual stream, logits, weights of norms.
     Full,
-    /// What linear layers read and write: f32 on the CPU, the model's dtype on a GPU.
+    /// Inputs and outputs of linear layers: f32 on the CPU, the model's dtype on a GPU.
     Activation,
-    /// What only linear layers of this type read. On a CPU that multiplies pairs of bf16, such
-    /// pairs; E4M3 on a GPU whose linear layers take that; else as `Activation`.
+    /// Inputs of linear layers of this type alone. Pairs of bf16 on a CPU that multiplies those;
+    /// E4M3 on a GPU whose linear layers take that; else as `Activation`.
     LinearInput(DType),
     /// The same, written by attention, which has no E4M3.
     Attended(DType),
@@ -61,7 +61,7 @@ pub enum Precision {
 pub struct Rows<'a> {
     /// The tensor.
     pub tensor: &'a Tensor,
-    /// Its first row of these.
+    /// First row of the tensor among these.
     pub first: usize,
 }
 
@@ -70,12 +70,12 @@ pub struct Rows<'a> {
 pub struct RowsMut<'a> {
     /// The tensor.
     pub tensor: &'a mut Tensor,
-    /// Its first row of these.
+    /// First row of the tensor among these.
     pub first: usize,
 }
 
 impl Tensor {
-    /// Its rows from `first` on.
+    /// Rows from `first` on.
     pub fn rows_from(&self, first: usize) -> Rows<'_> {
         Rows { tensor: self, first }
     }

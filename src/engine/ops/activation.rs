@@ -13,7 +13,7 @@ use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2_in_place
 /// Values that are activated before they go to their place: they stay in the first cache.
 const CHUNK: usize = 512;
 
-/// Its number in kernels/activation.cuh and its parameters, as kernels take them.
+/// Number in kernels/activation.cuh, and the parameters for kernels.
 pub(super) fn in_kernels(activation: Activation) -> (u32, [f32; 4]) {
     match activation {
         Activation::Silu => (0, [0.0; 4]),

@@ -7,7 +7,7 @@ use vllm_batch_base::config::LoraId;
 /// The rows of a step that are computed with one adapter: they lie together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoraRows {
-    /// Which adapter.
+    /// Adapter of the rows.
     pub lora: LoraId,
     /// Their tokens in the flat axis.
     pub tokens: Range<u32>,
@@ -34,7 +34,7 @@ impl LoraRows {
     }
 }
 
-/// What became of the adapters of all batches.
+/// Counts of adapters over all batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoraCounts {
     /// Those that were loaded, one as often as it was.

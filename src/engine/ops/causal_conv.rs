@@ -36,7 +36,7 @@ pub struct ConvColumns {
     pub first: usize,
     /// First columns of what inputs, and of what outputs are multiplied by (LFM2).
     pub gates: Option<[usize; 2]>,
-    /// What outputs go through.
+    /// Activation of the outputs.
     pub activation: Option<Activation>,
 }
 
@@ -44,7 +44,7 @@ pub struct ConvColumns {
 const TILE: usize = 128;
 
 impl ConvTaps {
-    /// Of (width, taps) values as `torch.nn.Conv1d` stores them, and (width) biases.
+    /// From (width, taps) values as `torch.nn.Conv1d` stores them, and (width) biases.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
@@ -178,7 +178,7 @@ struct Conv<'a> {
     /// (taps - 1, columns of the tile) the inputs before these rows, the oldest first.
     state: SharedMut<f32>,
     taps: &'a ConvTaps,
-    /// Which columns of the convolution.
+    /// Columns of the convolution.
     tile: Range<usize>,
     columns: ConvColumns,
 }

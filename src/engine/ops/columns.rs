@@ -31,7 +31,7 @@ impl Columns {
     }
 
     /// # Panics
-    /// A row of so many columns has not all of them, or two runs share one.
+    /// A run exceeds the row's columns, or two runs share one.
     pub(super) fn check(&self, row_width: usize) {
         assert!(self.num > 0 && (self.num == 1 || self.stride >= self.width), "{self:?}");
         assert!(self.start_of(self.num - 1) + self.width <= row_width, "{self:?} of {row_width}");

@@ -43,7 +43,7 @@ pub fn copy_blocks(device: &Device, step: Step<'_>, cache: &mut KvCache) {
     }
 }
 
-/// K and V of a layer: these ranges of the values, in blocks of so many.
+/// K and V of a layer: these ranges of the values, and the values of a block.
 fn copy<E: Plain>(
     copies: &[(u32, u32)],
     values: [&mut [E]; 2],
@@ -92,7 +92,7 @@ fn on_gpu(gpu: &Gpu, step: Step<'_>, cache: &mut KvCache) {
     }
 }
 
-/// How many of the first copies may be made in any order, or at once: none reads or writes what
+/// Number of first copies that may run in any order, or at once: none reads or writes a block that
 /// another one writes. At least one.
 fn num_independent(copies: &[(u32, u32)]) -> usize {
     let (mut read, mut written) = (HashSet::new(), HashSet::new());

@@ -56,12 +56,12 @@ pub fn clamp(device: &Device, x: &mut Tensor, limit: f32) {
     change(device, x, entry, Change::Clamp(limit));
 }
 
-/// What becomes of every value.
+/// Function of every value.
 #[derive(Clone, Copy)]
 enum Change {
     /// It is multiplied by this.
     Scale(f32),
-    /// Its size is bounded by this.
+    /// Clamps the magnitude to this bound.
     Clamp(f32),
 }
 

@@ -7,7 +7,7 @@ use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
 use vllm_batch_device::{Device, Tensor};
 
-/// What values are multiplied by.
+/// Factor of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// The gate itself.

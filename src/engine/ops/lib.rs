@@ -1,4 +1,4 @@
-//! What a device computes; knows no model. One file or folder per op: contract,
+//! Ops of a device; knows no model. One file or folder per op: contract,
 //! dispatch, CPU, test.
 //!
 //! Every output element is a function of its own row only, in one fixed order of operations
@@ -128,7 +128,7 @@ fn for_row_chunks(
     });
 }
 
-/// What `map2` does with a pair of vectors. Short closures will do; what is longer is a struct with
+/// Function of a pair of vectors in `map2`. Short closures will do; a longer one is a struct with
 /// an `inline(always)` method: a closure cannot be marked so, and one that stays out of line is
 /// compiled without the kernel's target features, which makes a call of every instruction in it.
 trait VectorOp<V> {

@@ -20,9 +20,9 @@ pub struct LogprobRow {
     pub token: u32,
     /// Most likely tokens that are wanted besides it, at most the vocabulary.
     pub num_top: u32,
-    /// Its row of the results of sampling.
+    /// Row in the results of sampling.
     pub result_row: u32,
-    /// Its first entry; it has 1 + `num_top`.
+    /// First entry; the row has 1 + `num_top`.
     pub first_entry: u32,
     /// 1: `logits_row` is one of the kept rows.
     pub is_kept: u32,

@@ -18,7 +18,7 @@ use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
 use vllm_batch_device::{Device, Gpu, Tensor};
 
-/// What a scan has learned, (num_heads) each.
+/// Learned weights of a scan, (num_heads) each.
 #[derive(Debug)]
 pub struct ScanWeights {
     /// Sizes.
@@ -121,7 +121,7 @@ struct Scan<'a> {
     out: SharedMut<f32>,
 }
 
-/// What a token does to a head's state.
+/// Effect of a token on a head's state.
 struct Token<'a, V> {
     decay: V,
     dt: V,

@@ -18,7 +18,7 @@ use super::{for_row_chunks, gpu_row_block, map2, map2_in_place};
 /// A normalization with its weights.
 #[derive(Debug)]
 pub struct NormWeight {
-    /// Which one.
+    /// Kind of norm.
     pub kind: NormKind,
     /// Added to the mean square or the variance.
     pub eps: f32,

@@ -132,7 +132,7 @@ pub(super) fn launch_over_runs(
     }
 }
 
-/// What ops with states are tested by.
+/// Test support for ops with recurrent states.
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;

@@ -15,7 +15,7 @@ use vllm_batch_device::{Device, bytes_of};
 pub struct RotaryTable {
     /// (rotary_dim / 2) angle per position step.
     inv_freq: Vec<f32>,
-    /// What cos and sin are multiplied by.
+    /// Factor of cos and sin.
     factor: f32,
     /// (num_positions, rotary_dim / 2) of (cos, sin), times the factor.
     table: Vec<(f32, f32)>,

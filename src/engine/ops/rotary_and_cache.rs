@@ -23,12 +23,12 @@ fn check(heads: QkvHeads, qkv: &Tensor, v_dim: usize, table: Option<&RotaryTable
     assert!(table.is_none_or(|table| table.rotary_dim() <= heads.head_dim));
 }
 
-/// What happens to the heads of a token on their way to attention.
+/// Transform of a token's heads before attention.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadTransform<'a> {
-    /// Of every q head, k head and v head by itself; None: these are not normalized.
+    /// Norms of each q head, k head and v head; `None`: not normalized.
     pub norms: [Option<&'a NormWeight>; 3],
-    /// How q and k are rotated then; None: they are not.
+    /// Rotation of q and k after that; `None`: no rotation.
     pub rotary: Option<&'a RotaryTable>,
 }
 

@@ -25,9 +25,9 @@ pub struct SampleRow {
     pub top_k: u32,
     /// Counter of the row's random block.
     pub counter: [u32; 4],
-    /// Its key.
+    /// Key of the random numbers.
     pub key: [u32; 2],
-    /// Its entries of the edits.
+    /// First of the row's entries in the edits.
     pub edit_start: u32,
     /// End of them.
     pub edit_end: u32,
@@ -43,7 +43,7 @@ pub struct SampleRow {
     pub logits_row: u32,
     /// With `PENALIZED`: where its list of counted tokens begins.
     pub list: u32,
-    /// Its drafts among the tokens of the step: penalties count them beside the list.
+    /// First draft of the row among the step's tokens: penalties count drafts beside the list.
     pub draft_start: u32,
     /// End of them.
     pub draft_end: u32,
@@ -122,7 +122,7 @@ pub(super) fn block_of_row(gpu: &Gpu, num_rows: usize) -> u32 {
 pub struct SampleBuffers {
     rows: DeviceBuffer,
     edits: DeviceBuffer,
-    /// What penalties look at.
+    /// Token counts for penalties.
     pub counts: CountBuffers,
 }
 

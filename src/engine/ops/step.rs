@@ -23,7 +23,7 @@ use vllm_batch_base::layers::QkvHeads;
 /// Indices of a step: on the host, and on the GPU when that is where the step runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids<'a> {
-    /// What the batch says.
+    /// Values of the batch.
     pub host: &'a [u32],
     /// Padded to the rows of the step's tensors; null without a GPU.
     pub(super) device_ptr: DevicePtr,
@@ -49,7 +49,7 @@ impl Default for RowSlots {
 /// One step, as ops see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// What the scheduler asked for.
+    /// Batch from the scheduler.
     pub batch: &'a Batch,
     inputs: Option<&'a GpuInputs>,
 }
@@ -96,7 +96,7 @@ impl<'a> Step<'a> {
         self.ids(&self.batch.slot_mapping, |inputs| &inputs.slot_mapping)
     }
 
-    /// Which rows have slots, as a GPU's kernels ask it.
+    /// Slots of the rows, for a GPU's kernels.
     pub fn row_slots(&self) -> RowSlots {
         RowSlots(self.slot_mapping().device_ptr)
     }
@@ -106,10 +106,9 @@ impl<'a> Step<'a> {
         self.ids(&self.batch.logits_indices, |inputs| &inputs.logits_indices)
     }
 
-    /// What names the step's sequence of launches: steps in which every sequence computes one token
-    /// and samples, which differ in nothing but their inputs, and either all have adapters or none,
-    /// rows in parts or none, rows that compute some together or none; none goes on from a state of
-    /// the same step. None: it is a step of its own.
+    /// Key of the CUDA graph for this step. Two steps share a graph if they have the same padded
+    /// row count and agree on: adapters, split rows, shared splits. `None`: do not record (prefill,
+    /// or a state that depends on this step).
     pub fn graph_key(&self) -> Option<usize> {
         let (batch, inputs) = (self.batch, self.inputs?);
         let num_rows = inputs.num_rows;
@@ -202,7 +201,7 @@ pub(super) struct GpuInputs {
     positions: DeviceBuffer,
     slot_mapping: DeviceBuffer,
     logits_indices: DeviceBuffer,
-    /// Of a step ahead.
+    /// Sampled rows of a step ahead.
     sampled_rows: DeviceBuffer,
     /// (max_num_seqs, 2) as many as are made at a time; uploaded by the op.
     pub(super) block_copies: DeviceBuffer,
@@ -210,7 +209,7 @@ pub(super) struct GpuInputs {
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
     pub(super) prefill: WorkList,
-    /// What blocks of prefill merge splits in, if that is not shared memory; reused by every layer.
+    /// Merge states of prefill, if they are not in shared memory; reused by every layer.
     pub(super) prefill_states: DeviceBuffer,
     /// The same work in parts, if kernels take it so.
     pub(super) parts: Option<PartInputs>,
@@ -318,8 +317,8 @@ impl WorkList {
     }
 }
 
-/// Which units go together so that they see `max_positions` in all, or one alone sees more. One
-/// launch at least.
+/// Units per launch: together they see at most `max_positions`, or a single one sees more. At least
+/// one launch.
 fn launches(work: &[AttentionWork], max_positions: u64) -> Vec<Range<usize>> {
     let (mut launches, mut start, mut positions) = (Vec::new(), 0, 0u64);
     for (index, work) in work.iter().enumerate() {

@@ -24,7 +24,7 @@ pub struct CountedToken {
 pub struct CountTask {
     /// First entry of the list.
     pub list: u32,
-    /// Its tokens.
+    /// First of the list's tokens.
     pub token_start: u32,
     /// End of them.
     pub token_end: u32,
@@ -42,7 +42,7 @@ unsafe impl Plain for CountedToken {}
 // SAFETY: as above.
 unsafe impl Plain for CountTask {}
 
-/// What a step makes of lists.
+/// Changes of a step to lists.
 #[derive(Clone, Copy, Debug)]
 pub struct CountChanges<'a> {
     /// Entries of all lists: where there is less room yet, the new entries are all there are.
@@ -51,7 +51,7 @@ pub struct CountChanges<'a> {
     pub new_entries: &'a [CountedToken],
     /// Where they begin.
     pub start_of_new: usize,
-    /// What is counted, in each list once.
+    /// Counting tasks, each list at most once.
     pub tasks: &'a [CountTask],
     /// Tokens that are counted, and drafts of rows.
     pub tokens: &'a [u32],

@@ -11,9 +11,9 @@ use vllm_batch_device::{Gpu, Tensor, bytes_of};
 pub struct MaskRow {
     /// Row of the logits.
     pub logits_row: u32,
-    /// Its first word among those of the step.
+    /// First word of the row among those of the step.
     pub first_word: u32,
-    /// Its words; tokens past them are forbidden.
+    /// Number of words; tokens past them are forbidden.
     pub num_words: u32,
     /// Padding.
     pub unused: u32,

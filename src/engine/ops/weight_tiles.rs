@@ -5,12 +5,12 @@ use vllm_batch_base::config::DType;
 use vllm_batch_device::Gpu;
 use vllm_batch_device::cuda::Args;
 
-/// What a block computes: every tile gives the same bits.
+/// Rows and outputs of a block: every tile gives the same bits.
 struct Tile {
     rows: usize,
     outputs: usize,
     stages: usize,
-    /// From so many rows of a matrix on.
+    /// Fewest rows of a matrix for the tile.
     from: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct WeightTiles {
 /// A product whose blocks share the outputs and the rows.
 pub(super) struct Product<'a> {
     pub gpu: &'a Gpu,
-    /// Of each matrix.
+    /// Outputs of each matrix.
     pub n: usize,
     /// Rows that a matrix gets, on average.
     pub num_rows: usize,

@@ -7,7 +7,7 @@ use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
 
 /// Work whose `run`, and all that it calls in loops, is `inline(always)`.
 pub trait Loops {
-    /// What it gives.
+    /// Result of the function.
     type Output;
 
     /// Does it.

@@ -16,7 +16,7 @@ use super::tokenizer_limits::MAX_VOCAB_SIZE;
 use super::tokenizer_sources::{merges_of, replace};
 use vllm_batch_base::files::quoted;
 
-/// What a GGUF file says of its tokenizer.
+/// Tokenizer in the words of a GGUF file.
 #[derive(Clone, Debug, Default)]
 pub struct GgufTokenizer<'a> {
     /// `tokenizer.ggml.model`.
@@ -77,7 +77,7 @@ impl BpeFile<'_> {
 }
 
 impl GgufTokenizer<'_> {
-    /// What `tokenizer.json` would say, as text, and `tokenizer_config.json`.
+    /// Content of `tokenizer.json`, as text, and `tokenizer_config.json`.
     ///
     /// # Errors
     /// The tokenizer is damaged, or of a kind that is not supported: the text says what to do.

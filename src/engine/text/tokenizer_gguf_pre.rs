@@ -1,4 +1,4 @@
-//! How a GGUF file's byte-level texts are cut into words: the names in `tokenizer.ggml.pre`, and
+//! Words of a GGUF file's byte-level texts: the names in `tokenizer.ggml.pre`, and
 //! what the original tokenizers of these names do.
 //!
 //! Source: llama.cpp's `src/llama-vocab.cpp`, whose comments have the original regexes where its
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::tokenizer_words::GPT_2;
 use vllm_batch_base::files::quoted;
 
-/// What a name stands for.
+/// Pre-tokenizer behind a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PreTokenizer {
     cut: Cut,
@@ -20,7 +20,7 @@ pub(super) struct PreTokenizer {
     pub adds_bos: bool,
 }
 
-/// What texts are cut by.
+/// Rule that cuts texts.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     /// GPT-2's regex.
@@ -36,7 +36,7 @@ const LLAMA_3: &str = concat!(
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-/// What Qwen 2's texts are cut into.
+/// Pattern of Qwen 2's words.
 pub(super) const QWEN_2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -310,7 +310,7 @@ impl PreTokenizer {
         if self.is_nfc { json!({"type": "NFC"}) } else { Value::Null }
     }
 
-    /// Its `pre_tokenizer`.
+    /// Content of `pre_tokenizer`.
     pub(crate) fn json(&self) -> Value {
         let byte_level = |use_regex: bool| {
             json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,

@@ -26,7 +26,7 @@ pub(super) struct TokenizerJson<'a> {
 struct Bulk<'a> {
     vocab: Cow<'a, RawValue>,
     merges: Option<&'a RawValue>,
-    /// What `vocab` says.
+    /// Entries of `vocab`.
     ids: Vec<(Cow<'a, str>, u32)>,
 }
 
@@ -146,7 +146,7 @@ impl<'a> TokenizerJson<'a> {
 }
 
 impl Bulk<'_> {
-    /// Of two tokens of one name the last counts.
+    /// Id of a token; of two tokens of one name the last counts.
     fn id_of(&self, token: &str) -> Option<u32> {
         self.ids.iter().rev().find(|(name, _)| *name == token).map(|(_, id)| *id)
     }

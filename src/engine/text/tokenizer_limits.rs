@@ -1,4 +1,4 @@
-//! What is checked of a `tokenizer.json` before the tokenizers crate sees it: values that it would
+//! Checks of a `tokenizer.json` before the tokenizers crate sees it: values that it would
 //! believe, and then allocate, index or multiply by.
 
 use serde_json::Value;
@@ -17,7 +17,7 @@ const MAX_NORMALIZED: f64 = (1u64 << 30) as f64;
 /// Most that decoders may lengthen a text by.
 const MAX_DECODED_GROWTH: f64 = 256.0;
 
-/// How many times as long as a text normalizers can make it.
+/// Factor by which normalizers can lengthen a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Growth(f64);
 

@@ -2,7 +2,7 @@
 
 use super::tokenizer_limits::MAX_VOCAB_SIZE;
 
-/// What a `tokenizer.model` says.
+/// Contents of a `tokenizer.model`.
 #[derive(Debug)]
 pub(super) struct SentencePiece {
     pub pieces: Vec<Piece>,
@@ -16,7 +16,7 @@ pub(super) struct SentencePiece {
     pub unk_piece: String,
     pub bos_piece: String,
     pub eos_piece: String,
-    /// What normalizes texts; empty if nothing does.
+    /// Normalizer of texts; empty if there is none.
     pub charsmap: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Piece {
     pub kind: PieceKind,
 }
 
-/// What a piece is for, as far as a tokenizer asks.
+/// Kind of a piece, as far as a tokenizer needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceKind {
     /// A control token, as `<s>`.

@@ -39,7 +39,7 @@ enum Class {
     Qwen2,
     Llama,
     Gemma,
-    /// None of its own (`TokenizersBackend`).
+    /// No class of its own (`TokenizersBackend`).
     Plain,
 }
 

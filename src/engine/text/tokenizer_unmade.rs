@@ -20,9 +20,9 @@ const MAX_BYTES: usize = 4;
 pub(super) struct UnmadeTokens {
     /// The bytes of each, by its id.
     characters: HashMap<u32, Vec<u8>>,
-    /// Which ids are theirs, for a quick look.
+    /// Flags of their ids, for a quick look.
     is_one: Vec<bool>,
-    /// What stands in place of those that no merge makes; found for the first text that has one.
+    /// Replacements of those without a merge; found for the first text that has one.
     replaced: OnceLock<Result<HashMap<u32, Vec<u32>>, String>>,
 }
 

@@ -23,17 +23,17 @@ use vllm_batch_base::files::quoted;
 pub(super) const GPT_2: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// How texts are cut into words.
+/// Cutting of texts into words.
 pub(super) struct Words {
     steps: Vec<Step>,
     added: AddedTokens,
-    /// Of words of one character, where words have a suffix: their tokens; None: there is none.
+    /// Tokens of words of one character, if words have a suffix; `None`: there is none.
     of_one: HashMap<char, Option<u32>>,
     /// Buffers of the model, which are large.
     scratches: Mutex<Vec<PipelineModelScratch>>,
 }
 
-/// What is done to each piece of a text, one after the other.
+/// Step over each piece of a text, one after the other.
 enum Step {
     /// It is cut.
     Cut(PipelinePreTokenizer),
@@ -45,7 +45,7 @@ enum Step {
     Bytes,
 }
 
-/// Which pieces get a mark before them.
+/// Pieces that get a mark before them.
 #[derive(Clone, Copy, PartialEq)]
 enum Prepends {
     Always,
@@ -90,7 +90,7 @@ impl Words {
         Ok(Some(Self { steps, added, of_one, scratches: Mutex::default() }))
     }
 
-    /// What cuts by the crate.
+    /// Pre-tokenizers that the crate runs.
     pub(crate) fn cutters(&self) -> impl Iterator<Item = &PipelinePreTokenizer> {
         self.steps.iter().filter_map(|step| match step {
             Step::Cut(cutter) => Some(cutter),

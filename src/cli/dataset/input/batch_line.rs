@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-/// Which rows become lines of a batch API (`--output-format`).
+/// Rows that become lines of a batch API (`--output-format`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BatchLines {
     /// Batch requests, in the form of the API that they were written for.
@@ -11,11 +11,11 @@ pub enum BatchLines {
     Own,
     /// Every row, in OpenAI's form.
     OpenAi,
-    /// None.
+    /// No row.
     Never,
 }
 
-/// Which answer a line holds.
+/// Kind of answer that a line holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchKind {
     /// OpenAI's `chat.completion`.
@@ -34,18 +34,18 @@ pub enum BatchKind {
     Message,
 }
 
-/// What a batch line shows of its row.
+/// Fields of a row that its batch line shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchLine {
-    /// Which answer it holds.
+    /// Kind of the answer.
     pub kind: BatchKind,
     /// The user's name of the row; None where it has none, or none that can be read.
     pub custom_id: Option<String>,
-    /// Its ids.
+    /// Ids of the line.
     pub digest: RowDigest,
     /// The adapter that answers; None: the model.
     pub lora: Option<Arc<str>>,
-    /// Of a `response`: what it says again of its request, as fields of a JSON object.
+    /// Echo of a `response`'s request, as fields of a JSON object.
     pub echo: Option<Box<str>>,
 }
 

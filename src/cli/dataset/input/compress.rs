@@ -13,7 +13,7 @@ const GZIP_LEVEL: u32 = 6;
 /// match finder by what the processor can do.
 const ZSTD_LEVEL: i32 = 3;
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// It is not.
@@ -26,7 +26,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// What a file's extension says.
+    /// Compression by a file's extension.
     pub fn from_path(path: &Path) -> Self {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
         match extension.to_ascii_lowercase().as_str() {
@@ -75,7 +75,7 @@ fn zstd(block: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
 
 #[cfg(test)]
 impl Compression {
-    /// What an output with this compression holds.
+    /// Decompressed content of an output.
     pub fn decoded(self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         match self {

@@ -216,7 +216,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
     }
 }
 
-/// What of the input row appears in the output row.
+/// Part of the input row that appears in the output row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passthrough {
     /// The fields of a JSON row. Rows without names (text lines, bare strings) become `prompt`, and
@@ -229,7 +229,7 @@ pub enum Passthrough {
         /// As many as names.
         cells: Vec<String>,
     },
-    /// Of a row that becomes a line of a batch API: its name and ids, no fields.
+    /// Name and ids, no fields: for a row that becomes a line of a batch API.
     Batch(BatchLine),
 }
 

@@ -99,8 +99,8 @@ fn open_one(source: &Source) -> Result<Opened, CliError> {
     }
 }
 
-/// How many rows there are, where every file says it: those of Parquet do. What cannot be read is
-/// said by whoever reads it.
+/// Number of rows, if every file says it: those of Parquet do. The reader reports a file that
+/// cannot be read.
 pub fn num_rows(sources: &Sources) -> Option<u64> {
     let mut total = 0u64;
     for source in sources.list() {
@@ -113,7 +113,7 @@ pub fn num_rows(sources: &Sources) -> Option<u64> {
     Some(total)
 }
 
-/// How many rows there are, at most `limit`: all files are read, where they do not say it.
+/// Number of rows, at most `limit`: all files are read if they do not say it.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -135,14 +135,14 @@ pub fn count(sources: &Sources, names: &HeaderNames, limit: u64) -> Result<u64, 
     Ok(rows)
 }
 
-/// What is known of the input once it is open and its first row is read.
+/// Properties of the input once it is open and its first row is read.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Never `Auto`.
     pub format: InputFormat,
     /// Column names of a CSV.
     pub headers: Option<Arc<[String]>>,
-    /// What separates the cells of a CSV.
+    /// Separator of the cells of a CSV.
     pub delimiter: Option<u8>,
     /// Lines end with CRLF.
     pub crlf: bool,
@@ -154,7 +154,7 @@ pub struct Shape {
     pub is_batch: bool,
     /// No row can have another shape.
     pub is_fixed: bool,
-    /// What rows are for.
+    /// Task of the rows.
     pub task: Task,
 }
 
@@ -167,9 +167,9 @@ pub struct Files {
     lines_before: u64,
     records: Records,
     parser: RowParser,
-    /// Of tables whose format nobody names.
+    /// Header names of tables without a given format.
     header_names: HeaderNames,
-    /// What was found out of files, and was said of one.
+    /// Findings about files that were already noted for one of them.
     said: HashSet<String>,
     /// The rows of a sample; None: all rows.
     picker: Option<Picker>,
@@ -211,13 +211,13 @@ impl Files {
         self
     }
 
-    /// What the records of the current file are.
+    /// Records of the current file.
     pub fn records(&self) -> &Records {
         &self.records
     }
 
-    /// What was found out of the current file and a user may want to know. What holds for several
-    /// is said of the first.
+    /// Findings about the current file that a user may want to know. A finding of several files is
+    /// noted for the first.
     pub fn take_notes(&mut self) -> Vec<String> {
         let mut notes = self.records.take_notes();
         notes.retain(|note| self.said.insert(note.clone()));
@@ -239,7 +239,7 @@ impl Files {
         &self.sources.list()[self.current].name
     }
 
-    /// Which file is read.
+    /// Index of the file that is read.
     pub fn current(&self) -> usize {
         self.current
     }
@@ -272,7 +272,7 @@ impl Files {
         }
     }
 
-    /// What a record is, with the number of its line among all lines.
+    /// Row of a record, with the number of its line among all lines.
     ///
     /// # Errors
     /// It is the first one, and its shape cannot be run.

@@ -113,7 +113,7 @@ const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
 /// Whether a model's activation is applied.
 const USE_ACTIVATION: &str = "use_activation";
 
-/// How many documents a ranking shows.
+/// Number of documents that a ranking shows.
 const TOP_N: &str = "top_n";
 
 impl Overrides {
@@ -147,7 +147,7 @@ impl Overrides {
         Self::none().with(TOP_N, value.map(str::to_owned))
     }
 
-    /// Of a row that overrides nothing.
+    /// Overrides of a row without any.
     pub fn none() -> Self {
         Self { entries: Vec::new(), default_length: DefaultLength::Row }
     }

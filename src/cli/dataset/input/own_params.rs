@@ -27,10 +27,10 @@ const FLAGS: &[(&str, &str)] = &[
     ("use_beam_search", "beam_width"),
 ];
 
-/// Which fields of rows set parameters. Batch requests are not asked: all of theirs do.
+/// Fields of rows that set parameters. In batch requests all fields do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnParams {
-    /// None: every field with the name of a parameter.
+    /// Chosen names; `None`: every field with the name of a parameter.
     chosen: Option<BTreeSet<String>>,
     /// Flags that were typed, by the names of their parameters.
     typed: Vec<String>,
@@ -72,7 +72,7 @@ impl OwnParams {
         is_typed.then(|| format!("--{}", flag.replace('_', "-")))
     }
 
-    /// What rows depend on: the choice, as the flag has it.
+    /// The choice as the flag has it: rows depend on it.
     pub fn text(&self) -> String {
         match &self.chosen {
             None => "all".to_owned(),

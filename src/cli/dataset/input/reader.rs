@@ -42,7 +42,7 @@ pub const MAX_LINE: usize = 64 << 20;
 /// Bytes shown of a line that is too long.
 const SHOWN_OF_LONG: usize = 256;
 
-/// How the input is divided into rows.
+/// Format of the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputFormat {
     /// By the file's extension, else by its first line.
@@ -73,7 +73,7 @@ impl InputFormat {
         }
     }
 
-    /// What a file's extension says, the one before `.gz` or `.zst`; `Auto` if nothing.
+    /// Format by a file's extension, the one before `.gz` or `.zst`; `Auto` if there is none.
     pub fn from_path(path: &Path) -> Self {
         let extension = inner_name(path).extension().and_then(|e| e.to_str()).unwrap_or_default();
         match extension.to_ascii_lowercase().as_str() {
@@ -91,7 +91,7 @@ impl InputFormat {
         Self::from_path(path) == InputFormat::Auto && inner_name(path).extension().is_some()
     }
 
-    /// What separates the cells of a record by custom, if records have cells.
+    /// Usual separator of the cells of a record, if records have cells.
     pub fn delimiter(self) -> Option<u8> {
         match self {
             InputFormat::Csv => Some(b','),
@@ -117,9 +117,9 @@ fn inner_name(path: &Path) -> &Path {
 pub enum InputError {
     /// Exit 2.
     Refused {
-        /// What is wrong.
+        /// Message of the error.
         message: String,
-        /// What to do about it.
+        /// Advice for the user.
         help: String,
     },
     /// It cannot be read.
@@ -127,7 +127,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// What is wrong, and what to do about it.
+    /// Error with its message and its advice.
     pub fn refused(message: impl Into<String>, help: impl Into<String>) -> Self {
         InputError::Refused { message: message.into(), help: help.into() }
     }
@@ -150,7 +150,7 @@ impl From<io::Error> for InputError {
     }
 }
 
-/// What was read of one row.
+/// Content of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A line without its end.
@@ -202,7 +202,7 @@ impl Opened {
         Ok(Opened::Stream(Box::new(Cursor::new(head).chain(reader))))
     }
 
-    /// What a name stands for: a file, or an object of the process environment's store.
+    /// Opens a name: a file, or an object of the process environment's store.
     ///
     /// # Errors
     /// It cannot be read.
@@ -222,14 +222,14 @@ impl Opened {
 pub struct Record {
     /// Physical line where it starts, or row of a Parquet file, from 1.
     pub line: u64,
-    /// Its text. If `error` is set: what could be saved of it, for the user to find it again.
+    /// Text of the row. If `error` is set: the part that could be saved, for the user to find it.
     pub content: Content,
     /// Set if it cannot be a row: not UTF-8, too long, wrong number of cells.
     pub error: Option<RowError>,
 }
 
 impl Record {
-    /// What it takes in memory.
+    /// Bytes in memory.
     pub fn num_bytes(&self) -> usize {
         match &self.content {
             Content::Line(line) => line.len(),
@@ -248,7 +248,7 @@ pub struct Records {
     blank_lines: u64,
     /// Read and given back.
     given_back: VecDeque<Record>,
-    /// What was found out of the input and a user may want to know.
+    /// Findings about the input that a user may want to know.
     notes: Vec<String>,
 }
 
@@ -305,7 +305,7 @@ impl Records {
         opening::records(input, &reading.into(), (max_line, 0))
     }
 
-    /// What was found out of the input and a user may want to know, once.
+    /// Findings about the input that a user may want to know, once.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
@@ -323,7 +323,7 @@ impl Records {
         }
     }
 
-    /// What separates the cells of a table.
+    /// Separator of the cells of a table.
     pub fn delimiter(&self) -> Option<u8> {
         match &self.body {
             Body::Csv(csv, _) => Some(csv.delimiter),

@@ -70,14 +70,14 @@ pub enum ChatMode {
     Never,
 }
 
-/// How rows become prompts.
+/// Settings by which rows become prompts.
 #[derive(Clone, Debug, Default)]
 pub struct RowOptions {
-    /// What they are for.
+    /// Task of the rows.
     pub task: Task,
     /// Lines of OpenAI's batch API may be for something else: the first of them decides for all.
     pub lines_decide: bool,
-    /// Of rows that a model completes: whether something else is asked of them.
+    /// Likelihoods that are asked of rows instead of a completion.
     pub likelihoods: Likelihoods,
     /// `--chat`, `--no-chat`.
     pub chat: ChatMode,
@@ -91,7 +91,7 @@ pub struct RowOptions {
     pub fills_template: bool,
     /// `--system-prompt`, `--last-assistant`, `--chat-template-kwargs`.
     pub chats: ChatDefaults,
-    /// What they may call the model and its adapters.
+    /// Names of the model and its adapters in rows.
     pub names: ModelNames,
     /// `--row-params`: which of their fields set parameters.
     pub own_params: OwnParams,
@@ -106,17 +106,17 @@ pub struct Row {
     pub index: u64,
     /// Physical line where it starts, from 1.
     pub line: u64,
-    /// What to complete; a `system` field is already folded into messages.
+    /// Prompt to complete; a `system` field is already folded into messages.
     pub prompt: Prompt,
-    /// Its own sampling parameters.
+    /// Sampling parameters of the row.
     pub overrides: Overrides,
     /// `id` or `custom_id` as text: the key of its random numbers.
     pub id: Option<String>,
     /// The adapter that it is computed with.
     pub lora: Option<LoraId>,
-    /// What a chat's answer may be; a text that is completed has no parts.
+    /// Form of a chat's answer; a text that is completed has no parts.
     pub answer_form: Option<AnswerForm>,
-    /// What appears again in the output row.
+    /// Fields that appear again in the output row.
     pub passthrough: Passthrough,
 }
 
@@ -125,7 +125,7 @@ pub struct Row {
 pub struct BadRow {
     /// 0, 1, 2, ... over all rows.
     pub index: u64,
-    /// What appears again in the output row.
+    /// Fields that appear again in the output row.
     pub passthrough: Passthrough,
     /// Why, and on which line.
     pub error: RowError,
@@ -293,18 +293,18 @@ impl RowParser {
         Ok(())
     }
 
-    /// What the first row decided, for a line on standard error. `None` before it, and then only
-    /// once.
+    /// Decision of the first row, for a line on standard error. `None` before it, and once it was
+    /// taken.
     pub fn take_note(&mut self) -> Option<String> {
         self.note.take()
     }
 
-    /// What may surprise about the rows since the last call, each thing once.
+    /// Surprises in the rows since the last call, each thing once.
     pub fn take_remarks(&mut self) -> Vec<String> {
         self.remarks.take_new()
     }
 
-    /// How many rows each of these held for, at the end of the input.
+    /// Number of rows of each remark, at the end of the input.
     pub fn remark_totals(&self) -> Vec<String> {
         self.remarks.totals()
     }
@@ -353,7 +353,7 @@ impl RowParser {
         })
     }
 
-    /// What the output shows of a row: its name and ids where it becomes a batch line, else its
+    /// Part of a row that the output shows: its name and ids if it becomes a batch line, else its
     /// fields. `asked` is None of a bad row.
     fn passthrough(
         &self,
@@ -382,8 +382,8 @@ impl RowParser {
         }
     }
 
-    /// What the output shows of a row that has no fields: its name if that can be found, or where
-    /// it is, and its text.
+    /// Part of a row without fields that the output shows: its name if that can be found, or its
+    /// place, and its text.
     fn unreadable(&self, text: &str, line: u64, index: u64) -> Passthrough {
         if let Some(kind) = self.line_kind(None, None) {
             let line = BatchLine::new(kind, recovered_custom_id(text), text);
@@ -409,7 +409,7 @@ impl RowParser {
         self.shape.as_ref().is_some_and(RowShape::is_batch)
     }
 
-    /// What rows are for, as far as is known.
+    /// Task of the rows, as far as is known.
     pub fn task(&self) -> Task {
         self.task
     }

@@ -56,7 +56,7 @@ pub mod code {
 pub struct RowError {
     /// Stable word, see [`code`].
     pub code: &'static str,
-    /// What is wrong.
+    /// Message of the error.
     pub message: String,
     /// The field of a batch request that is wrong, where it is known.
     pub param: Option<&'static str>,
@@ -66,7 +66,7 @@ pub struct RowError {
     pub column: Option<u64>,
     /// The place in the line; boxed, since most errors have none and results are moved around.
     pub excerpt: Option<Box<Excerpt>>,
-    /// What to do about it.
+    /// Advice for the user.
     pub help: Option<String>,
 }
 
@@ -96,7 +96,7 @@ impl RowError {
         self
     }
 
-    /// What serde_json found wrong with a line.
+    /// Error of serde_json for a line.
     pub fn bad_json(error: &serde_json::Error, text: &str, line: u64) -> Self {
         let message = json_message(error);
         // serde_json's column is the number of bytes up to and including the offending one; but in
@@ -113,7 +113,7 @@ impl RowError {
         Self::new(code::BAD_JSON, line, message).at(text, byte)
     }
 
-    /// What the engine's input processor says about the row at `line`.
+    /// Error of the engine's input processor for the row at `line`.
     pub fn from_request(error: &RequestError, line: u64) -> Self {
         Self::new(error.code, line, error.message.clone())
     }

@@ -17,9 +17,9 @@ use crate::terminal::error::CliError;
 /// `--sample`, `--sample-seed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// So many rows, or all if there are fewer.
+    /// Number of rows, or all if there are fewer.
     pub rows: u64,
-    /// What decides which.
+    /// Seed of the choice.
     pub seed: u64,
 }
 
@@ -76,13 +76,13 @@ fn mixed(seed: u64) -> u64 {
 /// The rows that a sample has, in their order.
 #[derive(Debug)]
 pub struct Chosen {
-    /// What it is.
+    /// Sample of the input.
     pub sampled: Sampled,
     /// Numbers of rows, ascending.
     pub indices: Vec<u64>,
 }
 
-/// Which of the records of an input are in its sample, one after the other.
+/// Picks the records of an input that are in its sample, one after the other.
 #[derive(Debug)]
 pub struct Picker {
     chosen: Arc<Chosen>,
@@ -163,7 +163,7 @@ impl SampledInput {
 /// The rows that an earlier run had of an input, by their numbers in it.
 #[derive(Debug)]
 pub enum RowsThen {
-    /// So many at its beginning.
+    /// Number of rows from the beginning.
     First(u64),
     /// A sample of them.
     Sample(Vec<u64>),

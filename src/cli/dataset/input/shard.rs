@@ -50,7 +50,7 @@ impl Shard {
         row_index % self.count == self.index
     }
 
-    /// How many of so many rows are this shard's.
+    /// Number of this shard's rows, of a total.
     pub fn num_rows(self, total: u64) -> u64 {
         total.saturating_sub(self.index).div_ceil(self.count)
     }
@@ -90,7 +90,7 @@ const SLURM_TASK: &str = "SLURM_PROCID";
 const KUBERNETES_INDEX: &str = "JOB_COMPLETION_INDEX";
 
 impl ShardArg {
-    /// Which shard this process is; `auto` asks the environment.
+    /// Shard of this process; `auto` asks the environment.
     ///
     /// # Errors
     /// The environment does not say it, or says what cannot be.
@@ -109,7 +109,7 @@ impl ShardArg {
     }
 }
 
-/// What a scheduler of jobs tells its processes.
+/// Variables in which a scheduler of jobs describes its processes.
 struct SchedulerEnvironment<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
 }

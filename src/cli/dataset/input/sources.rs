@@ -20,17 +20,17 @@ pub const PROMPT_FIELD: &str = "prompt";
 /// One file.
 #[derive(Debug)]
 pub struct Source {
-    /// None: standard input, or `text`.
+    /// Path of the file; `None`: standard input, or `text`.
     pub path: Option<PathBuf>,
     /// All of it, where it was typed.
     pub text: Option<String>,
-    /// What it names, where that is no file of this machine.
+    /// Object behind the name, if it is no file of this machine.
     pub object: Option<Object>,
     /// As messages name it.
     pub name: String,
-    /// How its bytes become rows.
+    /// Layout of its bytes.
     pub layout: Layout,
-    /// Its format, once its first line was looked at.
+    /// Format, once its first line was read.
     found: OnceLock<InputFormat>,
     /// Lines of the files before it, once they are read.
     lines_before: OnceLock<u64>,
@@ -109,7 +109,7 @@ impl Sources {
         &self.0
     }
 
-    /// What they are called together.
+    /// Common name of the sources.
     pub fn name(&self) -> String {
         match self.0.as_slice() {
             [only] => only.name.clone(),
@@ -178,7 +178,7 @@ impl Sources {
 }
 
 impl Source {
-    /// Its format, as far as is known.
+    /// Format, as far as is known.
     pub fn format(&self) -> InputFormat {
         self.found.get().copied().unwrap_or(self.layout.format)
     }

@@ -17,7 +17,7 @@ use super::keeper;
 /// Longest line of a verdict.
 const MAX_LINE: u64 = 1 << 20;
 
-/// How long a program may take for one answer (`--scorer-timeout`).
+/// Longest time of a program for one answer (`--scorer-timeout`).
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Bytes of a program's standard error that are shown.
@@ -35,7 +35,7 @@ pub enum CommandError {
     Stopped,
 }
 
-/// What it says of an answer. Other fields are its own.
+/// Verdict of the program. Other fields are its own.
 #[derive(Deserialize)]
 struct Said {
     score: f64,
@@ -57,7 +57,7 @@ struct Pipes {
 pub(super) struct CommandJudge {
     /// Words with spaces between them.
     program: String,
-    /// How long it may take for one answer.
+    /// Longest time for one answer.
     timeout: Duration,
     /// Apart from its pipes: it may have to go while somebody reads from it.
     child: Mutex<Option<Child>>,

@@ -7,12 +7,12 @@ use super::scorers::number::Decimal;
 use super::scorers::schema::Schema;
 use super::settings::PassIf;
 
-/// What an answer is worth.
+/// Score of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scored {
     /// More is better; mostly between 0 and 1.
     pub score: f64,
-    /// What was taken out of the answer, where the scorer looks for something: perhaps nothing.
+    /// Text that was taken out of the answer, if the scorer looks for one: perhaps nothing.
     pub extracted: Option<Option<String>>,
     /// Measures beside the score, by their names.
     pub parts: Vec<(String, f64)>,
@@ -47,11 +47,11 @@ pub(super) struct Criterion {
     pub is_negated: bool,
     /// Scores that pass; None: the score says no more than itself.
     pub pass_if: Option<PassIf>,
-    /// What is asked.
+    /// Test of the answer.
     pub test: Test,
     /// The name was given to it.
     pub has_metric: bool,
-    /// Of an `assert` list, which takes answers as they are.
+    /// Whether it is of an `assert` list, which takes answers as they are.
     pub is_assert: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum HowMany {
     All,
 }
 
-/// What is asked of an answer. Texts are normalized.
+/// Test of an answer. Texts are normalized.
 #[derive(Debug)]
 pub(super) enum Test {
     /// It is one of these.
@@ -92,7 +92,7 @@ pub(super) enum Test {
     Json {
         /// Nothing may stand around it.
         is_whole: bool,
-        /// None: any JSON.
+        /// Expected value; `None`: any JSON.
         expected: Option<Exact>,
     },
     /// It is JSON, as a whole or with text around it, as the schema says.
@@ -115,7 +115,7 @@ pub(super) enum Test {
     Set {
         /// Perhaps none.
         criteria: Vec<Criterion>,
-        /// None: all have to hold.
+        /// Threshold; `None`: all have to hold.
         threshold: Option<f64>,
     },
     /// SQuAD's F1 over words.

@@ -1,4 +1,4 @@
-//! Who judges: scorers over finished rows, as pure functions of a row. Knows no model and no run;
+//! Scorers over finished rows, as pure functions of a row. Knows no model and no run;
 //! what a whole output is worth is the command's (`commands/eval`).
 
 mod asserts;
@@ -37,7 +37,7 @@ use crate::input::fields::{JsonFields, Passthrough, json_string};
 pub const FIELDS: &[&str] =
     &["score", "passed", "scorer", "extracted", "scores", "samples", "reason"];
 
-/// What judges the rows of a run, or of an output.
+/// Scorer of the rows of a run, or of an output.
 #[derive(Debug)]
 pub struct Judge {
     settings: Settings,
@@ -221,7 +221,7 @@ impl Judge {
         Ok(Sample::new(rubric, &scored, Some(vote)))
     }
 
-    /// What the program of the user's says of an answer. It gets the row as it is written.
+    /// Verdict of the user's program on an answer. It gets the row as it is written.
     fn asked(&self, text: &str, answer: &Answer<'_>) -> Result<Scored, CommandError> {
         let Some(command) = &self.command else {
             return Err(CommandError::Failed("--scorer command has no program".to_owned()));

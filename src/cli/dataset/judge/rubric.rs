@@ -22,7 +22,7 @@ use crate::input::row::ListedChoices;
 /// Characters of what is expected that messages show.
 const MAX_SHOWN: usize = 60;
 
-/// What is asked of a row.
+/// Criteria of a row.
 #[derive(Debug)]
 pub(super) struct Rubric {
     /// At least one.
@@ -30,7 +30,7 @@ pub(super) struct Rubric {
 }
 
 impl Rubric {
-    /// What is asked of this row.
+    /// Criteria of this row.
     ///
     /// # Errors
     /// The row lacks what a scorer needs, or has what it cannot read.
@@ -153,7 +153,7 @@ impl Makes<'_> {
         })
     }
 
-    /// What is expected, as one value or several of which any is right.
+    /// Expected values: one, or several of which any is right.
     fn values(&self) -> Result<Vec<Value>, String> {
         let values = match self.expected {
             Some(Value::Object(fields)) => match of_object(fields) {
@@ -282,7 +282,7 @@ fn of_object(fields: &Map<String, Value>) -> Option<Vec<Value>> {
     Some([&[fields.get("value")?.clone()], &aliases[..]].concat())
 }
 
-/// What `--expected-extract` finds in what is expected.
+/// Match of `--expected-extract` in the expected value.
 fn extracted(pattern: &Regex, value: &Value) -> Result<Value, String> {
     let text = text_of(value);
     let found = first_match(pattern, &text).map_err(|error| error.0)?;

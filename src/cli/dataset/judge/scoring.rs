@@ -1,4 +1,4 @@
-//! What an answer is worth by each `Test`, with the work counted.
+//! Score of an answer by each `Test`, with the work counted.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ pub(super) struct Text<'a> {
     pub text: &'a str,
     /// Before it is compared.
     pub normalize: Normalize,
-    /// Of the run.
+    /// Patterns of the run.
     pub patterns: &'a Arc<Patterns>,
-    /// What is left of it.
+    /// Remaining work.
     pub work: &'a Work,
 }
 
@@ -69,7 +69,7 @@ impl Text<'_> {
 }
 
 impl Test {
-    /// What a text is worth.
+    /// Score of a text.
     ///
     /// # Errors
     /// It is too much work.
@@ -207,7 +207,7 @@ impl Test {
         }
     }
 
-    /// What the log-likelihoods of a row are worth.
+    /// Score of the log-likelihoods of a row.
     ///
     /// # Errors
     /// The row does not have them.

@@ -1,4 +1,4 @@
-//! What the flags of `eval` say about judging, and the names that they are typed with.
+//! Settings of scoring from the flags of `eval`, and the names that they are typed with.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::work::{TooMuch, Work};
 /// Largest program that a pattern may become. Matching is linear in the text whatever the pattern.
 const MAX_PATTERN: usize = 4 << 20;
 
-/// How an answer is compared with what is expected.
+/// Comparison of an answer with the expected value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scorer {
     /// Equal after `--normalize`.
@@ -113,14 +113,14 @@ impl Scorer {
         })
     }
 
-    /// What it is called.
+    /// Name of the scorer.
     pub fn name(self) -> &'static str {
         let found = Self::ALL.iter().find(|(_, scorer)| *scorer == self);
         found.expect("all are in the table").0
     }
 }
 
-/// What is done to texts before they are compared (`--normalize`).
+/// Normalization of texts before they are compared (`--normalize`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Normalize {
     /// Nothing.
@@ -204,24 +204,24 @@ impl PassIf {
     }
 }
 
-/// How rows are judged, where they do not say it themselves.
+/// Scoring of rows that do not say it themselves.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// What was asked for; none: what a row has decides.
+    /// Requested scorers; empty: the row's fields decide.
     pub scorers: Vec<Scorer>,
     /// The field with what is expected; None: the usual names.
     pub expected_column: Option<String>,
-    /// What of the expected text is right: its first group, else the whole match.
+    /// Pattern for the right part of the expected text: its first group, else the whole match.
     pub expected_extract: Option<Regex>,
     /// Before texts are compared; None: scorers strip them, and asserts take them as they are.
     pub normalize: Option<Normalize>,
-    /// What of the answer is judged: its first group, else the whole match.
+    /// Pattern for the part of the answer that is scored: its first group, else the whole match.
     pub extract: Option<Regex>,
-    /// Which scores pass; None: 1, of scorers that know only right and wrong.
+    /// Scores that pass; `None`: 1, of scorers that know only right and wrong.
     pub pass_if: Option<PassIf>,
     /// The program of the scorer `command`.
     pub command: Option<String>,
-    /// How long the program may take for one answer.
+    /// Longest time of the program for one answer.
     pub command_timeout: Option<Duration>,
     /// The field of a row that holds the answer.
     pub out_field: String,

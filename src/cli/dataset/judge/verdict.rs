@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use super::criterion::{Scored, Test};
 use super::rubric::Rubric;
 
-/// What the reason of a row without a verdict begins with.
+/// Start of the reason of a row without a verdict.
 pub const NOT_JUDGED: &str = "not_judged";
 
-/// What one completion of a row is worth.
+/// Score of one completion of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     score: f64,
@@ -79,7 +79,7 @@ fn named_scores(rubric: &Rubric, scored: &[Scored]) -> Vec<(String, f64)> {
     named.into_iter().map(|(name, sums)| (name.to_owned(), mean(sums))).collect()
 }
 
-/// What a row is worth.
+/// Verdict on a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     scorer: String,
@@ -104,7 +104,7 @@ impl Verdict {
         Self { scorer: rubric.names(), samples, chosen, not_judged: None }
     }
 
-    /// Of a row that no scorer can judge: why.
+    /// Verdict on a row that no scorer can score: the reason.
     pub(super) fn none(scorer: String, reason: &str) -> Self {
         let not_judged = Some(format!("{NOT_JUDGED}: {reason}"));
         Self { scorer, samples: Vec::new(), chosen: 0, not_judged }

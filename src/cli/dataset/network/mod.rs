@@ -1,4 +1,4 @@
-//! What all requests over the network share, to the hub and to object stores: an agent that follows
+//! Shared by all requests over the network, to the hub and to object stores: an agent that follows
 //! nothing and waits for nothing too long, and what went wrong in words that show no URL.
 
 pub mod name_pattern;

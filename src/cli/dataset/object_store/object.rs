@@ -17,15 +17,15 @@ const FIRST: u64 = 64 << 10;
 /// Bytes of the others. One is read, one waits and one is under way.
 const RANGE: u64 = 8 << 20;
 
-/// How often a range is asked for again that did not come as it was asked for.
+/// Repetitions of a request for a range whose answer is not as it was asked for.
 const MAX_ODD: u32 = 3;
 
-/// What a store says of an object.
+/// Facts of a store about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub size: u64,
-    /// What names its bytes, with quotes.
+    /// Name of its bytes, with quotes.
     pub etag: String,
     /// blake3 of its bytes, where this program wrote it.
     pub blake3: Option<String>,
@@ -54,7 +54,7 @@ impl Object {
         Self { store, name, facts: Mutex::default(), copy: Mutex::default() }
     }
 
-    /// What it is.
+    /// Facts about the object.
     ///
     /// # Errors
     /// There is none, or it cannot be reached.
@@ -67,7 +67,7 @@ impl Object {
         Ok(facts.insert(found.ok_or_else(|| absent(&self.name))?).clone())
     }
 
-    /// Its bytes, in their order; a thread reads ahead.
+    /// Bytes in order; a thread reads ahead.
     ///
     /// # Errors
     /// Its first bytes cannot be had.
@@ -126,7 +126,7 @@ pub(super) fn absent(name: &ObjectName) -> StoreError {
 }
 
 impl Store {
-    /// What an object is; None if there is none.
+    /// Facts about an object; `None` if there is none.
     ///
     /// # Errors
     /// It cannot be asked for.

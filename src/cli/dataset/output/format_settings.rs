@@ -9,7 +9,7 @@ use crate::input::shard::Shard;
 use crate::input::sources::Sources;
 use vllm_batch_api::request::SamplingParams;
 
-/// What the rows of a run are written by, as its flags say it.
+/// Settings of the rows' format, from the flags of a run.
 #[derive(Debug)]
 pub struct FormatSettings {
     /// Where rows go; None: standard output.
@@ -24,13 +24,13 @@ pub struct FormatSettings {
     pub detail: Detail,
     /// Where rows come from.
     pub sources: Arc<Sources>,
-    /// Which of them are written.
+    /// Shard of the rows that are written.
     pub shard: Shard,
-    /// What rows become.
+    /// Task of the rows.
     pub task: Task,
     /// Likelihoods that are asked for.
     pub likelihoods: Likelihoods,
-    /// How batch requests are answered.
+    /// Answers to batch requests.
     pub lines: BatchLines,
     /// Rows are judged.
     pub is_judged: bool,

@@ -1,4 +1,4 @@
-//! How likely texts are, in output rows.
+//! Likelihoods of texts in output rows.
 
 use super::RowWriter;
 use crate::input::row::Likelihoods;

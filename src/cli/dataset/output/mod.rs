@@ -46,7 +46,7 @@ use vllm_batch_text::{AnswerForm, AnswerParser};
 /// says the same, and ours is left out.
 const RESERVED: &[&str] = &["finish_reason", "usage", "error", "outputs", "prompt_logprobs"];
 
-/// What is the same in all batch lines of a run. It comes from outside, so that a row's bytes do
+/// Values that all batch lines of a run share. They come from outside, so that a row's bytes do
 /// not depend on when it is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunFacts {
@@ -58,7 +58,7 @@ pub struct RunFacts {
     pub system_fingerprint: Option<String>,
 }
 
-/// What an output row shows.
+/// Options of an output row.
 pub struct OutputOptions<'a> {
     /// Name of the field with the text (`--out-field`).
     pub out_field: &'a str,
@@ -69,7 +69,7 @@ pub struct OutputOptions<'a> {
     /// Write `usage.cached_tokens` (`--usage-cached`). It depends on scheduling, and a run must
     /// give the same bytes every time, so it is not written by default.
     pub usage_cached: bool,
-    /// Of batch lines.
+    /// Facts of batch lines.
     pub facts: &'a RunFacts,
     /// Splits the answers of chats.
     pub parser: &'a AnswerParser,
@@ -77,16 +77,16 @@ pub struct OutputOptions<'a> {
     pub tokens: &'a Tokens<'a>,
 }
 
-/// What rows show of tokens.
+/// Tokens that rows show.
 pub struct Tokens<'a> {
     /// Text of a token, for logprobs.
     pub text: &'a dyn Fn(u32) -> String,
-    /// How many of an answer's tokens are thinking.
+    /// Number of an answer's tokens that are thinking.
     pub num_reasoning: &'a dyn Fn(&[u32], &AnswerForm) -> usize,
 }
 
 impl Tokens<'_> {
-    /// Of rows that show none.
+    /// Tokens of rows that show none.
     fn none() -> Self {
         Self { text: &|_| String::new(), num_reasoning: &|_, _| 0 }
     }
@@ -95,9 +95,9 @@ impl Tokens<'_> {
 /// A row, and what its answer may be.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
-    /// What the output shows of the row.
+    /// Part of the input row that the output shows.
     pub passthrough: &'a Passthrough,
-    /// Of a chat.
+    /// Form of a chat's answer.
     pub form: Option<&'a AnswerForm>,
 }
 
@@ -238,7 +238,7 @@ fn shown_name(name: &str, out_fields: &[&str], is_taken: &dyn Fn(&str) -> bool) 
 struct RowWriter<'a> {
     out: &'a mut Vec<u8>,
     options: &'a OutputOptions<'a>,
-    /// What the row's answer may be; None: a text that is completed.
+    /// Form of the row's answer; `None`: a text that is completed.
     form: Option<&'a AnswerForm>,
 }
 

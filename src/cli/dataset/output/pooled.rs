@@ -10,7 +10,7 @@ use crate::input::fields::Passthrough;
 use crate::input::row::Task;
 use vllm_batch_api::pooling::{EncodingFormat, Pooled, PoolingOutput};
 
-/// How rows show what their texts became.
+/// Form of pooled texts in rows.
 #[derive(Clone, Debug)]
 pub enum PooledForm {
     /// Vectors, under the name of the answer.

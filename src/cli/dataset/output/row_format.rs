@@ -26,7 +26,7 @@ use vllm_batch_api::pooling::PoolingOutput;
 use vllm_batch_api::request::{RequestOutput, SamplingParams};
 use vllm_batch_text::{AnswerForm, AnswerParser, ToolChoice};
 
-/// How rows are written.
+/// Format of rows.
 #[derive(Clone)]
 pub enum RowFormat {
     /// JSON lines.
@@ -39,16 +39,16 @@ pub enum RowFormat {
     Parquet(ParquetFormat),
 }
 
-/// How rows become a Parquet file.
+/// Settings of rows in a Parquet file.
 #[derive(Clone, Debug)]
 pub struct ParquetFormat {
-    /// Of the rows until then.
+    /// JSON of the rows until then.
     pub json: JsonFormat,
     spec: Arc<TableSpec>,
     shard: Shard,
 }
 
-/// How rows are written.
+/// Format of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileFormat {
@@ -84,13 +84,13 @@ pub struct JsonFormat {
     pub out_field: String,
     /// Whether every output is written.
     pub detail: Detail,
-    /// Of batch lines.
+    /// Facts of batch lines.
     pub facts: RunFacts,
     /// Splits the answers of chats.
     pub parser: AnswerParser,
     /// Rows are the text of their answer, and nothing else.
     pub is_answer_alone: bool,
-    /// How rows show what texts became.
+    /// Form of pooled texts in rows.
     pub pooled: PooledForm,
     /// Names of fields that rows get beside that of the answer.
     pub more_fields: Vec<&'static str>,
@@ -167,7 +167,7 @@ impl RowFormat {
             .with_help("name the output FILE.jsonl"))
     }
 
-    /// What the output is, for its side file.
+    /// Format of the output, for its side file.
     pub fn file_format(&self) -> FileFormat {
         match self {
             RowFormat::Json(_) => FileFormat::Jsonl,
@@ -340,7 +340,7 @@ fn is_same(asked: &Value, shown: Option<&Value>) -> bool {
     }
 }
 
-/// How the rows of a run are written as CSV.
+/// CSV format of the rows of a run.
 fn csv_format(settings: &FormatSettings, delimiter: u8, crlf: bool) -> Result<CsvFormat, CliError> {
     let sources = &settings.sources;
     if !sources.are_tables() && sources.list().len() > 1 {

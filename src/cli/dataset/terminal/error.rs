@@ -1,4 +1,4 @@
-//! What ends a run, and how it is shown: `error[code]: file:line:column: message`, an excerpt, one
+//! Errors that end a run, and their text: `error[code]: file:line:column: message`, an excerpt, one
 //! `help:` line.
 
 use std::fmt::Write;
@@ -19,13 +19,13 @@ pub const MACHINE_HELP: &str = "the same command continues when the machine has 
 /// Why the run ends early. Bad rows are not errors of this kind: they are rows of the output.
 #[derive(Clone, Debug)]
 pub struct CliError {
-    /// How the process ends.
+    /// Exit of the process.
     pub exit: Exit,
     /// Stable word.
     pub code: &'static str,
-    /// What is wrong.
+    /// Message of the error.
     pub message: String,
-    /// What to do about it.
+    /// Advice for the user.
     pub help: Option<String>,
     /// Where in the input.
     pub location: Option<Box<Location>>,

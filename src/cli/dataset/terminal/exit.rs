@@ -1,6 +1,6 @@
 //! Exit codes: an interface, only ever added to.
 
-/// How the process ends.
+/// Exit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -21,7 +21,7 @@ pub enum Exit {
     OutputExists = 6,
     /// The model's files are rejected.
     Model = 7,
-    /// What was asked for does not hold: `diff` found rows that differ, a gate of `eval` fails.
+    /// A request does not hold: `diff` found rows that differ, a gate of `eval` fails.
     GateFailed = 100,
     /// SIGHUP: the terminal was closed.
     HungUp = 129,

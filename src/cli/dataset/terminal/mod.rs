@@ -1,4 +1,4 @@
-//! What a person sees: messages on standard error, colours, what ends a run, exit codes. The bottom
+//! Output for a person: messages on standard error, colours, errors, exit codes. The bottom
 //! of `cli`: knows no other folder of it, and nothing of rows, files or models.
 
 pub mod clock;

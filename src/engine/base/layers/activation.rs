@@ -18,9 +18,9 @@ pub enum Activation {
     /// `xielu` (Huang and Schlag, 2024), which learns its parameters: alpha_p x² + beta x where
     /// x > 0, elsewhere alpha_n (e^min(x, eps) - 1 - x) + beta x. [`Activation::xielu`] makes one.
     XIelu {
-        /// Of the positive side.
+        /// Alpha of the positive side.
         alpha_p: f32,
-        /// Of the negative side.
+        /// Alpha of the negative side.
         alpha_n: f32,
         /// Slope at 0.
         beta: f32,
@@ -30,7 +30,7 @@ pub enum Activation {
     /// gpt-oss's: min(x, limit) / (1 + e^(-alpha min(x, limit))). What it gates is bounded to
     /// [-limit, limit], and 1 is added.
     ClampedSwiGlu {
-        /// How steep the gate is.
+        /// Steepness of the gate.
         alpha: f32,
         /// The bound.
         limit: f32,

@@ -1,6 +1,6 @@
 //! Kinds of normalization.
 
-/// Which normalization.
+/// Kind of normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// Root mean square, no mean, no bias.

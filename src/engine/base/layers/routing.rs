@@ -1,6 +1,6 @@
-//! How tokens choose their experts, as values.
+//! Routing of tokens to experts, as values.
 
-/// How experts are chosen.
+/// Rule that chooses experts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Routing {
     /// The best by their scores.
@@ -16,13 +16,13 @@ pub enum Routing {
 /// The best by their scores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopK {
-    /// How many.
+    /// Number of experts of a token.
     pub num: usize,
-    /// What of the router's numbers.
+    /// Function of the router's logits.
     pub score: Score,
     /// Experts are chosen from some groups of them alone.
     pub groups: Option<ExpertGroups>,
-    /// How much each counts.
+    /// Weight of each expert.
     pub weight: ExpertWeight,
     /// A factor of the weights.
     pub scale: f32,
@@ -42,15 +42,15 @@ pub enum Score {
 /// Groups of neighbours, the best of which experts are chosen from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
-    /// How many there are, of equally many experts.
+    /// Number of groups, of equally many experts.
     pub num: usize,
-    /// How many of them count.
+    /// Number of groups that are kept.
     pub num_kept: usize,
-    /// How they are compared.
+    /// Score of a group.
     pub score: GroupScore,
 }
 
-/// What groups are compared by.
+/// Score of a group of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupScore {
     /// The score of their best expert (DeepSeek V2).

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use libc::{SIGABRT, SIGBUS, SIGSEGV};
 
-/// What has come before an `abort`.
+/// Event before an `abort`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
     /// A thread's stack has overflowed: a bug.

@@ -7,7 +7,7 @@ pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What a limit of the process leaves of its address space.
+/// Room that a limit of the process leaves of its address space.
 pub fn address_room() -> Option<u64> {
     let limit = own_address_limit()?;
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -29,8 +29,8 @@ pub fn has_address_limit() -> bool {
     own_address_limit().is_some()
 }
 
-/// What a thread's stack may reserve of a limited address space before it is needed, as a part of
-/// the room.
+/// Share of a limited address space that a thread's stack may reserve before it is needed, as a
+/// divisor of the room.
 const STACK_PART: u64 = 4;
 
 /// Whether a stack of so many bytes may be reserved before it is needed: it takes nothing from what
@@ -39,7 +39,7 @@ pub fn has_room_for_stack(bytes: usize) -> bool {
     address_room().is_none_or(|room| bytes as u64 <= room / STACK_PART)
 }
 
-/// What the heaps of threads may reserve of a limited address space, as a part of it.
+/// Share of a limited address space that heaps of threads may reserve, as a divisor.
 const HEAPS_PART: u64 = 16;
 
 /// Bytes of address space that glibc reserves for the heap of a thread.

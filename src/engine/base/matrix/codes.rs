@@ -10,21 +10,21 @@ pub const UNIT: usize = 32;
 /// Inputs that share the outer scale of [`Scales::Super`].
 pub const SUPER_GROUP: usize = 256;
 
-/// How the codes of a matrix are held and what they stand for. A value is
+/// Format of a quantized matrix: how codes are held, and their values. A value is
 /// `scale * level(code)`, or `scale * code - minimum`; both are rounded once, to f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeKind {
     /// Bits of a code, unsigned: 2 to 6, or 8.
     pub bits: u32,
-    /// What a code stands for.
+    /// Values of codes.
     pub levels: Levels,
     /// Inputs that share a scale: 16, a multiple of 32, or at least as many as there are.
     pub group: usize,
-    /// How a scale is held. A minimum is held in the same way.
+    /// Type of a scale. A minimum has the same type.
     pub scales: Scales,
 }
 
-/// What a code stands for, before it is scaled.
+/// Values of codes, before scaling.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Levels {
     /// The code less this zero.
@@ -42,7 +42,7 @@ pub enum Levels {
     Float8,
 }
 
-/// How the scale of a group is held.
+/// Type of the scale of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scales {
     /// 4 bytes.
@@ -113,7 +113,7 @@ impl CodeKind {
 /// A matrix whose codes a device may keep. Its values are those of the `QuantizedMatrix` that it
 /// belongs to, bit for bit.
 pub trait CodedMatrix: Debug + Send + Sync {
-    /// What all of its codes are.
+    /// Format of all of its codes.
     fn kind(&self) -> CodeKind;
 
     /// The codes of some columns of a row.

@@ -20,7 +20,7 @@ pub struct SourceMatrix<'a> {
     /// Where values come from.
     pub values: SourceValues<'a>,
     is_transposed: bool,
-    /// Which stored row each row is; None: row by row.
+    /// Stored row of each row; `None`: row by row.
     order: Option<Arc<[u32]>>,
     /// Columns that are stored, and which of them is the first; None: all are columns of this.
     window: Option<(usize, usize)>,
@@ -57,7 +57,7 @@ pub trait QuantizedMatrix: Debug + Send + Sync {
     /// The row or a column is out of range, or `out` has another length than `columns`.
     fn read_row(&self, row: usize, columns: Range<usize>, out: &mut [f32]);
 
-    /// Its codes, where a device may keep those; None: it is widened at load.
+    /// Quantized weights, if a device may keep them; `None`: it is widened at load.
     fn codes(&self) -> Option<&dyn CodedMatrix> {
         None
     }
@@ -86,7 +86,7 @@ impl<'a> SourceMatrix<'a> {
     /// The transpose of this, as which it is read from then on.
     ///
     /// # Panics
-    /// Its rows have an order, or it is quantized: no format of ours is transposed.
+    /// The rows have an order, or it is quantized: no format of ours is transposed.
     pub fn transposed(self) -> Self {
         let is_quantized = matches!(self.values, SourceValues::Quantized(_));
         assert!(self.order.is_none() && !is_quantized, "only plain matrices are transposed");
@@ -111,7 +111,7 @@ impl<'a> SourceMatrix<'a> {
     /// Some columns of this alone.
     ///
     /// # Panics
-    /// It has not so many, or is a window already.
+    /// It has fewer, or is a window already.
     pub fn of_columns(self, columns: Range<usize>) -> Self {
         assert!(self.window.is_none() && columns.end <= self.num_columns, "columns of a matrix");
         let window = Some((self.num_columns, columns.start));
@@ -121,7 +121,7 @@ impl<'a> SourceMatrix<'a> {
     /// Number `index` of `count` matrices that are stored one after the other as this.
     ///
     /// # Panics
-    /// There are no so many rows, or they have another order.
+    /// `index` is not below `count`, the rows are no multiple of it, or have another order.
     pub fn slice(self, index: usize, count: usize) -> Self {
         let is_stored = self.order.is_none() && !self.is_transposed && self.window.is_none();
         assert!(is_stored && index < count && self.num_rows.is_multiple_of(count), "a slice");
@@ -174,8 +174,8 @@ impl<'a> SourceMatrix<'a> {
         matches!(self.values, SourceValues::Quantized(_))
     }
 
-    /// What its codes are, where a device may keep them; None: it has none, or some of its columns
-    /// alone are wanted.
+    /// Format of its codes, if a device may keep them; `None`: it has none, or only some of its
+    /// columns are wanted.
     pub fn code_kind(&self) -> Option<CodeKind> {
         match &self.values {
             SourceValues::Quantized(matrix) if self.window.is_none() => {
@@ -322,7 +322,7 @@ fn uniform(seed: u64, index: u64) -> f32 {
 #[derive(Clone, Debug)]
 pub struct SourceRows<'a> {
     parts: Vec<SourceMatrix<'a>>,
-    /// Which of the parts' rows each row is; None: one after the other.
+    /// Row of the parts for each row; `None`: one after the other.
     order: Option<Arc<[u32]>>,
 }
 

@@ -25,7 +25,7 @@ const MAX_PATTERNS: usize = 1 << 14;
 /// Most of them that are patterns and not names.
 const MAX_REGEXES: usize = 256;
 
-/// What `r` is, in words.
+/// Valid values of `r`, in words.
 const RANK: &str = "a rank of 1 or more";
 
 /// Modules that are saved whole: the heads of classifiers, as peft adds them for such tasks.
@@ -52,7 +52,7 @@ const PARTS: [(&str, &str); 9] = [
     ("use_bdlora", "block-diagonal matrices (BD-LoRA)"),
 ];
 
-/// How A and B began, where that leaves the base as it was.
+/// Initializations of A and B that leave the base unchanged.
 const STARTS: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
 
 /// (why they are harmless, keys)
@@ -88,7 +88,7 @@ const HARMLESS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// What adapter_config.json says of ranks and scales.
+/// Ranks and scales of adapter_config.json.
 #[derive(Debug)]
 pub(super) struct AdapterConfig {
     config: HfConfig,
@@ -98,9 +98,9 @@ pub(super) struct AdapterConfig {
     use_rslora: bool,
     ranks: Vec<(Pattern, usize)>,
     alphas: Vec<(Pattern, f64)>,
-    /// Which of the heads may be there whole.
+    /// Heads that may be stored whole.
     pub heads: Vec<&'static str>,
-    /// Which modules have A and B.
+    /// Modules with A and B.
     pub targets: Targets,
 }
 
@@ -220,7 +220,7 @@ fn refuse_other_methods(root: &Section<'_>) -> Result<(), EngineError> {
     }
 }
 
-/// Which heads may be in the file whole. peft adds them for these tasks; older versions do not
+/// Heads that the file may store whole. peft adds them for these tasks; older versions do not
 /// write so.
 fn heads(root: &Section<'_>) -> Result<Vec<&'static str>, EngineError> {
     let listed = root.texts("modules_to_save")?.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a folder is that lacks files of an adapter.
+//! Kind of a folder that lacks files of an adapter.
 
 use std::path::Path;
 

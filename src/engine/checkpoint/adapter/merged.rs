@@ -8,7 +8,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{LoraModule, OnLostFile};
 use vllm_batch_base::files::quoted;
 
-/// What an adapter changes, by the names that a model's tensors have.
+/// Changes of an adapter, by the names of a model's tensors.
 #[derive(Debug)]
 pub struct MergedAdapter {
     files: AdapterFiles,
@@ -69,7 +69,7 @@ impl MergedAdapter {
         Ok(Self { files, changes })
     }
 
-    /// Its largest rank.
+    /// Largest rank of the adapter.
     pub fn rank(&self) -> usize {
         self.files.modules().iter().map(|module| module.rank).max().unwrap_or(0)
     }
@@ -79,7 +79,7 @@ impl MergedAdapter {
         self.changes.keys().map(String::as_str)
     }
 
-    /// What a tensor becomes; None: it stays as it is.
+    /// New values of a tensor; `None`: unchanged.
     ///
     /// `stored`: gives its values, row-major.
     ///
@@ -121,7 +121,7 @@ impl MergedAdapter {
     }
 }
 
-/// The transpose of a matrix of so many columns.
+/// Transpose of a matrix, given its number of columns.
 fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let column = |index: usize| values[index..].iter().step_by(columns).copied();
     (0..columns).flat_map(column).collect()

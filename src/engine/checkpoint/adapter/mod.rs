@@ -1,7 +1,7 @@
 //! LoRA adapters: the folders that peft writes, read strictly. y = base(x) + scale * B (A x) for
 //! each module that has A and B.
 //!
-//! What is here knows files and names, and `places` where in a model they are. Nothing here
+//! This module knows files and names, and `places` where in a model they are. Nothing here
 //! computes but `merged`, while weights are loaded.
 
 mod config;
@@ -50,7 +50,7 @@ pub struct AdapterFiles {
 pub struct AdapterModule {
     /// As transformers names it in the model: `model.layers.0.self_attn.q_proj`.
     pub name: String,
-    /// What of it the adapter has.
+    /// Kind of change that the adapter has for it.
     pub kind: AdapterKind,
     /// Rows of A; 0 where the module is saved whole.
     pub rank: usize,
@@ -63,14 +63,14 @@ pub struct AdapterModule {
     pub num_outputs: usize,
 }
 
-/// What an adapter has of a module.
+/// Change of an adapter to a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterKind {
     /// A and B of a linear layer.
     Linear,
     /// A and B of a table that is looked up.
     Embedding,
-    /// Its weight, which takes the place of the base's.
+    /// Weight that replaces the base's.
     Saved {
         /// And its bias.
         bias: bool,

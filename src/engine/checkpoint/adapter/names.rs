@@ -1,9 +1,9 @@
-//! What a tensor of an adapter's file is: by its name, as peft writes them.
+//! Tensors of an adapter's file, by their names as peft writes them.
 
-/// What stands before the names of the base's modules.
+/// Prefix of the names of the base's modules.
 const PREFIX: &str = "base_model.model.";
 
-/// What a tensor is to its module.
+/// Role of a tensor in its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// A of a linear layer: (rank, inputs).
@@ -16,7 +16,7 @@ pub(super) enum Role {
     EmbeddingB,
     /// The weight of a module that is saved whole.
     Weight,
-    /// Its bias.
+    /// Bias of the module.
     Bias,
     /// The base's own weight, which peft writes beside the adapter of a table.
     Base,
@@ -28,7 +28,7 @@ pub(super) struct TensorName<'a> {
     /// As transformers names the module.
     pub module: &'a str,
     pub role: Role,
-    /// Of the adapter; None: the name has none in it.
+    /// Name of the adapter; `None`: the tensor's name has none.
     pub adapter: Option<&'a str>,
 }
 

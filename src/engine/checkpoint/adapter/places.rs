@@ -17,9 +17,9 @@ use vllm_batch_base::files::quoted;
 pub enum LoraPlace {
     /// One of a layer.
     Layer {
-        /// Which layer.
+        /// Index of the layer.
         layer: usize,
-        /// Which of its linear layers.
+        /// Linear layer within it.
         block: LoraBlock,
     },
     /// The table of tokens, where it is looked up.
@@ -55,7 +55,7 @@ pub struct LoraPlaces {
     is_tied: bool,
     /// Names of linear layers that take no adapters, without what wraps them.
     others: HashSet<String>,
-    /// What stands before the names of modules that are in a class and compute nothing.
+    /// Prefixes of the names of modules that a class declares and does not compute.
     idle: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub struct PlacedModule {
     pub module: usize,
     /// The linear layer.
     pub place: LoraPlace,
-    /// Which of its parts.
+    /// Part of the linear layer.
     pub part: usize,
 }
 
@@ -201,7 +201,7 @@ impl LoraPlaces {
         &found.expect("a place of the model").1
     }
 
-    /// Which outputs of a place the rows of B of a part are.
+    /// Outputs of a place for the rows of B of a part.
     ///
     /// # Panics
     /// The model has no such place.
@@ -258,7 +258,7 @@ impl LoraPlaces {
         Ok(placed)
     }
 
-    /// Of each part, by its name without what wraps it: the index of its linear layer, and its own.
+    /// Index of the linear layer and of the part, by the part's name without its wrapping.
     pub(super) fn by_name(&self) -> HashMap<&str, (usize, usize)> {
         let parts = self.linears.iter().enumerate().flat_map(|(index, (_, linear))| {
             let names = linear.parts.iter().map(|part| bare(&part.name));
@@ -381,11 +381,11 @@ fn check_shape(
 pub struct PartOutputs {
     /// The outputs.
     pub outputs: Range<usize>,
-    /// Which row of the part each is.
+    /// Row of the part for each output.
     pub rows: Vec<usize>,
 }
 
-/// Which outputs of a layer the rows of a part are: B has its rows as the part has them, and the
+/// Outputs of a layer for the rows of a part: B has its rows as the part has them, and the
 /// layer's outputs may be in another order.
 pub(super) fn part_outputs(linear: &LinearSpec, part: usize) -> Vec<PartOutputs> {
     let first: usize = linear.parts[..part].iter().map(|part| part.rows).sum();

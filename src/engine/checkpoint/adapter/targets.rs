@@ -14,14 +14,14 @@ use vllm_batch_base::files::quoted;
 /// Names of `target_modules`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Targets {
-    /// None: any module may have an adapter.
+    /// Names of modules; `None`: any module may have an adapter.
     names: Vec<String>,
     /// Some modules of these names, or all, may have none.
     is_narrowed: bool,
 }
 
 impl Targets {
-    /// What a config says.
+    /// Targets of a config.
     ///
     /// # Errors
     /// A list is none of names.

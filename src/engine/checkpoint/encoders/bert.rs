@@ -10,8 +10,8 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// How TensorFlow's BERT was built, which files of multilingual models still say. transformers
-/// reads none of it.
+/// Keys of the construction of TensorFlow's BERT, still present in files of multilingual models.
+/// transformers ignores them.
 const OF_TENSORFLOW: &[&str] = &[
     "directionality",
     "pooler_fc_size",

@@ -17,14 +17,14 @@ use vllm_batch_base::pooling::{PoolingType, TokenClasses};
 /// A model class that ends with a classifier.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassifierArchitecture {
-    /// Its name in `architectures` of config.json.
+    /// Name in `architectures` of config.json.
     pub name: &'static str,
-    /// What builds the spec of all before the classifier.
+    /// Builder of the spec of everything before the classifier.
     pub body: BuildEncoder,
     head: BuildHead,
 }
 
-/// Which states of a text a classifier reads.
+/// Hidden states of a text that a classifier reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadStates {
     /// That of the first token.
@@ -41,7 +41,7 @@ pub enum HeadStates {
     Steps,
 }
 
-/// What makes probabilities of a classifier's outputs.
+/// Function from a classifier's outputs to probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassActivation {
     /// Nothing: they are what they are.
@@ -55,7 +55,7 @@ pub enum ClassActivation {
 }
 
 impl ClassActivation {
-    /// What people call it.
+    /// Usual name of the activation.
     pub fn name(self) -> &'static str {
         match self {
             Self::Identity => "identity",
@@ -69,24 +69,24 @@ impl ClassActivation {
 /// A classifier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classifier {
-    /// What it reads.
+    /// Hidden states that it reads.
     pub states: HeadStates,
-    /// What it computes.
+    /// Layers of the head.
     pub head: ClassifierHead,
     /// Names of its outputs.
     pub labels: Vec<String>,
-    /// What becomes of its outputs.
+    /// Function of its outputs.
     pub activation: ClassActivation,
     /// A token that ends every text; it is put behind those that end otherwise.
     pub end_token_id: Option<u32>,
 }
 
-/// What a classifier computes of a state.
+/// Layers that a classifier computes from a hidden state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClassifierHead {
     /// Layers of its own.
     Layers(HeadSpec),
-    /// Of a language model: the logits of tokens.
+    /// Logits of tokens of a language model.
     Tokens(TokenClasses),
 }
 
@@ -215,7 +215,7 @@ pub(super) fn activation(
 }
 
 impl ClassActivation {
-    /// What goes with a number of classes.
+    /// Activation that is usual for a number of classes.
     fn usual(num_labels: usize) -> Self {
         match num_labels {
             1 => ClassActivation::Sigmoid,

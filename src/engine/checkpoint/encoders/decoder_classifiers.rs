@@ -20,7 +20,7 @@ const OF_DECODERS: &[(&str, BuildHead)] = &[
 /// Reward models of a class of their own.
 #[derive(Clone, Copy, Debug)]
 pub struct RewardArchitecture {
-    /// Its name in `architectures` of config.json.
+    /// Name in `architectures` of config.json.
     pub name: &'static str,
     /// The decoder that it is.
     body: &'static str,
@@ -54,9 +54,9 @@ pub const REWARD_MODELS: &[RewardArchitecture] = &[
 /// A classifier of a decoder's class.
 pub(super) struct OfDecoder {
     family: &'static Architecture,
-    /// None: as the config says.
+    /// Number of classes; `None`: that of the config.
     pub num_labels: Option<usize>,
-    /// What builds its head.
+    /// Builder of its head.
     pub head: BuildHead,
 }
 

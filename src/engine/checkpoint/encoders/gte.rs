@@ -10,7 +10,7 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// How the code computes the same.
+/// Keys for other ways to compute the same.
 const OF_OTHERS: &[&str] = &["unpad_inputs", "use_memory_efficient_attention"];
 
 /// The spec of a GTE config.

@@ -1,4 +1,4 @@
-//! What encoders with a classifier compute of their states, by class.
+//! Heads of encoders with a classifier, by class.
 
 use super::classifiers::HeadStates;
 use super::modernbert;

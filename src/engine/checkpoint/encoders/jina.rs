@@ -9,7 +9,7 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, alibi_slopes};
 
-/// How its code computes the same, and which pooling it was trained with: modules.json says that.
+/// Keys for other ways to compute the same, and the pooling of training: modules.json has pooling.
 const OF_OTHERS: &[&str] = &["attn_implementation", "emb_pooler", "model_max_length"];
 
 /// The spec of a Jina BERT config.

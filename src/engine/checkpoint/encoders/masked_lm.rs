@@ -12,17 +12,17 @@ use vllm_batch_base::layers::Activation;
 pub struct MaskedLmSpec {
     /// (hidden_size, hidden_size)
     pub dense: LinearSpec,
-    /// Of its outputs.
+    /// Activation of the outputs.
     pub activation: Activation,
-    /// Of those.
+    /// Norm of those.
     pub norm: NormSpec,
     /// (words, hidden_size), without the bias.
     pub words: LinearSpec,
-    /// Of the words.
+    /// Bias of the words.
     pub bias: NamedShape,
 }
 
-/// How a class calls its tensors.
+/// Names of a class's tensors.
 struct Names {
     class: &'static str,
     dense: &'static str,

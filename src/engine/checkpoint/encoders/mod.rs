@@ -34,9 +34,9 @@ pub type BuildEncoder = fn(&HfConfig) -> Result<EncoderSpec, EngineError>;
 /// A family of encoders that the engine has.
 #[derive(Clone, Copy, Debug)]
 pub struct EncoderArchitecture {
-    /// Its name in `architectures` of config.json.
+    /// Name in `architectures` of config.json.
     pub name: &'static str,
-    /// What builds its spec.
+    /// Builder of its spec.
     pub spec: BuildEncoder,
     /// The models that people know it by.
     pub models: &'static str,
@@ -77,7 +77,7 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
     family("XLMRobertaModel", bert::roberta, "bge-m3, multilingual-e5, arctic-embed-l-v2"),
 ];
 
-/// What a GGUF file's pooling is called in the words of a folder.
+/// Key of a GGUF file's pooling, in the words of a folder.
 pub(super) const GGUF_POOLING: &str = "pooling_type";
 
 /// The sizes that vectors of a model may be cut to; an empty list: any. None: it was not trained

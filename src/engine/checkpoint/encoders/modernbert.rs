@@ -9,7 +9,7 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// What only heads, training or other ways to compute the same have to do with.
+/// Keys of heads and training alone, or of other ways to compute the same.
 const OF_OTHERS: &[&str] = &[
     "classifier_activation",
     "classifier_bias",

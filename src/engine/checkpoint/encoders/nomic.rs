@@ -9,7 +9,7 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// What other ways to compute the same, or the table's size before padding, have to do with.
+/// Keys of other ways to compute the same, or of the table's size before padding.
 const OF_OTHERS: &[&str] = &[
     "dense_seq_output",
     "fused_bias_fc",

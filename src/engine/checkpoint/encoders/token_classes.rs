@@ -7,8 +7,8 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 use vllm_batch_base::pooling::{ClassToken, TokenClasses, TokenMethod};
 
-/// What config.json asks for, with vLLM's keys. Read before the spec of the body, since keys
-/// that nobody reads refuse the model.
+/// Token classes of config.json, by vLLM's keys. Read before the spec of the body, since unread
+/// keys refuse the model.
 ///
 /// # Errors
 /// A key is something else than it should be, or one is missing beside the others.

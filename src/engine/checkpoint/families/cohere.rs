@@ -32,7 +32,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-/// What Cohere and Cohere 2 share.
+/// Spec that Cohere and Cohere 2 share.
 pub(super) fn cohere(config: &HfConfig, base: f64) -> Result<DecoderSpec, EngineError> {
     let mut spec = layer_norm::spec(config)?;
     spec.residual_norms_mut().for_each(|norm| norm.bias = false);

@@ -1,4 +1,4 @@
-//! What families with experts share: their sizes, their names, and the usual ways to choose them.
+//! Shared by families with experts: sizes, names, and the usual ways to choose experts.
 
 use crate::hf_config::HfConfig;
 use crate::limits;
@@ -19,7 +19,7 @@ pub(crate) const EXPERTS_APART: &str = "experts_apart";
 /// Sizes of the experts of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// How many there are.
+    /// Number of experts.
     pub num: usize,
     /// Width of the residual stream.
     pub hidden: usize,
@@ -28,7 +28,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// So many experts as one of these keys has, of the width that another one has.
+    /// Experts with the number of one of these keys, and the width of another.
     pub(super) fn read(config: &HfConfig, num: &[&str], inner: &str) -> Result<Self, EngineError> {
         let (root, hidden) = (config.root(), config.hidden_size()?);
         let num = root.size_of(num)?;
@@ -62,8 +62,8 @@ impl Sizes {
         }
     }
 
-    /// What `num` experts of all tokens are: one MLP, as wide as they are together, `name.` and
-    /// then the usual parts.
+    /// `num` experts of all tokens: one MLP, as wide as they are together, `name.` and then the
+    /// usual parts.
     pub(super) fn shared(self, name: &str, num: usize) -> Option<SharedExpertSpec> {
         let mlp = || shared(name, self.hidden, num * self.inner);
         (num > 0).then(|| SharedExpertSpec { mlp: mlp(), gate: None })

@@ -11,12 +11,12 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// What factors are of.
+/// Multipliers of the blocks.
 #[derive(Debug)]
 struct Factors {
-    /// What attention reads, its keys, and what it adds.
+    /// Multipliers of attention's input, of its keys, and of its output.
     attention: [f32; 3],
-    /// What the recurrence reads; of that z, x, B, C and dt; what it adds.
+    /// Multipliers of the recurrence's input; of z, x, B, C and dt in it; of its output.
     recurrence: (f32, [f32; 5], f32),
     /// The MLP's gate, and what the MLP adds.
     mlp: [f32; 2],
@@ -62,7 +62,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 }
 
 impl Factors {
-    /// What blocks add.
+    /// Multipliers of the blocks' outputs.
     fn scales(&self) -> BlockScales {
         let [of_input, _, of_output] = self.attention;
         BlockScales {

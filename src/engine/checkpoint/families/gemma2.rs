@@ -17,7 +17,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-/// What Gemma 2 and 3 share.
+/// Spec that Gemma 2 and 3 share.
 pub(super) fn gemma(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let root = config.root();

@@ -29,8 +29,8 @@ pub(super) fn unified(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text(config)
 }
 
-/// What a class has for keys that the file leaves out: its context, its window and the width of the
-/// inputs of layers, and what both classes share.
+/// Defaults of a class for keys that the file leaves out: its context, its window and the width of
+/// the inputs of layers, and the defaults of both classes.
 fn assume(config: &HfConfig, (context, window, inputs): (usize, usize, usize)) {
     config.assume(&[
         ("global_head_dim", json!(512)),

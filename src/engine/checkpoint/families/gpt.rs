@@ -1,4 +1,4 @@
-//! What GPT-2's descendants share: LayerNorm before each block, q, k and v of all heads, an MLP
+//! Shared by GPT-2's descendants: LayerNorm before each block, q, k and v of all heads, an MLP
 //! without a gate. Each family changes what it has of its own.
 
 use crate::hf_config::HfConfig;
@@ -13,7 +13,7 @@ use vllm_batch_base::layers::Activation;
 pub(super) struct Gpt {
     /// Names of its tensors.
     pub names: Names,
-    /// Its heads.
+    /// Attention heads.
     pub heads: QkvHeads,
     /// Inner width of its MLP.
     pub inner: usize,
@@ -21,7 +21,7 @@ pub(super) struct Gpt {
     pub activation: Activation,
     /// Attention has biases, and the MLP has.
     pub biases: [bool; 2],
-    /// Its longest context.
+    /// Longest context, in tokens.
     pub max_model_len: usize,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Gpt {
 pub(super) struct Names {
     /// The embedding table.
     pub tokens: &'static str,
-    /// What stands before the number of a layer.
+    /// Prefix of a layer's number in tensor names.
     pub layers: &'static str,
     /// The norms that attention and the MLP read through; they may be one.
     pub norms: [&'static str; 2],
@@ -46,7 +46,7 @@ pub(super) struct Names {
 }
 
 impl Gpt {
-    /// Its spec, with the embedding table as the output layer.
+    /// Spec with the embedding table as the output layer.
     pub(super) fn spec(&self, config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
         let eps = config.layer_norm_eps(1e-5)?;

@@ -30,7 +30,7 @@ pub(super) fn around(
 /// read.
 pub(crate) const LATENT_UPS_APART: &str = "latent_ups_apart";
 
-/// How the part of a head that turns is stored.
+/// Storage order of the rotated part of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turning {
     /// Values i and i + half (MiniCPM3).
@@ -39,11 +39,11 @@ pub(super) enum Turning {
     Pairs,
 }
 
-/// What all blocks of a config have in common.
+/// Values that all blocks of a config share.
 pub(super) struct LatentBlocks {
     dims: LatentDims,
     num_heads: usize,
-    /// Of the latent of q; None: there is none.
+    /// Rank of the latent of q; `None`: there is no latent.
     q_rank: Option<usize>,
     turning: Turning,
     scale: f32,
@@ -60,7 +60,7 @@ impl LatentBlocks {
         }
     }
 
-    /// Of a family that always turns like this.
+    /// Blocks of a family that always rotates like this.
     pub(super) fn of(config: &HfConfig, turning: Turning) -> Result<Self, EngineError> {
         let root = config.root();
         let num_heads = config.num_heads()?;

@@ -8,7 +8,7 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// What keys are where config.json does not have them. A family of Llama's shape has its own.
+/// Defaults of keys that config.json lacks. A family of Llama's shape has its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
     /// `rope_theta`

@@ -9,7 +9,7 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, ScanShape};
 
-/// What all blocks of a model have in common.
+/// Values that all blocks of a model share.
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
     /// Width of the residual stream.
@@ -22,7 +22,7 @@ pub(super) struct Blocks {
     pub has_conv_bias: bool,
     /// The first linear layer and the last one have biases.
     pub has_bias: [bool; 2],
-    /// What sums go through.
+    /// Activation of the sums.
     pub activation: Activation,
     /// The least and the most that dt is after its softplus.
     pub dt_bounds: [f32; 2],
@@ -74,8 +74,8 @@ pub(super) fn size(config: &HfConfig, key: &str, default: usize) -> Result<usize
     Ok(config.root().optional_size(key)?.unwrap_or(default))
 }
 
-/// Which layers attend, by the names that files of either version of transformers have; no list
-/// says none.
+/// Layers with attention, by the names of either version of transformers; no list
+/// means none.
 pub(super) fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
     let (root, num_layers) = (config.root(), config.num_layers()?);
     let types = match root.texts("layer_types")? {

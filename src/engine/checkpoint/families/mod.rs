@@ -89,9 +89,9 @@ pub type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
 /// A family that the engine has.
 #[derive(Clone, Copy, Debug)]
 pub struct Architecture {
-    /// Its name in `architectures` of config.json.
+    /// Name in `architectures` of config.json.
     pub name: &'static str,
-    /// What builds its spec.
+    /// Builder of its spec.
     pub spec: BuildSpec,
     /// The models that people know it by.
     pub models: &'static str,

@@ -54,7 +54,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// They differ in the precision of training.
 const NORM_TYPES: &[&str] = &["layernorm", "low_precision_layernorm"];
 
-/// What `attn_config` says.
+/// Reads `attn_config`.
 fn set_attention(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
     let (mut scale, mut clip, mut max_bias) = (None, None, None);
     if let Some(section) = config.root().section("attn_config")? {

@@ -7,7 +7,7 @@ use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 
-/// How images and sounds become embeddings, and which tokens stand for them: text has neither.
+/// Keys of the encoders of images and sounds, and of their tokens: text has neither.
 const IMAGE_KEYS: &[&str] = &[
     "audio_config",
     "audio_token_id",
@@ -31,7 +31,7 @@ const IMAGE_KEYS: &[&str] = &[
     "vision_token_id",
 ];
 
-/// What stands before the names of tensors that make embeddings of images and sounds.
+/// Prefixes of tensors that make embeddings of images and sounds.
 const IMAGE_TENSORS: &[&str] = &[
     "model.audio_tower.",
     "model.embed_audio.",

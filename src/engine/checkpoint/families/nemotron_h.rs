@@ -11,7 +11,7 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, ScanShape};
 
-/// What a layer is.
+/// Block of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Mamba,
@@ -71,7 +71,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     })
 }
 
-/// What layers are, by a list of names or by a letter each.
+/// Blocks of the layers, from a list of names or from a letter each.
 fn blocks(config: &HfConfig) -> Result<Vec<Block>, EngineError> {
     let root = config.root();
     let of_name = |name: &str| match name {

@@ -20,7 +20,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-/// What Phi and Persimmon share.
+/// Spec that Phi and Persimmon share.
 pub(super) fn dense(config: &HfConfig, is_qk_normed: bool) -> Result<DecoderSpec, EngineError> {
     let mut spec = layer_norm::spec(config)?;
     let (hidden, eps) = (spec.hidden_size(), config.layer_norm_eps(1e-5)?);

@@ -43,7 +43,7 @@ pub(super) enum Spread {
     Tensor,
     /// Those of an output.
     Channel,
-    /// So many inputs of an output.
+    /// A number of inputs of an output.
     Group(usize),
     /// Blocks of (outputs, inputs), the last ones short.
     Block(usize, usize),

@@ -10,7 +10,7 @@ use vllm_batch_base::layers::DeltaHeads;
 pub struct DeltaNetSpec {
     /// Where it normalizes.
     pub norms: BlockNorms,
-    /// Its heads.
+    /// Heads of the delta net.
     pub heads: DeltaHeads,
     /// (2 * k_width + 2 * v_width + 2 * num_v_heads, hidden_size): q, k, v, z, b, a.
     pub inputs: LinearSpec,

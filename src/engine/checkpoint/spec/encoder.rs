@@ -21,7 +21,7 @@ pub struct EncoderSpec {
     pub embed_scale: Option<EmbeddingScale>,
     /// Learned positions are added.
     pub positions: Option<LearnedPositions>,
-    /// Of the sum of embeddings.
+    /// Norm of the sum of embeddings.
     pub embed_norm: Option<NormSpec>,
     /// A token sees those up to it alone, and itself.
     pub is_causal: bool,
@@ -30,18 +30,18 @@ pub struct EncoderSpec {
     pub layers: Vec<LayerSpec>,
     /// Rotary embeddings that layers refer to.
     pub ropes: Vec<RopeSpec>,
-    /// What all layers add to scores, by distance (MPNet).
+    /// Bias of the scores of all layers, by distance (MPNet).
     pub relative_bias: Option<RelativeBiasSpec>,
-    /// Of what the last layer gives.
+    /// Norm of the last layer's output.
     pub final_norm: Option<NormSpec>,
-    /// What stands before the names of tensors that no state of a token depends on: heads and
-    /// poolers of the model that it was saved as. Those that a `HeadSpec` asks for are read anyway.
+    /// Prefixes of tensors that no hidden state depends on: heads and poolers of the model's
+    /// original class. Those that a `HeadSpec` asks for are read anyway.
     pub of_heads: &'static [&'static str],
-    /// Of a decoder: what follows its last norm. No vector depends on it.
+    /// Output layer of a decoder, behind its last norm. No vector depends on it.
     pub output: Option<OutputSpec>,
-    /// Of a decoder: a part of it that computes through a KV cache alone, in words.
+    /// Part of a decoder that needs a KV cache, in words.
     pub needs_cache: Option<&'static str>,
-    /// Of a decoder: what its layers read beside the stream.
+    /// Inputs of a decoder's layers beside the stream.
     pub layer_inputs: Option<LayerInputsSpec>,
 }
 
@@ -211,7 +211,7 @@ impl EncoderSpec {
         distinct(of_tables.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
     }
 
-    /// How many parameters it has.
+    /// Number of parameters.
     pub fn parameters(&self) -> Parameters {
         Parameters::of(&self.tensors(), &self.layers)
     }
@@ -222,8 +222,8 @@ impl EncoderSpec {
         output.flat_map(LinearSpec::tensors)
     }
 
-    /// What gives a number for each word of the vocabulary: the output layer of what was a decoder,
-    /// which may be its table of tokens. None: it was none.
+    /// Layer from a hidden state to the words of the vocabulary: the output layer of a former
+    /// decoder, which may be its embedding table. `None`: it was no decoder.
     pub fn words(&self) -> Option<&LinearSpec> {
         let output = self.output.as_ref()?;
         Some(output.lm_head.as_ref().unwrap_or(&self.tokens))

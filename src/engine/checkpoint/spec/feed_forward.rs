@@ -27,7 +27,7 @@ pub struct MlpSpec {
     pub down: LinearSpec,
 }
 
-/// How an MLP's inner values are made.
+/// Form of an MLP's inner values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MlpForm {
     /// down(act(gate(x)) * up(x))
@@ -43,7 +43,7 @@ pub struct ExpertsSpec {
     pub norms: BlockNorms,
     /// (experts, hidden_size): a number of each expert. It is computed in f32.
     pub router: LinearSpec,
-    /// What is added to the scores where experts are chosen.
+    /// Bias of the scores when experts are chosen.
     pub choice_bias: Option<NamedShape>,
     /// From those numbers to the experts of a token and their weights.
     pub routing: Routing,
@@ -53,7 +53,7 @@ pub struct ExpertsSpec {
     pub activation: Activation,
     /// All of them.
     pub experts: Vec<ExpertSpec>,
-    /// What all tokens go through besides.
+    /// Shared expert of all tokens.
     pub shared: Option<SharedExpertSpec>,
     /// That and the experts normalize apart.
     pub apart: Option<ApartNorms>,
@@ -64,13 +64,13 @@ pub struct ExpertsSpec {
 /// after(mlp_after(mlp(before(x))) + experts_after(experts(experts_before(x)))).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApartNorms {
-    /// What the MLP gives.
+    /// Norm of the MLP's output.
     pub mlp_after: NormSpec,
-    /// What the router reads, of the stream.
+    /// Norm of the router's input, of the stream.
     pub router: NormSpec,
-    /// What the experts read, of the stream.
+    /// Norm of the experts' input, of the stream.
     pub experts_before: NormSpec,
-    /// What they give.
+    /// Norm of the experts' output.
     pub experts_after: NormSpec,
 }
 
@@ -84,7 +84,7 @@ pub struct ExpertSpec {
 }
 
 impl ExpertSpec {
-    /// Of gate, up and down, a tensor each.
+    /// Expert of gate, up and down, a tensor each.
     pub fn new([gate, up, down]: [String; 3], hidden: usize, inner: usize) -> Self {
         Self {
             up: LinearSpec::stacked([(gate, inner), (up, inner)], hidden),
@@ -101,7 +101,7 @@ impl ExpertSpec {
 /// An expert of all tokens, which is added to those that are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedExpertSpec {
-    /// Its MLP, with the experts' activation.
+    /// MLP with the experts' activation.
     pub mlp: ExpertSpec,
     /// (1, hidden_size): its outputs are multiplied by the sigmoid of this (Qwen2-MoE).
     pub gate: Option<LinearSpec>,
@@ -160,7 +160,7 @@ impl FeedForwardSpec {
         }
     }
 
-    /// Its linear layers.
+    /// Linear layers of the block.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let mlp = self.mlp().into_iter().flat_map(|mlp| [&mlp.up, &mlp.down]);
         mlp.chain(self.experts().into_iter().flat_map(ExpertsSpec::linears))
@@ -174,7 +174,7 @@ impl FeedForwardSpec {
         }
     }
 
-    /// Its tensors that are none of linear layers or norms.
+    /// Tensors that belong to no linear layer and no norm.
     pub(super) fn other_tensors(&self) -> Vec<NamedShape> {
         match self {
             Self::Mlp(mlp) => mlp.activation.tensors(),
@@ -186,7 +186,7 @@ impl FeedForwardSpec {
 }
 
 impl ExpertsSpec {
-    /// What is chosen by the router alone. Norms and experts are still to be named.
+    /// Experts chosen by the router alone. Norms and experts are still to be named.
     pub fn new(router: LinearSpec, routing: Routing, activation: Activation) -> Self {
         Self {
             norms: BlockNorms::default(),
@@ -201,7 +201,7 @@ impl ExpertsSpec {
         }
     }
 
-    /// Its norms beside those of the block.
+    /// Norms beside those of the block.
     pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
         self.apart.iter().flat_map(|apart| {
             let ApartNorms { mlp_after, router, experts_before, experts_after } = apart;
@@ -214,7 +214,7 @@ impl ExpertsSpec {
         self.shared.iter().map(|shared| &shared.mlp).chain(&self.experts)
     }
 
-    /// Its linear layers.
+    /// Linear layers of the experts.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let gate = self.shared.iter().filter_map(|shared| shared.gate.as_ref());
         let mlps = self.mlps().flat_map(|mlp| [&mlp.up, &mlp.down]);

@@ -15,9 +15,9 @@ pub struct HeadSpec {
 pub struct HeadLayer {
     /// (outputs, inputs)
     pub linear: LinearSpec,
-    /// None: the sums are the outputs.
+    /// Activation of the sums; `None`: the sums are the outputs.
     pub activation: Option<HeadActivation>,
-    /// Of the outputs.
+    /// Norm of the outputs.
     pub norm: Option<NormSpec>,
 }
 

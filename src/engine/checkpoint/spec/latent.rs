@@ -11,7 +11,7 @@ use super::{LinearSpec, NormSpec, RowOrder};
 /// one V head (latent).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatentSpec {
-    /// What leads from the latent of q to q; None: `qkv` gives q.
+    /// Layers from the latent of q to q; `None`: `qkv` gives q.
     pub q: Option<LatentQuerySpec>,
     /// (rank) of the latent of K and V.
     pub norm: NormSpec,
@@ -36,7 +36,7 @@ pub enum LatentUpSpec {
 }
 
 impl LatentUpSpec {
-    /// Its linear layers.
+    /// Linear layers of the block.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let (first, second) = match self {
             LatentUpSpec::Together(both) => (both, None),

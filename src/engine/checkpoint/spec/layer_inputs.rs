@@ -10,11 +10,11 @@ use vllm_batch_base::layers::Activation;
 pub struct LayerInputsSpec {
     /// (rows, L * W), the values of each layer one after the other.
     pub table: LinearSpec,
-    /// Its values are multiplied by this.
+    /// Factor of the table's values.
     pub table_scale: EmbeddingScale,
     /// (L * W, hidden_size)
     pub projection: LinearSpec,
-    /// What it gives is multiplied by this.
+    /// Factor of the projection's output.
     pub projection_scale: f32,
     /// (W): of each layer's values of the projection.
     pub norm: NormSpec,

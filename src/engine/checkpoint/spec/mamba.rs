@@ -17,7 +17,7 @@ pub struct MambaSpec {
     pub factors: Option<[f32; 5]>,
     /// The sums, of x, B and C.
     pub taps: TapsSpec,
-    /// What sums go through.
+    /// Activation of the sums.
     pub activation: Activation,
     /// The names of log(-A), D and the bias of dt, (heads) each.
     pub parameters: [String; 3],

@@ -70,8 +70,8 @@ pub struct EmbeddingSpec {
     pub norm: Option<NormSpec>,
     /// Layers have inputs of their own (Gemma 4).
     pub of_layers: Option<LayerInputsSpec>,
-    /// What stands before the names of tensors that make embeddings of images. They are left
-    /// unused: the model is asked for text alone.
+    /// Prefixes of tensors that make embeddings of images. They are left unused: the model is run
+    /// for text alone.
     pub of_images: &'static [&'static str],
 }
 
@@ -132,10 +132,9 @@ pub struct OutputSpec {
     pub scale: Option<f32>,
     /// logits = cap * tanh(logits / cap).
     pub soft_cap: Option<f32>,
-    /// What stands before the names of tensors that predict tokens after the next one (GLM-4.5).
-    /// They are left unused.
+    /// Prefixes of tensors that predict tokens after the next one (GLM-4.5). They are left unused.
     pub of_further_tokens: Vec<String>,
-    /// What the files have of an output layer, where the config says that it is the table.
+    /// Output layer of the files, if the config declares it to be the table.
     pub beside_table: BesideTable,
 }
 
@@ -183,20 +182,20 @@ pub struct LayerSpec {
     pub keeps: Vec<Kept>,
     /// After that, what is in this slot is added to the stream times its factor.
     pub adds: Option<Kept>,
-    /// Its attention block, if it has one (DeciLM).
+    /// Attention block, if the layer has one (DeciLM).
     pub attention: Option<AttentionSpec>,
-    /// What it has in place of attention, if it has that (LFM2); with attention both read the same,
+    /// Recurrent block in place of attention, if any (LFM2); with attention both read the same,
     /// through attention's norms, and both are added.
     pub recurrent: Option<RecurrentSpec>,
-    /// Its feed-forward block, if it has one.
+    /// Feed-forward block, if the layer has one.
     pub feed_forward: Option<FeedForwardSpec>,
-    /// What it has after that, if it has inputs of its own.
+    /// Block after that, if the layer has inputs of its own.
     pub side: Option<SideBlockSpec>,
     /// In the end the stream is multiplied by this tensor of one value.
     pub scalar: Option<String>,
-    /// What the feed-forward block reads.
+    /// Input of the feed-forward block.
     pub wiring: Wiring,
-    /// What each block adds is multiplied by this first (Granite).
+    /// Factor of each block's output (Granite).
     pub residual_scale: Option<f32>,
     /// And by these, each block's its own (Falcon-H1).
     pub scales: BlockScales,
@@ -205,11 +204,11 @@ pub struct LayerSpec {
 /// Factors of what single blocks of a layer add.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BlockScales {
-    /// Of attention.
+    /// Scale of attention.
     pub attention: Option<f32>,
-    /// Of the block that keeps a state.
+    /// Scale of the recurrent block.
     pub recurrent: Option<f32>,
-    /// Of the feed-forward block.
+    /// Scale of the feed-forward block.
     pub feed_forward: Option<f32>,
 }
 
@@ -223,13 +222,13 @@ impl BlockScales {
 /// A stream of an earlier layer, in a slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kept {
-    /// Which slot.
+    /// Slot of the stream.
     pub slot: usize,
     /// A factor of the stream.
     pub factor: f32,
 }
 
-/// How the blocks of a layer follow each other.
+/// Order of the blocks of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wiring {
     /// The feed-forward block reads what attention has added to.
@@ -246,12 +245,12 @@ impl LayerSpec {
         Self { attention, feed_forward, ..Self::default() }
     }
 
-    /// Its feed-forward block, if that is an MLP.
+    /// Feed-forward block, if that is an MLP.
     pub fn mlp(&self) -> Option<&MlpSpec> {
         self.feed_forward.as_ref().and_then(FeedForwardSpec::mlp)
     }
 
-    /// Its feed-forward block, if that is a mixture of experts.
+    /// Feed-forward block, if that is a mixture of experts.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         self.feed_forward.as_ref().and_then(FeedForwardSpec::experts)
     }
@@ -261,7 +260,7 @@ impl LayerSpec {
         self.feed_forward.as_ref().map_or(0, FeedForwardSpec::inner_width)
     }
 
-    /// Its linear layers.
+    /// Linear layers of the layer.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let attention = self.attention.iter().flat_map(AttentionSpec::linears);
         let attention = attention.chain(self.recurrent.iter().flat_map(RecurrentSpec::linears));
@@ -319,9 +318,9 @@ impl LayerSpec {
 /// Where a block f normalizes: x += f(x) when nowhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockNorms {
-    /// What it reads: x += f(norm(x)).
+    /// Norm of the input: x += f(norm(x)).
     pub before: Option<NormSpec>,
-    /// What it adds: x += norm(f(x)).
+    /// Norm of the output: x += norm(f(x)).
     pub after: Option<NormSpec>,
     /// The sum: x = norm(x + f(x)).
     pub of_sum: Option<NormSpec>,
@@ -368,7 +367,7 @@ impl DecoderSpec {
         self.attentions().filter(|attention| attention.is_cached())
     }
 
-    /// Of each attention block, which layer of the cache has its K and V.
+    /// Layer of the cache with the K and V of each attention block.
     pub fn cache_layers(&self) -> Vec<usize> {
         let mut num_cached = 0;
         let mut of_layers = Vec::new();
@@ -384,7 +383,7 @@ impl DecoderSpec {
         of_layers.into_iter().flatten().collect()
     }
 
-    /// What of it has no kernels for a GPU, in words; None: it runs there.
+    /// Part without kernels for a GPU, in words; `None`: the model runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
         self.recurrents().find_map(RecurrentSpec::without_gpu_kernels)
     }
@@ -474,7 +473,7 @@ impl DecoderSpec {
         distinct(of_linears.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
     }
 
-    /// How many parameters it has.
+    /// Number of parameters.
     pub fn parameters(&self) -> Parameters {
         Parameters::of(&self.tensors(), &self.layers)
     }

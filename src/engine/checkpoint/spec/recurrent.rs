@@ -88,7 +88,7 @@ impl RecurrentSpec {
         }
     }
 
-    /// Its linear layers: the first one, whose outputs all else is made of, and the last one.
+    /// Linear layers: the first one, from whose outputs all else is computed, and the last one.
     pub fn linears(&self) -> [&LinearSpec; 2] {
         match self {
             Self::ShortConv(conv) => [&conv.inputs, &conv.out],
@@ -97,7 +97,7 @@ impl RecurrentSpec {
         }
     }
 
-    /// Its sums over the last few tokens.
+    /// Sums over the last few tokens.
     pub fn taps(&self) -> &TapsSpec {
         match self {
             Self::ShortConv(conv) => &conv.taps,
@@ -114,7 +114,7 @@ impl RecurrentSpec {
         }
     }
 
-    /// Its norms of values within the block.
+    /// Norms of values within the block.
     pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
         match self {
             Self::ShortConv(_) => None,
@@ -124,7 +124,7 @@ impl RecurrentSpec {
         .into_iter()
     }
 
-    /// Its tensors that are none of linear layers or norms.
+    /// Tensors that belong to no linear layer and no norm.
     pub fn other_tensors(&self) -> Vec<NamedShape> {
         let taps = self.taps();
         let of_taps = std::iter::once(taps.weight()).chain(taps.biases());
@@ -157,7 +157,7 @@ impl RecurrentSpec {
         }
     }
 
-    /// What of it has no kernels for a GPU, in words: they hold its states in registers.
+    /// Part without kernels for a GPU, in words: kernels hold recurrent states in registers.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
         let num_rows = match self {
             Self::ShortConv(_) => 0,
@@ -167,7 +167,7 @@ impl RecurrentSpec {
         without_gpu_kernels(self.taps().num_taps, num_rows)
     }
 
-    /// What it is called in messages.
+    /// Name in messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::ShortConv(_) => "a short convolution",

@@ -9,14 +9,14 @@ pub struct RopeSpec {
     pub theta: f64,
     /// Values of a head that turn: the first ones.
     pub rotary_dim: usize,
-    /// How frequencies are stretched for longer contexts.
+    /// Stretching of frequencies for longer contexts.
     pub scaling: RopeScaling,
 }
 
 /// Stretching of rotary frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// None.
+    /// No stretching.
     None,
     /// All frequencies divided by the factor.
     Linear {
@@ -86,7 +86,7 @@ pub struct LongRope {
     pub attention_factor: f64,
 }
 
-/// What a rotary table is made of.
+/// Parameters of a rotary table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
     /// (rotary_dim / 2) radians per position.
@@ -127,7 +127,7 @@ impl RopeSpec {
         Frequencies { inv_freq, factor: factor as f32 }
     }
 
-    /// What was chosen for a run by its context length, where there was a choice.
+    /// Choice for a run by its context length, if there was one.
     pub fn choice(&self, max_model_len: usize) -> Option<String> {
         let len = max_model_len as f64;
         match &self.scaling {
@@ -182,7 +182,7 @@ impl RopeScaling {
 }
 
 impl Yarn {
-    /// How much of frequency i is kept.
+    /// Share of frequency i that is kept.
     fn kept_share(&self, i: usize, dim: f64, theta: f64) -> f64 {
         // The frequency that turns so often over the original context.
         let frequency = |turns: f64| {

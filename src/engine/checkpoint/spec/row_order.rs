@@ -89,7 +89,7 @@ impl RowOrder {
         Self::new((0..half).map(|row| 2 * row).chain((0..half).map(|row| 2 * row + 1)).collect())
     }
 
-    /// What puts rows in this order back to where they were.
+    /// Order that restores the original rows.
     pub fn inverse(&self) -> Self {
         let Some(rows) = self.rows() else { return Self::as_stored() };
         let mut inverse = vec![0; rows.len()];

@@ -1,4 +1,4 @@
-//! What one of several ranks computes of a model, as the spec of that: its heads, its inner values
+//! One rank's share of a model, as a spec of its own: its heads, its inner values
 //! of MLPs, and the rows and columns of the layers that make and read them. The rest is on every
 //! rank whole. Sums over ranks come after `out` and after `down`.
 
@@ -13,18 +13,18 @@ use super::{
 /// One of the ranks that compute a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankOf {
-    /// Which one.
+    /// Index of the rank.
     pub index: usize,
-    /// How many there are.
+    /// Number of ranks.
     pub count: usize,
 }
 
-/// What a rank has of a layer. The layer's parts are as its tensors are, whole.
+/// A rank's share of a layer. The layer's parts are as its tensors are, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Which rows of the layer; None: all.
+    /// Rows of the layer; `None`: all.
     pub rows: Option<Arc<[u32]>>,
-    /// Which columns; None: all.
+    /// Columns of the layer; `None`: all.
     pub columns: Option<Range<usize>>,
     /// Columns of the layer.
     pub whole_k: usize,
@@ -36,7 +36,7 @@ pub struct Share {
 const MAX_RANKS: usize = 64;
 
 impl RankOf {
-    /// Its part of a number that they share evenly.
+    /// The rank's part of an evenly shared number.
     fn part(self, of: usize) -> Range<usize> {
         let len = of / self.count;
         self.index * len..(self.index + 1) * len
@@ -64,7 +64,7 @@ impl LinearSpec {
 }
 
 impl DecoderSpec {
-    /// What a rank computes of it.
+    /// The rank's share of the model.
     ///
     /// # Errors
     /// In words: so many ranks cannot share it, or it has parts that ranks do not share yet.
@@ -110,7 +110,7 @@ impl DecoderSpec {
 }
 
 impl LayerSpec {
-    /// What of it ranks do not share yet, in words.
+    /// Part of the model that ranks cannot share yet, in words.
     fn not_shared(&self) -> Option<&'static str> {
         let attention = self.attention.as_ref().and_then(AttentionSpec::not_shared);
         let parts = [

@@ -1,4 +1,4 @@
-//! What a model's tensors are: each is named once, in a `LinearSpec`, a `NormSpec` or an
+//! Tensors of a model: each is named once, in a `LinearSpec`, a `NormSpec` or an
 //! `ActivationSpec`. Whatever lists, checks, loads, counts or makes them up goes over these.
 
 use super::{ExpertsSpec, LayerSpec, RowOrder, Share};
@@ -7,7 +7,7 @@ use vllm_batch_base::layers::{Activation, NormKind};
 /// A tensor's name in a checkpoint, and its shape.
 pub type NamedShape = (String, Vec<usize>);
 
-/// How many parameters a model has.
+/// Number of parameters of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     /// All of them.
@@ -17,7 +17,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Of these tensors, among them those of the experts of these layers.
+    /// Parameters of these tensors, among them those of the experts of these layers.
     pub(super) fn of(tensors: &[NamedShape], layers: &[LayerSpec]) -> Self {
         let size = |(_, shape): &NamedShape| shape.iter().map(|n| *n as u64).product::<u64>();
         let all = tensors.iter().map(size).sum();
@@ -41,11 +41,11 @@ pub struct LinearSpec {
     pub k: usize,
     /// Every part has a bias.
     pub bias: bool,
-    /// How a part is stored.
+    /// Layout of a part in the file.
     pub layout: Layout,
-    /// Which stored row each row of W and each bias is.
+    /// Stored row of each row of W and of each bias.
     pub order: RowOrder,
-    /// Which rows or columns W is, where ranks share the layer; None: all.
+    /// Rows or columns of W, where ranks share the layer; `None`: all.
     pub share: Option<Share>,
 }
 
@@ -54,20 +54,20 @@ pub struct LinearSpec {
 pub struct Part {
     /// The tensor's name, without `suffixes`.
     pub name: String,
-    /// Its outputs.
+    /// Number of outputs.
     pub rows: usize,
-    /// What stands behind the name of its weight, and of its bias.
+    /// Suffixes of the names of its weight and its bias.
     pub suffixes: [&'static str; 2],
-    /// Which matrix of the tensor it is; None: it has the tensor alone.
+    /// Matrix within the tensor; `None`: it has the tensor alone.
     pub slice: Option<Slice>,
 }
 
 /// One of several matrices of one shape that a tensor stacks: (count, ..).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Which one.
+    /// Index of the matrix.
     pub index: usize,
-    /// How many there are.
+    /// Number of matrices.
     pub count: usize,
 }
 
@@ -87,13 +87,13 @@ impl Part {
         self.slice.iter().map(|slice| slice.count).chain(shape).collect()
     }
 
-    /// Its bias.
+    /// Bias of the part.
     pub fn bias(&self) -> NamedShape {
         (format!("{}{}", self.name, self.suffixes[1]), self.of_tensor(vec![self.rows]))
     }
 }
 
-/// How a matrix is stored.
+/// Layout of a matrix in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// (outputs, inputs)
@@ -159,7 +159,7 @@ impl LinearSpec {
         self.n() as u64 * (self.k as u64 + u64::from(self.bias))
     }
 
-    /// Its tensors.
+    /// Tensors of the layer.
     pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
         self.weights().chain(self.biases())
     }
@@ -185,7 +185,7 @@ impl LinearSpec {
 /// A normalization.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormSpec {
-    /// Its tensors' names, without `weight_suffix` and `.bias`: one, or one per head (StableLM).
+    /// Names of the tensors without `weight_suffix` and `.bias`: one, or one per head (StableLM).
     pub parts: Vec<String>,
     /// Shape of each.
     pub shape: Vec<usize>,
@@ -193,15 +193,15 @@ pub struct NormSpec {
     pub kind: NormKind,
     /// Added under the root.
     pub eps: f32,
-    /// What stands behind the name of its weight.
+    /// Suffix of the name of its weight.
     pub weight_suffix: &'static str,
-    /// What is added to the stored weight: 1 in Gemma. None: no weight is stored (OLMo 1).
+    /// Offset of the stored weight: 1 in Gemma. `None`: no weight is stored (OLMo 1).
     pub weight_offset: Option<f32>,
-    /// What the sum is multiplied by: 1 but in Gemma 4's router.
+    /// Factor of the sum: 1 but in Gemma 4's router.
     pub weight_factor: f32,
     /// There is a bias.
     pub bias: bool,
-    /// Which stored value each is.
+    /// Stored value of each value.
     pub order: RowOrder,
 }
 
@@ -247,18 +247,18 @@ impl NormSpec {
         self.parts.len() * self.shape.iter().product::<usize>()
     }
 
-    /// Its tensors.
+    /// Tensors of the norm.
     pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
         self.weights().chain(self.biases())
     }
 
-    /// Its weights, if it has them.
+    /// Weights, if it has them.
     pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
         let parts = self.parts.iter().filter(|_| self.weight_offset.is_some());
         parts.map(|name| (format!("{name}{}", self.weight_suffix), self.shape.clone()))
     }
 
-    /// Its biases, if it has them.
+    /// Biases, if it has them.
     pub fn biases(&self) -> impl Iterator<Item = NamedShape> + '_ {
         let parts = self.parts.iter().filter(|_| self.bias);
         parts.map(|name| (format!("{name}.bias"), self.shape.clone()))
@@ -275,7 +275,7 @@ pub enum ActivationSpec {
 }
 
 impl ActivationSpec {
-    /// Its tensors: alpha_p and alpha_n of xIELU.
+    /// Tensors of the activation: alpha_p and alpha_n of xIELU.
     pub fn tensors(&self) -> Vec<NamedShape> {
         let Self::XIelu(name) = self else { return Vec::new() };
         ["alpha_p", "alpha_n"].map(|part| (format!("{name}.{part}"), vec![1])).into()

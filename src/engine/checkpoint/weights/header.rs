@@ -27,9 +27,9 @@ pub struct TensorEntry {
     pub name: String,
     /// Type of its elements.
     pub dtype: Dtype,
-    /// Its shape.
+    /// Shape of the tensor.
     pub shape: Vec<usize>,
-    /// Its bytes, from the start of the file: within it.
+    /// Bytes of the tensor, from the start of the file: within it.
     pub range: Range<usize>,
 }
 

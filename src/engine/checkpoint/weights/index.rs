@@ -1,5 +1,5 @@
-//! Which files of a folder hold its weights: those that its index names, else what lies there.
-//! None may be outside of the folder.
+//! Weight files of a folder: those that its index names, else those that lie there. None may be
+//! outside of the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -94,7 +94,7 @@ fn listed(dir: &Path, has: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, Engine
     Ok(paths)
 }
 
-/// What to do about a folder without weights.
+/// Advice for a folder without weights.
 fn no_weights(dir: &Path) -> Result<EngineError, EngineError> {
     let mut pickle = None;
     for extension in ["bin", "pt", "pth", "ckpt", "pkl"] {

@@ -26,7 +26,7 @@ pub(super) struct MappedFile {
     stamp: Stamp,
 }
 
-/// What changes when a file is written to: device and inode, length, time of the last change.
+/// Values that a write to the file changes: device and inode, length, time of the last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),

@@ -30,9 +30,9 @@ pub struct MappedFiles {
     pub(super) unused: BTreeSet<String>,
     /// The folder, or the GGUF file.
     path: PathBuf,
-    /// What of the tensors is quantized by the folder's config.
+    /// Tensors that the folder's config quantizes.
     pub(super) quantized: QuantizedModules,
-    /// What is added to tensors as they are read.
+    /// Adapter that is added to tensors as they are read.
     merged: Option<Box<MergedAdapter>>,
     /// The tensors are not needed any more.
     pub(super) given_up: Arc<AtomicBool>,
@@ -47,14 +47,14 @@ pub(super) struct Entry {
     range: Range<usize>,
 }
 
-/// What the bytes of a tensor are.
+/// Type of a tensor's bytes.
 #[derive(Clone, Debug)]
 enum Stored {
     /// Values, one after the other.
     Values(DType),
     /// Rows of a GGUF file.
     Rows(StoredRows),
-    /// Of a type that weights do not have.
+    /// Type that weights do not have.
     Other(Dtype),
 }
 
@@ -240,7 +240,7 @@ impl MappedFiles {
         Ok(())
     }
 
-    /// What the files call a tensor that the model asks for, or those that it is made of.
+    /// Names in the files of a tensor that the model asks for, or of its parts.
     fn names_of(&self, tensor: &NamedShape) -> Result<Vec<String>, EngineError> {
         match self.quantized.get(&tensor.0) {
             Some(module) => Ok(self.tensors_of(module)?.0),

@@ -15,7 +15,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
 
-/// What the config quantizes.
+/// Modules that the config quantizes.
 #[derive(Debug, Default)]
 pub(super) struct QuantizedModules {
     /// The format, for people to read; None: nothing is quantized.
@@ -56,7 +56,7 @@ const OF_CACHE: [&str; 7] = [
     "v_proj.output_scale",
 ];
 
-/// Of a tensor that should be quantized.
+/// Error of a tensor that should be quantized.
 fn stored_plain(found: &str, format: &str) -> String {
     format!("{found} is stored as it is, but its config says {format}")
 }

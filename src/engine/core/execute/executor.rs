@@ -3,7 +3,7 @@
 use vllm_batch_device::Tensor;
 use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
 
-/// Logits of a step; of an executor that gives states, those.
+/// One row per wanted token: logits, or hidden states for pooling models.
 #[derive(Debug)]
 pub struct Logits<'a> {
     /// (num_logits, vocab_size or hidden_size), on the device; row i belongs to

@@ -51,8 +51,8 @@ pub struct ScheduledSeq {
     pub num_drafts: usize,
     /// Prompt positions among them whose logits are wanted (prompt_logprobs).
     pub num_prompt_logits: usize,
-    /// The last token's logits give the next one, or are the state that was asked for: the tokens
-    /// reach the end of those there are, and the next one is not known.
+    /// True if this step reaches the sequence's last known token, so that its logits are sampled
+    /// (or its hidden state returned).
     pub samples: bool,
 }
 

@@ -52,7 +52,7 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// What each kernel takes, by name.
+    /// Resources of each kernel, by name.
     pub fn usage(&self) -> Vec<(String, ResourceUsage)> {
         ptxas_report::parse(&self.log)
     }
@@ -66,8 +66,8 @@ impl Compiler {
         Self { sources, cache_dir, version, known_archs }
     }
 
-    /// What to compile for on a device of this compute capability: its own architecture, or, where
-    /// this NVRTC does not know that, the newest before it as PTX (`compute_90`).
+    /// Target for a device of this compute capability: its own architecture, or, if this NVRTC does
+    /// not know that, the newest before it as PTX (`compute_90`).
     pub fn arch_for(&self, capability: (u32, u32)) -> Result<String> {
         let version = self.nvrtc_version("")?;
         let known = self.known_archs.get_or_init(target::known);
@@ -258,7 +258,7 @@ impl Program {
         self.output((source, "nvrtcGetPTX"), sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)
     }
 
-    /// What two of NVRTC's functions give of a compiled program: how many bytes, and the bytes.
+    /// Output of a compiled program by two of NVRTC's functions: number of bytes, then the bytes.
     fn output(
         &self,
         (source, call): (&str, &'static str),

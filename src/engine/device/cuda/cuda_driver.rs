@@ -96,7 +96,7 @@ impl CudaDriver {
         self.context.bind()
     }
 
-    /// What the device can do.
+    /// Properties of the device.
     pub fn properties(&self) -> &Properties {
         &self.properties
     }

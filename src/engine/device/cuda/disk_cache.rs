@@ -1,5 +1,5 @@
-//! What the disk caches share: hashes for names and checksums, and files that others see whole or
-//! not at all. Not for anything hostile.
+//! Shared code of the disk caches: hashes for names and checksums, and files that others see whole
+//! or not at all. Not for anything hostile.
 
 use std::collections::hash_map::RandomState;
 use std::fs;

@@ -29,7 +29,7 @@ impl DevicePtr {
 /// Dynamic shared memory that a kernel may have without being asked.
 pub const DEFAULT_SMEM_BYTES: usize = 48 << 10;
 
-/// What a device can do.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
     /// As `NVIDIA H200`.
@@ -80,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// What the device can do.
+    /// Properties of the device.
     pub fn properties(&self) -> &Properties {
         each!(self, driver => driver.properties())
     }

@@ -1,4 +1,4 @@
-//! What a failed call of the CUDA driver, of NVRTC or of the host shim says.
+//! Errors of calls of the CUDA driver, of NVRTC or of the host shim.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct CudaError {
     /// The function that failed, as `cuLaunchKernel`.
     pub call: &'static str,
-    /// What it was called for, a kernel or a source. Empty: nothing to name.
+    /// Kernel or source of the call. Empty: nothing to name.
     pub subject: String,
     /// The name of the status, as `CUDA_ERROR_ILLEGAL_ADDRESS`.
     pub code: String,

@@ -41,7 +41,7 @@ struct State {
     allocations: BTreeMap<u64, usize>,
     allocated_bytes: usize,
     num_launches: u64,
-    /// What is captured, while it is.
+    /// Launches that are being captured.
     recording: Option<Vec<Recorded>>,
     /// Whether another thread has ended it.
     has_lost_recording: bool,
@@ -62,7 +62,7 @@ impl HostDriver {
         Self { kernels_dir, module_dir, seed, state: Mutex::default(), properties }
     }
 
-    /// What the shim says it has: tests need a number, not a limit.
+    /// Memory that the shim reports: tests need a number, not a limit.
     pub const TOTAL_BYTES: usize = 8 << 30;
 
     /// Stands for another GPU: kernels are compiled, and launches sized, as for that one.

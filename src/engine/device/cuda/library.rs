@@ -22,13 +22,13 @@ pub struct SearchHints {
 /// A library in memory. It stays: cudarc keeps addresses of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// Its file, or the name by which the system's loader knows it.
+    /// File, or the name by which the system's loader knows it.
     pub path: PathBuf,
-    /// Its CUDA version.
+    /// CUDA version.
     pub major: u32,
 }
 
-/// What was found; else one line that says what was looked for, and a remedy.
+/// Found libraries; else one line with the places that were searched, and a remedy.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The compiler of kernels.
@@ -122,7 +122,7 @@ fn open(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What dlopen says, without libloading's words around it.
+/// Message of dlopen, without libloading's words around it.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -182,7 +182,7 @@ fn system_site_packages() -> Vec<PathBuf> {
     sites
 }
 
-/// What of a folder starts with a prefix, the highest name first. Empty if it cannot be read.
+/// Entries of a folder with a prefix, the highest name first. Empty if it cannot be read.
 fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = read

@@ -83,12 +83,12 @@ impl DeviceBuffer {
         Ok(values)
     }
 
-    /// Its address.
+    /// Address of the buffer.
     pub fn ptr(&self) -> DevicePtr {
         self.ptr
     }
 
-    /// Its size.
+    /// Size of the buffer.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -149,7 +149,7 @@ impl PinnedBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.bytes) }
     }
 
-    /// Its address, as kernels see it: the device and the host have one address space.
+    /// Address as kernels see it: the device and the host have one address space.
     pub fn device_ptr(&self) -> DevicePtr {
         DevicePtr(self.ptr.as_ptr() as u64)
     }

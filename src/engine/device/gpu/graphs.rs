@@ -43,8 +43,8 @@ impl Graphs {
     }
 }
 
-/// What `queue` launches; None where another thread's use of the device has ended the recording, as
-/// another engine on the same GPU can. The step is then recorded when it comes again.
+/// Graph of the launches of `queue`; `None` if another thread's use of the device ended the
+/// recording, as another engine on the same GPU can. The step is then recorded when it comes again.
 fn recorded(
     driver: &Driver,
     queue: &mut dyn FnMut() -> Result<(), CudaError>,

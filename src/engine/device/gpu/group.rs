@@ -28,7 +28,7 @@ struct Members {
     has_failed: bool,
 }
 
-/// What a rank lends. It stays until the last of them goes, since others read it.
+/// Memory that a rank lends. It stays until the last rank ends, since others read it.
 struct Member {
     driver: Arc<Driver>,
     /// As kernels/all_reduce.cu has it.
@@ -51,7 +51,7 @@ pub struct Rank {
 }
 
 impl Group {
-    /// A group of so many ranks, none of which is there yet.
+    /// A group of a number of ranks, none of which is there yet.
     pub fn new(num_ranks: usize) -> Arc<Self> {
         let members = Members { joined: vec![None; num_ranks], has_failed: false };
         Arc::new(Self { members: Mutex::new(members), changed: Condvar::new(), num_ranks })
@@ -109,12 +109,12 @@ impl Member {
 }
 
 impl Rank {
-    /// Which one it is.
+    /// Index of the rank.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How many there are.
+    /// Number of ranks.
     pub fn num_ranks(&self) -> usize {
         self.group.num_ranks
     }
@@ -129,7 +129,7 @@ impl Rank {
         self.epochs.ptr()
     }
 
-    /// What tells its kernels not to wait.
+    /// Flag that tells its kernels not to wait.
     pub fn stop(&self) -> DevicePtr {
         self.own.stop.device_ptr()
     }
@@ -186,7 +186,7 @@ impl Gpu {
         self.synchronize()
     }
 
-    /// Its place in a group; None: it computes alone.
+    /// Rank in a group; `None`: it computes alone.
     pub fn rank(&self) -> Option<&Rank> {
         self.rank.get()
     }

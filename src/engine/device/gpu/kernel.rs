@@ -1,4 +1,4 @@
-//! What kernels are called and compiled with.
+//! Arguments of kernels, and the constants that they are compiled with.
 
 mod attention;
 
@@ -29,10 +29,10 @@ enum CompiledFor {
     States(u32),
 }
 
-/// What a kernel over codes is compiled for, in the words of kernels/linear_codes.cu.
+/// Constants of a kernel over codes, in the words of kernels/linear_codes.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CodeDefines {
-    /// What a code stands for.
+    /// Values of codes.
     pub levels: &'static str,
     /// Bits of a code: 4 or 8.
     pub bits: u32,
@@ -103,7 +103,7 @@ impl Kernel {
 }
 
 impl Gpu {
-    /// What computes prefill.
+    /// Kernel of prefill.
     pub fn prefill_kernel(&self) -> PrefillKernel {
         match self.has_wgmma.load(Ordering::Relaxed) {
             true => PrefillKernel::Wgmma,

@@ -1,4 +1,4 @@
-//! What kernels and products take on a GPU: an event before each and one after it. Off unless it is
+//! Times of kernels and products on a GPU: an event before each and one after it. Off unless it is
 //! asked for; then nothing is recorded as a graph, whose launches could not be told apart.
 
 use std::sync::Mutex;
@@ -40,7 +40,7 @@ impl KernelTimes {
         self.is_on.store(true, Ordering::Relaxed);
     }
 
-    /// What was timed since; None: it was not on.
+    /// Times since the start; `None`: timing was not on.
     pub(super) fn finish(&self, driver: &Driver) -> Result<Option<OpTimes>, CudaError> {
         self.is_on.store(false, Ordering::Relaxed);
         let Some(mut times) = lock(&self.times).take() else { return Ok(None) };

@@ -22,7 +22,7 @@ pub struct MatmulShape {
     pub n: usize,
     /// Inputs.
     pub k: usize,
-    /// What x and W are.
+    /// Types of x and W.
     pub input: MatmulInput,
     /// Type of the outputs.
     pub output: DType,
@@ -31,7 +31,7 @@ pub struct MatmulShape {
 }
 
 impl MatmulShape {
-    /// What a product of so many rows has to do.
+    /// Work of a product of a number of rows.
     pub(super) fn work(self, num_rows: usize) -> Work {
         let input = match self.input {
             MatmulInput::Plain(dtype) => dtype.size_bytes(),
@@ -44,7 +44,7 @@ impl MatmulShape {
     }
 }
 
-/// What x and W are.
+/// Types of x and W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatmulInput {
     /// Both of one type.
@@ -68,7 +68,7 @@ pub struct Matmul {
     pub out: DevicePtr,
 }
 
-/// What runs the products.
+/// Engine of the products.
 pub(super) enum MatmulEngine {
     Lt(Box<Lt>),
     /// The shim's, with the rows that each product is prepared for: cuBLASLt needs to know.
@@ -81,7 +81,7 @@ pub(super) struct Lt {
     table: TuningTable,
     path: Option<PathBuf>,
     _workspace: DeviceBuffer,
-    /// Its module stays loaded.
+    /// Keeps the module loaded.
     _count_mismatches: Function,
 }
 

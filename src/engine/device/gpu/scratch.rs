@@ -37,7 +37,7 @@ impl Gpu {
         (rows.ptr(), scales.ptr())
     }
 
-    /// Makes room for the widened weights of a layer of so many bytes.
+    /// Makes room for the widened weights of a layer, in bytes.
     ///
     /// # Errors
     /// The memory does not suffice.
@@ -55,7 +55,7 @@ impl Gpu {
         scratch.weights.as_ref().expect("reserved when the model was loaded").ptr()
     }
 
-    /// What a trial of such a layer has shown, which is made once.
+    /// Result of a trial of such a layer, which is made once.
     ///
     /// # Errors
     /// Those of the trial.

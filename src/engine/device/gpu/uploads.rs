@@ -47,7 +47,7 @@ unsafe impl Plain for Segment {}
 pub(super) struct Packed {
     /// Their list, in pinned memory.
     pub list: DevicePtr,
-    /// How many there are.
+    /// Number of segments.
     pub num_segments: usize,
     /// Words of the longest.
     pub max_words: u64,

@@ -1,4 +1,4 @@
-//! How much of a state stays, and how much of a token goes into it.
+//! Gates of the delta rule: decay of a state, and weight of a token in it.
 
 use crate::{VectorOp, WeightValues, for_row_chunks, map_in_place};
 use vllm_batch_base::EngineError;
@@ -7,7 +7,7 @@ use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
 use vllm_batch_device::{Cpu, Device, Tensor};
 
-/// What makes gates of heads of what the model computes for them.
+/// Weights that turn the model's outputs into gates of heads.
 #[derive(Debug)]
 pub struct DeltaGateWeights {
     /// (num_heads) how fast a head forgets.
@@ -17,7 +17,7 @@ pub struct DeltaGateWeights {
 }
 
 impl DeltaGateWeights {
-    /// Of the logarithms of the rates, and what is added to a token's own.
+    /// From the logarithms of the rates, and the bias of a token's own.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
@@ -65,7 +65,7 @@ fn gate_row(isa: Isa, weights: &DeltaGateWeights, row: &mut [f32]) {
     dispatch(isa, Each { function: Function::Exp, values: decay });
 }
 
-/// What becomes of every value.
+/// Function of every value.
 #[derive(Clone, Copy)]
 enum Function {
     Sigmoid,

@@ -30,9 +30,9 @@ use vllm_batch_device::{Device, Gpu, Tensor};
 /// Where the delta rule of a layer finds what it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule<'a> {
-    /// Its heads: q, k and v of all of them are the first columns of a row.
+    /// Heads: q, k and v of all of them are the first columns of a row.
     pub heads: DeltaHeads,
-    /// What makes the gates.
+    /// Weights of the gates.
     pub gate_weights: &'a DeltaGateWeights,
     /// First column of what they are made of: b and then a of all v heads.
     pub gates: usize,

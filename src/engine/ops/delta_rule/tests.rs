@@ -38,7 +38,7 @@ fn rows(heads: DeltaHeads, seed: u64) -> Vec<Vec<f32>> {
     values.chunks_exact(row_width(heads)).map(<[f32]>::to_vec).collect()
 }
 
-/// What a token reads, of tokens one after the other.
+/// Expected outputs of tokens in order.
 fn expected(heads: DeltaHeads, rows: &[Vec<f32>]) -> Vec<Vec<f64>> {
     let DeltaHeads { num_v_heads, k_dim, v_dim, .. } = heads;
     let [a_log, bias] = gate_values(heads);

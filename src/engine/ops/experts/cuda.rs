@@ -12,7 +12,7 @@ use vllm_batch_base::layers::{ExpertWeight, GroupScore, Routing, Score};
 use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr};
 use vllm_batch_device::{Device, Gpu, Precision, Tensor, bytes_of};
 
-/// What kernels take of all experts of a block.
+/// Kernel arguments for all experts of a block.
 #[derive(Debug)]
 pub struct ExpertTables {
     up: LayerTable,
@@ -74,7 +74,7 @@ impl ExpertTables {
     }
 }
 
-/// What experts work in, for steps of T rows, each of which goes to C experts.
+/// Work memory of experts, for steps of T rows, each of which goes to C experts.
 #[derive(Debug)]
 pub struct GpuScratch {
     /// (T, C) experts

@@ -6,9 +6,9 @@ use super::routing::Chosen;
 /// A row of a step that goes to an expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ExpertRow {
-    /// Which row.
+    /// Row of the batch.
     pub row: u32,
-    /// What the expert's outputs are multiplied by.
+    /// Factor of the expert's outputs.
     pub weight: f32,
 }
 

@@ -46,7 +46,7 @@ pub struct ExpertsWeight {
     pub activation: Activation,
     /// All of them.
     pub experts: Vec<ExpertWeights>,
-    /// What a GPU's kernels take of them.
+    /// Kernel arguments on a GPU.
     pub on_gpu: Option<ExpertTables>,
 }
 
@@ -87,7 +87,7 @@ pub struct ExpertsShape {
     pub inner: usize,
 }
 
-/// What experts work in.
+/// Work memory of experts.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum ExpertsScratch {
@@ -112,7 +112,7 @@ impl ExpertsScratch {
     }
 }
 
-/// What experts work in, for steps of T rows of width H. B rows go through an expert at a time.
+/// Work memory of experts, for steps of T rows of width H. B rows go through an expert at a time.
 #[derive(Debug)]
 pub struct CpuScratch {
     /// (T, experts) scores

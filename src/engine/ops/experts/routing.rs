@@ -1,5 +1,4 @@
-//! Which experts a token goes to, and how much each counts: a pure function of the router's numbers
-//! of that token.
+//! Experts of a token and their weights: a pure function of the router's logits of that token.
 //!
 //! Equal numbers go to the lower expert, where `torch.topk` leaves the order open. Sums over a
 //! token's experts go upward by their numbers.
@@ -11,9 +10,9 @@ use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
 /// An expert of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Chosen {
-    /// Which one.
+    /// Expert of the token.
     pub expert: u32,
-    /// What its outputs are multiplied by.
+    /// Factor of its outputs.
     pub weight: f32,
 }
 

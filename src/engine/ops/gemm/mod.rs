@@ -47,7 +47,7 @@ impl Widened {
 /// Rows by one panel: out = x Wᵀ, or out += x Wᵀ.
 #[derive(Clone, Copy)]
 pub(crate) struct PanelProduct<'a, E> {
-    /// How the rows are cut into tiles.
+    /// Tiles of the rows.
     pub tiling: &'a Tiling,
     /// First input of the first row, and the distance of rows.
     pub x: (*const f32, usize),
@@ -69,10 +69,10 @@ pub(crate) struct PanelProduct<'a, E> {
     pub brings_rows: bool,
 }
 
-/// How far ahead a panel is read that only one tile uses: the latency of memory at its rate.
+/// Prefetch distance for a panel of a single tile: the latency of memory at its rate.
 const AHEAD_BYTES: usize = 8192;
 
-/// What to prefetch during a product with the panel at `weights`, one of many in a row: the one
+/// Prefetch during a product with the panel at `weights`, one of many in a row: the one
 /// behind it, or if there is one tile only, its own continuation. Past the last panel there is
 /// nothing to read, and no harm done.
 pub(crate) fn next_panel<E>(

@@ -1,4 +1,4 @@
-//! How the elements of a panel lie: by pairs of inputs.
+//! Layout of the elements of a panel: by pairs of inputs.
 
 use half::{bf16, f16};
 

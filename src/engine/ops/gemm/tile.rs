@@ -21,7 +21,7 @@ const fn heights_within(num_registers: usize, is_narrow: bool) -> (usize, usize)
     }
 }
 
-/// What tiles of one height work on beside their weights, one after the other. Pointers are valid
+/// Data of tiles of one height beside their weights, one after the other. Pointers are valid
 /// as the safety comment of their maker says. Passed by reference: a copy would wait for the stores
 /// of the tile before.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ pub(super) struct TileArgs {
     pub prefetch: Prefetch,
 }
 
-/// What to bring into the cache while tiles compute: a line for each input of each tile.
+/// Lines to prefetch while tiles compute: one for each input of each tile.
 #[derive(Clone, Copy)]
 pub(super) struct Prefetch {
     from: *const u8,

@@ -9,7 +9,7 @@ use vllm_batch_device::simd::tiles::{
 };
 use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch, prefetch_to_write};
 
-/// How far apart rows of sums are at most that lie in the first cache: two tiles of them are 32 kB.
+/// Largest stride of rows of sums that lie in the first cache: two tiles of them are 32 kB.
 const NEAR_STRIDE: usize = 256;
 
 /// Some rows as tiles of equally many; the last one may read rows that are not its own.
@@ -31,7 +31,7 @@ pub(crate) struct TileProduct<'a> {
     pub is_first: bool,
     /// A panel's width of values to add to complete sums.
     pub bias: Option<&'a [f32]>,
-    /// What is needed next: where it begins, and its bytes.
+    /// Start of the data that is needed next, and its bytes.
     pub next: (*const u8, usize),
     /// The first output of the first row, and the distance of rows.
     pub out: (*mut f32, usize),
@@ -44,7 +44,7 @@ pub(crate) struct StepsProduct<'a> {
     pub first_word: usize,
     /// Where the words of each step are: (words, columns).
     pub steps: &'a [*const u32],
-    /// What is needed next: where it begins, and its bytes.
+    /// Start of the data that is needed next, and its bytes.
     pub next: (*const u8, usize),
     /// The first output of the first row, and the distance of rows.
     pub out: (*mut f32, usize),
@@ -70,7 +70,7 @@ impl RowTiles {
         })
     }
 
-    /// How many `blocks` there are.
+    /// Number of `blocks`.
     pub(crate) fn num_blocks(&self) -> usize {
         self.num_tiles.div_ceil(BLOCK_TILES)
     }
@@ -170,7 +170,7 @@ impl RowTiles {
 /// Rows of one or two tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRows {
-    /// Which of the `blocks` it is.
+    /// Index among the `blocks`.
     pub index: usize,
     pub first: usize,
     pub num_rows: usize,

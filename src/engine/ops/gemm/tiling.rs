@@ -1,4 +1,4 @@
-//! How rows are cut into tiles.
+//! Tiles of rows.
 
 use super::panel::PanelElement;
 use super::tile::max_heights;

@@ -1,4 +1,4 @@
-//! How a product is shared out: blocks of rows by groups of panels, and where a panel's outputs go.
+//! Work items of a product: blocks of rows by groups of panels, and the place of a panel's outputs.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub(super) struct Shape {
     pub k: usize,
 }
 
-/// How large a work item is.
+/// Size of a work item.
 #[derive(Clone, Copy)]
 pub(super) struct ItemSize {
     /// Multiply-adds at least: some 10 microseconds.
@@ -49,7 +49,7 @@ pub(super) struct ItemSize {
 }
 
 impl ItemSize {
-    /// Of products that are not by tiles.
+    /// Size for products without tiles.
     pub(super) fn new(macs: usize, num_panels: usize) -> Self {
         Self { macs, num_panels, max_rows: BLOCK_ROWS }
     }
@@ -74,7 +74,7 @@ pub(super) fn for_blocks(
     });
 }
 
-/// How a product is cut into work items, those of a block of rows one after the other.
+/// Work items of a product, those of a block of rows one after the other.
 struct Items {
     num_rows: usize,
     num_blocks: usize,
@@ -155,7 +155,7 @@ pub(super) struct Rows {
     pub end: usize,
     /// This thread most likely had other rows before.
     pub is_new: bool,
-    /// Which one it is.
+    /// Index of the thread.
     pub thread: usize,
 }
 
@@ -185,7 +185,7 @@ pub(super) enum Destination {
     /// The product is twice as wide, gate then up, and f(gate) * up is what goes here. Panels are
     /// then those of the gate, all of them whole, and their inputs are not cut.
     Activated(SharedRows, Activation),
-    /// Of each row the largest one alone. Inputs are not cut.
+    /// Largest output of each row only. Inputs are not cut.
     Largest(LargestOfThreads),
 }
 

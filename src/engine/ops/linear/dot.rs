@@ -21,7 +21,7 @@ const WIDTH: usize = if cfg!(target_arch = "aarch64") { 16 } else { 32 };
 /// Rows of a tile at most: 24 registers of sums.
 pub(super) const MAX_HEIGHT: usize = if cfg!(target_arch = "aarch64") { 6 } else { 12 };
 
-/// What a tile works on.
+/// Data of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct DotTile {
     /// First word of the first row, and the distance of rows.
@@ -34,7 +34,7 @@ pub(super) struct DotTile {
     pub bias: *const f32,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// What is needed next: where it begins, and its bytes for each word.
+    /// Start of the data that is needed next, and its bytes for each word.
     pub next: (*const u8, usize),
 }
 

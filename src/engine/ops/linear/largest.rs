@@ -25,10 +25,10 @@ pub(super) struct Largest {
 }
 
 impl Largest {
-    /// Of no outputs.
+    /// Largest of no outputs.
     const NONE: Self = Self { value: f32::NEG_INFINITY, output: u32::MAX };
 
-    /// Of the outputs of both. Their order does not matter.
+    /// Larger of both. Their order does not matter.
     fn or(self, other: Self) -> Self {
         let is_larger = other.value > self.value;
         let is_first = other.value == self.value && other.output < self.output;
@@ -138,7 +138,7 @@ impl Kernel for Update<'_> {
     }
 }
 
-/// Of these outputs too.
+/// Larger of this one and these outputs.
 fn of_some<'a>(largest: Largest, outputs: impl Iterator<Item = (u32, &'a f32)>) -> Largest {
     outputs.fold(largest, |largest, (output, &value)| {
         let value = if value == f32::INFINITY { f32::NAN } else { value };

@@ -285,7 +285,7 @@ impl LinearWeight {
         packed.product(cpu, Shape { num_rows, n, k: self.k }, x, out);
     }
 
-    /// What the layer is in a list of ops, as part of the op of this name.
+    /// Entry of the layer in a list of ops, as part of the op of this name.
     fn op(&self, name: &'static str, cpu: &Cpu, packed: &Packed) -> Op {
         let arithmetic = match packed.panels {
             Panels::Int8(_) => Arithmetic::Int8,
@@ -296,7 +296,7 @@ impl LinearWeight {
         Op { name, shape: Some((self.n, self.k)), arithmetic }
     }
 
-    /// What the layer does with so many rows, of inputs and outputs of so many bytes.
+    /// Work of the layer for a number of rows, with inputs and outputs of so many bytes.
     fn work(&self, num_rows: usize, (input_bytes, output_bytes): (f64, f64)) -> Work {
         let (rows, n, k) = (num_rows as f64, self.n as f64, self.k as f64);
         let row_bytes = output_bytes * n + input_bytes * k;

@@ -1,4 +1,4 @@
-//! What products of words of two bf16 read: rows of inputs, and panels of weights.
+//! Operands of products of words of two bf16: rows of inputs, and panels of weights.
 
 use std::sync::PoisonError;
 use vllm_batch_device::simd::InstructionSet;

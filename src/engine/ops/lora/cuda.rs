@@ -42,14 +42,14 @@ struct SlotEntry {
 // SAFETY: numbers without padding.
 unsafe impl Plain for SlotEntry {}
 
-/// What an adapter adds to a layer, as its slot will have it.
+/// An adapter's part of a layer, in the form of its slot.
 #[derive(Debug)]
 pub(super) struct Delta {
     /// (ranks of all parts, k) in the model's dtype
     a: Vec<u8>,
     /// (outputs, rank) of each part, in the model's dtype
     b: Vec<u8>,
-    /// Its addresses begin at 0.
+    /// Table entry; addresses begin at 0.
     entry: SlotEntry,
 }
 
@@ -99,7 +99,7 @@ fn refuse_narrow_inputs(gpu: &Gpu) -> Result<(), EngineError> {
 #[derive(Debug)]
 pub(super) struct Slots {
     n: usize,
-    /// Of all parts of an adapter.
+    /// Sum of the ranks of all parts of an adapter.
     max_ranks: usize,
     /// (slots) what kernels read
     table: DeviceBuffer,
@@ -172,7 +172,7 @@ impl Slots {
     }
 }
 
-/// Which slots the rows of a step have.
+/// Slots of the rows of a step.
 #[derive(Debug)]
 pub(super) struct StepSlots {
     /// (padded rows of a step)

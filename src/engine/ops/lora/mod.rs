@@ -37,7 +37,7 @@ pub struct LoraPart {
     pub b: Vec<f32>,
     /// Rows of `a`, at least 1.
     pub rank: usize,
-    /// What B A is multiplied by.
+    /// Factor of B A.
     pub scale: f32,
     /// The first of its outputs.
     pub first_output: usize,
@@ -54,7 +54,7 @@ impl LoraPart {
     }
 }
 
-/// What an adapter adds to a linear layer, as a device takes it.
+/// An adapter's part of a linear layer, in a device's form.
 #[derive(Debug)]
 pub struct LoraDelta(Delta);
 
@@ -124,7 +124,7 @@ fn matrix((rows, columns): (usize, usize), values: &[f32]) -> SourceRows<'_> {
     [SourceMatrix::new(rows, columns, SourceValues::Slice(values))].into()
 }
 
-/// What adapters add somewhere, by slot.
+/// Parts of adapters at one place, by slot.
 #[derive(Debug)]
 struct BySlot<T>(Vec<Option<T>>);
 
@@ -147,7 +147,7 @@ impl<T> BySlot<T> {
     }
 }
 
-/// What adapters add to one linear layer, each in the slot that it has in all layers.
+/// Parts of adapters in one linear layer, each in the slot that it has in all layers.
 #[derive(Debug, Default)]
 pub struct LoraSlots {
     on_cpu: BySlot<CpuDelta>,
@@ -204,7 +204,7 @@ impl LoraSlots {
 pub struct AdaptedLinear {
     /// The layer.
     pub weight: LinearWeight,
-    /// What adapters add.
+    /// Parts of adapters.
     pub loras: LoraSlots,
 }
 
@@ -362,7 +362,7 @@ impl StepLoras {
     }
 }
 
-/// Which rows an op goes over.
+/// Rows that an op covers.
 #[derive(Clone, Copy)]
 enum OfRows {
     /// Those of the step, from this one on.

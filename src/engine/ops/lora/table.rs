@@ -1,4 +1,4 @@
-//! What adapters add to tables that tokens are looked up in: out += s B (column of A).
+//! Parts of adapters in embedding tables: out += s B (column of A).
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::{BySlot, LoraPart};
 use vllm_batch_base::EngineError;
 use vllm_batch_device::{Cpu, Device, Tensor};
 
-/// What an adapter adds to the rows of a table, on a device.
+/// An adapter's part of the rows of a table, on a device.
 #[derive(Debug)]
 pub struct TableDelta {
     /// (rows of the table, rank) in f32
@@ -48,7 +48,7 @@ impl TableDelta {
     }
 }
 
-/// What adapters add to one table, by slot.
+/// Parts of adapters in one table, by slot.
 #[derive(Debug, Default)]
 pub struct TableSlots(BySlot<TableDelta>);
 

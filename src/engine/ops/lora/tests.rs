@@ -20,7 +20,7 @@ fn parts(k: usize, n1: usize, n: usize) -> Vec<LoraPart> {
     vec![part(10, 3, 0, n1), part(20, 8, n1 + 5, n - n1 - 5)]
 }
 
-/// What the parts add to an output, in f64.
+/// Sum of the parts for an output, in f64.
 fn naive(x: &[f32], parts: &[LoraPart], output: usize) -> f64 {
     let of_part = |part: &LoraPart| {
         let num_outputs = part.b.len() / part.rank;

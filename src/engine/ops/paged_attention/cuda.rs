@@ -46,7 +46,7 @@ struct AttentionParams {
 }
 
 impl AttentionParams {
-    /// What kernels of decode are compiled for.
+    /// Constants that decode is compiled with.
     fn decode_layer(&self) -> DecodeLayer {
         DecodeLayer {
             num_kv_heads: self.num_kv_heads,
@@ -58,7 +58,7 @@ impl AttentionParams {
     }
 }
 
-/// What the kernels compute with K and V of a cache.
+/// Attention over K and V of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheAttention {
     pub num_heads: usize,
@@ -70,12 +70,12 @@ pub(crate) struct CacheAttention {
     pub biases: Biases,
     /// (num_heads) scores of positions without values.
     pub sinks: Option<DevicePtr>,
-    /// Of whole texts: how many positions a token sees after itself, at most. None: the sequences
-    /// are no texts, and a token sees none.
+    /// Most positions that a token of a whole text sees after itself. `None`: the sequences are no
+    /// texts, and a token sees none.
     pub after: Option<usize>,
 }
 
-/// What is added to scores.
+/// Biases that are added to scores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Biases {
     None,
@@ -205,7 +205,7 @@ pub(crate) fn attend(
     }
 }
 
-/// How a launch over units of prompts is cut into blocks.
+/// Blocks of a launch over units of prompts.
 #[derive(Clone, Copy)]
 struct PrefillGrid {
     /// Blocks of a unit.
@@ -231,7 +231,7 @@ struct Task<'a> {
     /// qkv and out.
     tensors: (&'a Tensor, &'a Tensor),
     step: Step<'a>,
-    /// Of queries, of K and V.
+    /// Number of query heads, and of K and V heads.
     num_heads: (usize, usize),
     head_dim: usize,
     params: AttentionParams,

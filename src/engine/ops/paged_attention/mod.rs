@@ -26,7 +26,7 @@ use vllm_batch_device::{CacheLayer, Device, Tensor};
 
 use super::{Step, WeightValues};
 
-/// What attention looks like in one layer.
+/// Attention of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape<'a> {
     /// Query heads; the first columns of a qkv row.

@@ -1,4 +1,4 @@
-//! Which sequences of a step begin with the same blocks.
+//! Sequences of a step that begin with the same blocks.
 
 use crate::batch::Batch;
 

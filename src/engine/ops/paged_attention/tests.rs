@@ -19,11 +19,11 @@ struct Case<'a> {
     dtype: DType,
     head_dim: usize,
     v_dim: usize,
-    /// Of the cache; a layer may have fewer.
+    /// K and V heads of the cache; a layer may have fewer.
     num_kv_heads: usize,
     block_size: usize,
     shape: AttentionShape<'a>,
-    /// What is put into random q, k and v.
+    /// Edit of random q, k and v.
     edit: fn(&Case<'_>, &mut [f32]),
 }
 

@@ -1,4 +1,4 @@
-//! What a step's attention has to do.
+//! Units of attention of a step.
 
 use crate::batch::Batch;
 use vllm_batch_device::CacheLayer;

@@ -89,7 +89,7 @@ fn kind_of_all(norms: [Option<&NormWeight>; 3]) -> Option<NormKind> {
     kinds.all(|kind| kind == first).then_some(first)
 }
 
-/// What both kernels take, but for the shape, which comes next.
+/// Arguments of both kernels, except for the shape, which comes next.
 fn shared_args(
     args: &mut Args,
     (qkv, heads): (&Tensor, QkvHeads),

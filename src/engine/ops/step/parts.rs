@@ -25,11 +25,11 @@ const MAX_SLOTS: usize = 8192;
 /// The parts of a step in a GPU's memory.
 #[derive(Debug)]
 pub(crate) struct PartInputs {
-    /// What each row computes by itself.
+    /// Units that each row computes by itself.
     pub units: WorkList,
     /// The units of prompts that are not in parts.
     pub prefill: WorkList,
-    /// What several rows compute together.
+    /// Units that several rows compute together.
     pub shared: List,
     /// The rows that do, by their first tokens.
     pub shared_tokens: List,
@@ -66,7 +66,7 @@ impl List {
 }
 
 impl PartInputs {
-    /// None: the kernels of these heads compute rows as a whole.
+    /// `None`: the kernels of these heads compute rows as a whole.
     /// `prefill_items`: units of prompts, at most.
     pub(super) fn new(
         gpu: &Gpu,

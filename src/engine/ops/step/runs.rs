@@ -59,7 +59,7 @@ impl RunInputs {
         gpu.upload(&self.starts, bytes_of(&self.list.starts));
     }
 
-    /// How many runs each level has.
+    /// Number of runs of each level.
     pub(crate) fn levels(&self) -> impl Iterator<Item = usize> + '_ {
         self.list.starts.windows(2).map(|pair| (pair[1] - pair[0]) as usize)
     }

@@ -81,7 +81,7 @@ impl GpuInputs {
     }
 }
 
-/// What a step of texts has beside what others have.
+/// Inputs that only steps of texts have.
 #[derive(Debug)]
 pub(super) struct TextInputs {
     /// (num_rows)

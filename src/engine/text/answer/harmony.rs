@@ -10,21 +10,21 @@ use super::ToolCall;
 use super::tags;
 use super::tool_calls::{first_value, is_json};
 
-/// What begins the thinking.
+/// Start of the thinking.
 pub(super) const THINKING: &str = "<|channel|>analysis<|message|>";
-/// What begins the answer to the user: where structured output begins.
+/// Start of the answer to the user: where structured output begins.
 pub(super) const FINAL: &str = "<|channel|>final<|message|>";
 
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
-/// What ends a message. The next one's `<|start|>` does too, where a model forgot the end.
+/// Ends of a message. The next one's `<|start|>` ends it too, if a model forgot the end.
 const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>"];
 
 /// A message of an answer.
 #[derive(Debug)]
 struct Message {
     kind: Kind,
-    /// Its place in the answer.
+    /// Range in the answer.
     body: Range<usize>,
 }
 
@@ -92,7 +92,7 @@ fn messages(text: &str) -> Vec<Message> {
     messages
 }
 
-/// What a header says: `<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json`.
+/// Kind of a header: `<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json`.
 fn kind(header: &str) -> Kind {
     let channel = header.split_once(CHANNEL).map_or("", |(_, after)| after.trim_start());
     let recipient = header.split_once("to=").map(|(_, after)| word(after));

@@ -1,4 +1,4 @@
-//! What the text of an answer is made of: thinking, content, calls of tools. Parsing is a function
+//! Parts of the text of an answer: thinking, content, calls of tools. Parsing is a function
 //! of the finished text and of what its row asked for; it changes no token.
 
 mod harmony;
@@ -13,7 +13,7 @@ pub use parser::AnswerParser;
 
 use serde_json::Value;
 
-/// What a row allows its answer to be.
+/// Form that a row allows its answer to have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerForm {
     /// Functions that the answer may call, in the row's order. Empty: it calls none.
@@ -22,7 +22,7 @@ pub struct AnswerForm {
     pub tool_choice: ToolChoice,
     /// False: only the first call is kept (OpenAI's `parallel_tool_calls`).
     pub is_single_call: bool,
-    /// What the row says of thinking, by its template's switch (`enable_thinking`, `thinking`).
+    /// Thinking by the row, through its template's switch (`enable_thinking`, `thinking`).
     pub thinking: Option<bool>,
     /// The thinking is not shown (vLLM's `include_reasoning: false`).
     pub hides_reasoning: bool,
@@ -31,7 +31,7 @@ pub struct AnswerForm {
 /// A function that an answer may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
     /// JSON schema of its arguments; null where the row has none.
     pub parameters: Value,
@@ -54,7 +54,7 @@ pub enum ToolChoice {
 /// An answer's parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedAnswer {
-    /// What was thought before the answer.
+    /// Thinking before the answer.
     pub reasoning: Option<String>,
     /// The text. None: there is none beside the thinking or the calls.
     pub content: Option<String>,
@@ -67,6 +67,6 @@ pub struct ParsedAnswer {
 pub struct ToolCall {
     /// The function.
     pub name: String,
-    /// Its arguments: the text of a JSON object where the model wrote one.
+    /// Arguments: the text of a JSON object if the model wrote one.
     pub arguments: String,
 }

@@ -77,7 +77,7 @@ impl AnswerParser {
         (reasoning, tool_calls)
     }
 
-    /// What begins and what ends the thinking. The template may have written the start: then it is
+    /// Start and end of the thinking. The template may have written the start: then it is
     /// not in the answer. Granite writes "Here's" for "Here is" at times.
     pub fn reasoning_markers(&self) -> Option<(&'static str, &'static str)> {
         let channels = self.is_harmony().then_some((harmony::THINKING, harmony::FINAL));

@@ -4,20 +4,20 @@ use std::ops::Range;
 
 use super::{AnswerForm, harmony, tags};
 
-/// How a family marks its thinking.
+/// Markers of a family's thinking.
 #[derive(Debug)]
 pub(super) struct ReasoningFormat {
-    /// Its names in `--reasoning-parser`, vLLM's. The first goes into the fingerprint.
+    /// Names in `--reasoning-parser`, vLLM's. The first goes into the fingerprint.
     pub(super) names: &'static [&'static str],
-    /// What begins and what ends the thinking.
+    /// Start and end of the thinking.
     pub(super) start: &'static str,
     /// See `start`.
     pub(super) end: &'static str,
     /// Models have the markers as special tokens, which a text shows only if asked to.
     pub(super) has_special_tokens: bool,
-    /// What a row has to say of thinking for its answer to be split.
+    /// Setting of a row by which its answer is split.
     pub(super) switch: Switch,
-    /// How it is split.
+    /// Rule of the split.
     pub(super) rule: Rule,
 }
 
@@ -43,7 +43,7 @@ impl Switch {
     }
 }
 
-/// How thinking is found.
+/// Rule that finds thinking.
 #[derive(Debug)]
 pub(super) enum Rule {
     /// All before the first end, and all where there is none. A start tag is where it begins.

@@ -1,4 +1,4 @@
-//! How many tokens of an answer are its thinking (`usage.completion_tokens_details`).
+//! Number of tokens of an answer's thinking (`usage.completion_tokens_details`).
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::{AnswerForm, AnswerParser};
 use crate::{Detokenizer, TextError, Tokenizer};
 
 impl AnswerParser {
-    /// How many of an answer's tokens are its thinking, without the markers. A token counts that
+    /// Number of an answer's tokens in its thinking, without the markers. A token counts that
     /// begins inside the thinking; vLLM counts none where the template wrote the start marker.
     ///
     /// # Errors

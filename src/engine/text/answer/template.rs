@@ -1,4 +1,4 @@
-//! Which parsers a model's answers need, by what its chat template writes (`auto`).
+//! Parsers that a model's answers need, by the text of its chat template (`auto`).
 
 /// The tool-call parser of a template; `none` where it shows no form of calls that is known.
 pub(super) fn tool_call_parser(template: &str) -> &'static str {
@@ -62,7 +62,7 @@ fn opens_thinking(template: &str) -> bool {
 mod tests {
     use super::super::AnswerParser;
 
-    /// What `auto` makes of a template of testdata/chat_templates.
+    /// Parsers of `auto` for a template of testdata/chat_templates.
     fn names(file: &str) -> (&'static str, &'static str) {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/chat_templates");
         let bytes = std::fs::read(format!("{folder}/{file}.json")).expect("a template");

@@ -1,4 +1,4 @@
-//! What one render may take. Every text and list that a template makes is counted, and everything
+//! Limits of one render. Every text and list that a template makes is counted, and everything
 //! that is read to make, compare, sort or write one; so neither memory nor time is a matter of how
 //! often a value is doubled. The count decides, never a clock: the same row ends the same way
 //! everywhere.
@@ -25,7 +25,7 @@ const MAX_SPENT: usize = 256 << 20;
 /// Bytes that a render may write, to blocks whose text is a value as well.
 const MAX_WRITTEN: usize = 4 * MAX_TEXT;
 
-/// What a render has taken so far. A worker has one, and renders one row at a time.
+/// Counts of a render so far. A worker has one, and renders one row at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     spent: AtomicUsize,
@@ -138,7 +138,7 @@ impl Budget {
     }
 }
 
-/// How many items a container has; of an iterator, those that were read included.
+/// Number of items of a container; of an iterator, those that were read included.
 pub(super) fn num_items(value: &Value) -> usize {
     let value = value.downcast_object_ref::<Sequence>().map_or(value, Sequence::list);
     value.len().unwrap_or(0)

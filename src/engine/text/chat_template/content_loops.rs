@@ -53,7 +53,7 @@ impl<'t, 's> Found<'t, 's> {
         }
     }
 
-    /// None where vLLM's rule fails: at a target that is no name.
+    /// Whether a loop is over content; `None` where vLLM's rule fails: at a target that is no name.
     fn loop_over_content(&self) -> Option<bool> {
         let mut lists = vec!["messages"];
         let mut next = 0;
@@ -111,7 +111,7 @@ fn is_access(value: &Expr<'_>, name: &str, key: Option<&str>) -> bool {
     }
 }
 
-/// What a slice is of, see `dialect`.
+/// Operand of a slice, see `dialect`.
 fn sliced<'t, 's>(call: &'t Call<'s>) -> Option<&'t Expr<'s>> {
     match &call.expr {
         Expr::GetAttr(method) if method.name == SLICE_METHOD => Some(&method.expr),

@@ -1,7 +1,7 @@
-//! What instructions, filters, tests and methods are replaced by: the same, counted first.
+//! Replacements of instructions, filters, tests and methods: the same, counted first.
 //!
-//! What is not known to look at little is taken to read its arguments in full. So a filter that
-//! nobody thought of is counted too much, not too little.
+//! Unknown ones are counted as if they read their arguments in full. So an unforeseen filter is
+//! counted too much, not too little.
 
 use std::sync::Arc;
 
@@ -224,7 +224,7 @@ fn given_back(left: &Value, right: &Value) -> Value {
     Value::from(vec![right.clone(), left.clone()])
 }
 
-/// What a loop goes through: a text has its characters, and an iterator what is left of it.
+/// Items of a loop: the characters of a text, and the rest of an iterator.
 fn looped(budget: &Budget, value: Value) -> Result<Value, Error> {
     budget.charge_items(&value)?;
     if let Some(text) = value.as_str() {

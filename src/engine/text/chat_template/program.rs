@@ -22,7 +22,7 @@ use super::counted::{
 /// Largest source; published ones stay below 64 KiB. The parser's stack grows with it.
 const MAX_SOURCE: usize = 256 << 10;
 
-/// What errors call a template; templates have no names of their own.
+/// Name of a template in errors; templates have no names of their own.
 const NAME: &str = "chat_template";
 
 struct Compiled<'a> {
@@ -108,7 +108,7 @@ fn bounded<'a>(from: &Instructions<'a>, chains: &Chains) -> Instructions<'a> {
     to
 }
 
-/// What runs in place of an instruction: the same result, counted.
+/// Replacement of an instruction: the same result, counted.
 fn replaced<'a>(instruction: &Instruction<'a>, chains: &Chains) -> Vec<Instruction<'a>> {
     let filter = |name, num_args| Instruction::ApplyFilter(name, Some(num_args), !0);
     // A filter that gives both operands back, for what comes next.

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 
-/// What a sequence is.
+/// Kind of a sequence.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// Has no length and no places, and ends for good; the filter that makes it.
     Iterator(&'static str),
     /// Of a dict: has a length and no places; how Python calls it.
     View(&'static str),
-    /// How Python writes it.
+    /// Text as Python writes it.
     Range(String),
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 pub(crate) struct Sequence {
     list: Value,
     kind: Kind,
-    /// How many items of an iterator were read.
+    /// Number of items of an iterator that were read.
     num_read: AtomicUsize,
 }
 
@@ -61,7 +61,7 @@ impl Sequence {
         matches!(self.kind, Kind::Range(_))
     }
 
-    /// None for an iterator, which has no length.
+    /// Number of items; `None` for an iterator, which has no length.
     pub(crate) fn len(&self) -> Option<usize> {
         match self.kind {
             Kind::Iterator(_) => None,
@@ -108,7 +108,7 @@ impl Object for Sequence {
     }
 }
 
-/// What nobody has read of an iterator.
+/// Unread rest of an iterator.
 struct Rest(Arc<Sequence>);
 
 impl Iterator for Rest {

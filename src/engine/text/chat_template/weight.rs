@@ -1,4 +1,4 @@
-//! What a value takes to read in full. A list that holds another one twice is small in memory and
+//! Cost of reading a value in full. A list that holds another one twice is small in memory and
 //! twice as long to read, so what counts is the value with everything shared written out.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::sequences::Sequence;
 /// Bytes of an entry of a list, roughly; any value weighs as much.
 pub(super) const ITEM_BYTES: usize = 32;
 
-/// What an integer of more than 128 bits counts, and an operation with it: it may have thousands of
+/// Count of an integer of more than 128 bits, and of an operation with it: it may have thousands of
 /// digits.
 pub(super) const LARGE_BYTES: usize = 16 << 10;
 
@@ -24,10 +24,10 @@ pub(super) const MAX_WEIGHT: usize = 64 << 20;
 /// refuses to print lists that are nested a thousand deep.
 pub(super) const MAX_DEPTH: usize = 400;
 
-/// What minijinja calls the type of namespaces, which has no name outside.
+/// Type of namespaces in minijinja, which has no name outside.
 const NAMESPACE: &str = "::Namespace";
 
-/// What is known of a value once it was read.
+/// Known counts of a value once it was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
     /// Bytes with everything shared written out.
@@ -128,7 +128,7 @@ pub(super) fn is_weighed(value: &Value) -> bool {
 #[derive(Default)]
 struct Reading {
     bytes: usize,
-    /// What was read, without what was known.
+    /// Values that were read, without known ones.
     read: usize,
     limit: usize,
     has_namespace: bool,

@@ -39,7 +39,7 @@ pub(super) enum NoWorker {
 #[derive(Debug)]
 pub(super) struct Worker {
     jobs: Sender<Job>,
-    /// Of the template for chats without tools and of that with them.
+    /// Whether the templates for chats without tools, and with them, loop over content.
     loops_over_content: [bool; 2],
 }
 
@@ -50,7 +50,7 @@ struct Job {
     answer: SyncSender<Result<String, String>>,
 }
 
-/// What the thread owns.
+/// Templates of the thread.
 struct Templates {
     budget: Arc<Budget>,
     environment: Environment<'static>,

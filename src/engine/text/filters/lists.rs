@@ -56,7 +56,7 @@ impl Path {
     }
 }
 
-/// What items are compared by.
+/// Key that items are compared by.
 struct Key {
     paths: Vec<Path>,
     ignores_case: bool,
@@ -384,7 +384,7 @@ pub(super) fn slice(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Erro
     iterator("slice", (0..slices).map(of_slice).collect())
 }
 
-/// What `map`, `select` and the like read: nothing of what is false.
+/// Items for `map`, `select` and others: none of a false value.
 fn mapped_items(value: &Value) -> Result<Vec<Value>, Error> {
     if value.is_true() { items(value) } else { Ok(Vec::new()) }
 }

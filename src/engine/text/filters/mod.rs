@@ -83,7 +83,7 @@ const FILTERS: [(&str, Filter); 54] = [
     ("xmlattr", text::xmlattr),
 ];
 
-/// What minijinja has besides.
+/// Filters that only minijinja has.
 const NOT_JINJA2: [&str; 5] = ["bool", "chain", "lines", "split", "zip"];
 
 /// Gives an environment what transformers' sandbox has.
@@ -132,7 +132,7 @@ fn escapes(state: &State<'_, '_>) -> bool {
     !matches!(state.auto_escape(), AutoEscape::None)
 }
 
-/// What a filter makes that Python reads once.
+/// Iterator of a filter that Python reads once.
 fn iterator(name: &'static str, items: Vec<Value>) -> Result<Value, Error> {
     Ok(Sequence::value(Value::from(items), Kind::Iterator(name)))
 }

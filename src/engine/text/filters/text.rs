@@ -240,7 +240,7 @@ pub(super) fn striptags(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, 
     html::unescape(&words.join(" ")).map(Value::from)
 }
 
-/// What `urlencode` writes of a text.
+/// Text as `urlencode` writes it.
 fn url_quote(text: &str, in_query: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -28,7 +28,7 @@ struct Builder<'r> {
     known: HashMap<*const Value, usize>,
     /// Schemas whose keywords are not looked at yet, with their places.
     pending: Vec<(usize, &'r Value, Resolver<'r>, Draft)>,
-    /// How often the document has a dynamic anchor of a name; of the old kind, without one.
+    /// Number of dynamic anchors of each name; of the old kind, without one.
     dynamic: HashMap<String, usize>,
 }
 
@@ -64,7 +64,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// How many schemas are asked of one value where this one is.
+    /// Number of schemas that are asked of one value with this one.
     fn count_here(&self, at: usize, steps: &mut [Option<f64>]) -> Result<f64, String> {
         if let Some(known) = steps[at] {
             return match known.is_nan() {
@@ -152,7 +152,7 @@ impl<'r> Builder<'r> {
         Ok(node)
     }
 
-    /// What a reference leads to. A dynamic one is followed where only one anchor has its name.
+    /// Target of a reference. A dynamic one is followed only if one anchor has its name.
     fn target(
         &mut self,
         keyword: &str,

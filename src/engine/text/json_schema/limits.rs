@@ -1,4 +1,4 @@
-//! How large a schema may be: its size, and how deep its references may lead.
+//! Limits of a schema: its size, and the depth of its references.
 
 use std::collections::HashSet;
 

@@ -12,7 +12,7 @@ use vllm_batch_base::deep_stack::DeepStack;
 /// Bytes that one compiled pattern may take.
 const MAX_PATTERN: usize = 1 << 20;
 
-/// What a value is by a schema.
+/// Verdict on a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// As the schema says.
@@ -56,7 +56,7 @@ impl Validator {
         Ok(Self { compiled: Arc::new(compiled), stack: Arc::clone(stack) })
     }
 
-    /// What a value is by the schema.
+    /// Verdict on a value by the schema.
     pub fn judge(&self, value: Value) -> Verdict {
         let compiled = Arc::clone(&self.compiled);
         let verdict = self.stack.run(move || compiled.judge(&value));

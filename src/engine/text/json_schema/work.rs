@@ -1,4 +1,4 @@
-//! How many steps a validation takes, before it is run: each pair of a schema and a value is
+//! Number of steps of a validation, before it is run: each pair of a schema and a value is
 //! counted once, and as often as the validator comes to it.
 
 use std::collections::HashMap;
@@ -24,17 +24,17 @@ const STATES_PER_STEP: f64 = 64.0;
 pub(super) struct Node {
     /// Schemas of the same value.
     pub here: Vec<usize>,
-    /// Of fields by name.
+    /// Schemas of fields by name.
     pub named: HashMap<String, usize>,
-    /// Of all fields, it may be.
+    /// Schemas of possibly all fields.
     pub fields: Vec<usize>,
-    /// Of the names of fields.
+    /// Schemas of the names of fields.
     pub names: Vec<usize>,
-    /// Of items by place.
+    /// Schemas of items by place.
     pub places: Vec<usize>,
-    /// Of all items, it may be.
+    /// Schemas of possibly all items.
     pub items: Vec<usize>,
-    /// Its own keywords.
+    /// Cost of its own keywords.
     pub cost: Cost,
 }
 
@@ -60,7 +60,7 @@ struct Steps {
 
 struct Meter<'a> {
     graph: &'a Graph,
-    /// None: it is being counted.
+    /// Known counts; `None`: it is being counted.
     known: HashMap<(usize, *const Value), Option<Steps>>,
     name: &'a Value,
 }

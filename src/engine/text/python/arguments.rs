@@ -10,7 +10,7 @@ pub(crate) fn refused(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
-/// What jinja2 does and this program does not.
+/// Error of a feature of jinja2 that is not supported.
 pub(crate) fn unsupported(feature: &str) -> Error {
     refused(format!("{feature} is not supported in chat templates"))
 }

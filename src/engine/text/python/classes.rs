@@ -76,7 +76,7 @@ pub(crate) fn casefold(text: &str) -> String {
     out
 }
 
-/// What is a digit and no decimal.
+/// Digits that are not decimals.
 #[rustfmt::skip]
 const DIGITS: &[(u32, u32)] = &[
     (0xb2, 0xb3), (0xb9, 0xb9), (0x1369, 0x1371), (0x19da, 0x19da), (0x2070, 0x2070),

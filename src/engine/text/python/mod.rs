@@ -52,7 +52,7 @@ fn as_float(value: &Value) -> Option<f64> {
         .flatten()
 }
 
-/// What Python calls the type of a value.
+/// Name of a value's type in Python.
 pub(super) fn type_name(value: &Value) -> &'static str {
     if let Some(sequence) = value.downcast_object_ref::<Sequence>() {
         return sequence.type_name();
@@ -121,7 +121,7 @@ impl Pieces {
 /// Texts that one format may make of its values, those included of which it shows a part only.
 const MAX_FORMATTED: usize = 64 << 20;
 
-/// What a format has made so far.
+/// Length of a format's text so far.
 #[derive(Default)]
 struct Formatted(usize);
 
@@ -136,7 +136,7 @@ impl Formatted {
     }
 }
 
-/// What `write!` makes of a value, if it is not too much.
+/// Text of a value by `write!`, if it is not too much.
 fn written(what: std::fmt::Arguments<'_>) -> Result<String, Error> {
     let mut text = BoundedText::default();
     let result = text.write_fmt(what);

@@ -41,7 +41,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// None if the value is no number, True or False.
+    /// Number of a value; `None` if it is no number, True or False.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         match value.kind() {
             ValueKind::Number if !value.is_integer() => {
@@ -69,7 +69,7 @@ impl Number {
         }
     }
 
-    /// None if one of them is no number.
+    /// Order of both; `None` if one of them is no number.
     pub(crate) fn order(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => Some(a.cmp(b)),

@@ -11,7 +11,7 @@ use super::number::{self, Number};
 use super::spec::{Spec, check_width, converted};
 use super::{Formatted, Pieces, html, type_name};
 
-/// What is formatted.
+/// Values that are formatted.
 struct Values<'a> {
     values: &'a Value,
     /// The items of a tuple, else the one value.

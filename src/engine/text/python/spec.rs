@@ -1,4 +1,4 @@
-//! How Python formats one value to a width: what `%5.2f` and `{:>5,.2f}` have in common.
+//! Python's format of one value to a width: shared by `%5.2f` and `{:>5,.2f}`.
 
 use minijinja::{Error, Value};
 use num_bigint::{BigInt, Sign};

@@ -28,7 +28,7 @@ const MAX_DECIMAL: usize = 64;
 /// One column of a row group.
 pub(super) struct Column {
     reader: ColumnReader,
-    /// What it has in memory.
+    /// Bytes of the column in memory.
     intake: Arc<Intake>,
     values: Values,
     defs: Vec<i16>,

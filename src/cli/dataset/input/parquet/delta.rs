@@ -1,10 +1,10 @@
-//! What the values of a page take whose lengths are packed as deltas: looked at before the parquet
+//! Memory of the values of a page whose lengths are packed as deltas: checked before the parquet
 //! crate makes room for as many lengths as the page says, and for prefixes that values share.
 
 /// Integers in DELTA_BINARY_PACKED.
 struct Packed {
     count: u64,
-    /// Of those above zero.
+    /// Sum of those above zero.
     sum: u64,
     /// Bytes that they take.
     end: usize,

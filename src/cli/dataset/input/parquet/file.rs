@@ -144,12 +144,12 @@ impl ParquetFile {
         Ok(file)
     }
 
-    /// Its columns, as the parquet crate has them.
+    /// Columns, as the parquet crate has them.
     pub fn schema(&self) -> &Type {
         self.metadata.file_metadata().schema()
     }
 
-    /// What its writer noted under a key.
+    /// Note of the writer under a key.
     pub fn key_value(&self, key: &str) -> Option<&str> {
         let notes = self.metadata.file_metadata().key_value_metadata()?;
         notes.iter().find(|note| note.key == key)?.value.as_deref()

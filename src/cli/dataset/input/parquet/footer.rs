@@ -1,4 +1,4 @@
-//! What a footer becomes in memory, counted before the parquet crate makes it: by recursion, and
+//! Memory of a footer, counted before the parquet crate makes it: by recursion, and
 //! with room for as many columns as it says there are.
 
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
@@ -8,7 +8,7 @@ use super::thrift::{Compact, Field, kind};
 /// Bytes that may become of a footer.
 const MAX_METADATA: u64 = 256 << 20;
 
-/// How deep columns may nest.
+/// Deepest nesting of columns.
 const MAX_NESTING: usize = 64;
 
 /// Bytes of a column in the crate's tree and in this program's, its names apart.
@@ -31,11 +31,11 @@ pub(super) enum Unread {
     TooLarge(u64),
 }
 
-/// What a footer holds.
+/// Counts of a footer.
 #[derive(Default)]
 struct Counts {
     is_tree: bool,
-    /// Of the tree of columns.
+    /// Bytes of the tree of columns.
     schema_bytes: u64,
     groups: u64,
     chunks: u64,
@@ -83,7 +83,7 @@ impl Unread {
     }
 }
 
-/// None: it is no thrift, or its columns are no tree.
+/// Counts of a footer; `None`: it is no thrift, or its columns are no tree.
 fn count(footer: &[u8]) -> Option<Counts> {
     let mut counts = Counts::default();
     Compact::new(footer).fields(|compact, field| match (field.id, field.kind) {
@@ -149,7 +149,7 @@ impl Counts {
 struct Tree {
     /// Children still to come, and bytes of the names down to here.
     open: Vec<(u64, u64)>,
-    /// Of the paths of all columns, and their names.
+    /// Bytes of the paths of all columns, and of their names.
     name_bytes: u64,
     num_names: u64,
 }

@@ -26,7 +26,7 @@ pub(super) struct Budget {
     held: AtomicUsize,
 }
 
-/// What a column has in memory, for who reads its pages and who takes its rows.
+/// Bytes of a column in memory, for the reader of its pages and the reader of its rows.
 pub(super) struct Intake {
     budget: Arc<Budget>,
     /// Bytes after which a call has no further page.
@@ -37,11 +37,11 @@ pub(super) struct Intake {
 
 #[derive(Default)]
 struct State {
-    /// Of the dictionary.
+    /// Bytes of the dictionary.
     dictionary: usize,
-    /// Of all other pages whose values may be in memory.
+    /// Bytes of all other pages whose values may be in memory.
     pages: usize,
-    /// Of the pages of this call, and of the one that was begun before it.
+    /// Bytes of the pages of this call, and of the one that was begun before it.
     call: usize,
     before: usize,
     last: usize,
@@ -50,7 +50,7 @@ struct State {
 }
 
 impl Intake {
-    /// Of one of so many columns.
+    /// Intake of one of a number of columns.
     pub(super) fn new(budget: &Arc<Budget>, num_columns: usize, has_lists: bool) -> Arc<Self> {
         let per_call = (CALL / num_columns.max(1)).max(MIN_CALL);
         let (budget, state) = (Arc::clone(budget), Mutex::default());

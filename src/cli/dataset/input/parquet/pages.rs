@@ -24,13 +24,13 @@ const HEADER: (usize, usize) = (1 << 10, 16 << 20);
 /// Where a column's pages are.
 pub(super) struct ColumnChunk {
     pub file: Arc<File>,
-    /// Its first byte, and the one behind its last.
+    /// First byte, and the one behind the last.
     pub range: std::ops::Range<u64>,
     pub codec: CompressionCodec,
     pub num_values: u64,
     /// The highest repetition and definition levels.
     pub levels: (i16, i16),
-    /// How its values are stored, and bytes of one of fixed length.
+    /// Physical type of its values, and bytes of one of fixed length.
     pub physical: (Physical, i32),
 }
 
@@ -43,10 +43,10 @@ pub(super) struct Pages {
     next: Option<Header>,
 }
 
-/// What a page says of itself.
+/// Header of a page.
 #[derive(Clone, Debug, Default)]
 struct Header {
-    /// Of the header.
+    /// Bytes of the header.
     length: u64,
     page_kind: i64,
     size: usize,
@@ -247,7 +247,7 @@ impl Pages {
         }
     }
 
-    /// What a page holds: in version 2 levels are never compressed.
+    /// Content of a page: in version 2 levels are never compressed.
     fn contents(&self, header: &Header, stored: Vec<u8>) -> Result<Vec<u8>> {
         let plain = header.def_bytes as usize + header.rep_bytes as usize;
         if plain > stored.len() || plain > header.size {

@@ -32,7 +32,7 @@ pub struct ParquetRows {
     taken: u64,
     /// Rows of a column that are read together in this group.
     batch: u64,
-    /// Of the next row, from 1.
+    /// Number of the next row, from 1.
     row: u64,
 }
 
@@ -154,7 +154,7 @@ fn too_long(text: String, line: u64) -> Record {
     Record { line, content: Content::Line(shown), error: Some(error) }
 }
 
-/// What is wrong with a row, and not with its file.
+/// Fault of a row, and not of its file.
 enum Problem {
     /// A value is none of its type.
     Value(String),

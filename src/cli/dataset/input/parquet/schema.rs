@@ -1,4 +1,4 @@
-//! What the columns of a Parquet file are: a tree as its schema has it, with the levels by which
+//! Columns of a Parquet file: a tree as its schema has it, with the levels by which
 //! rows are put together again.
 
 use std::ops::Range;
@@ -11,10 +11,10 @@ use crate::input::fields::json_string;
 /// Digits behind the point of a decimal.
 const MAX_SCALE: i32 = 1000;
 
-/// What the values of a column mean.
+/// Meaning of the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// What their storage says: truths, signed integers, floats.
+    /// Meaning of the storage: truths, signed integers, floats.
     Plain,
     /// Integers from 0.
     Unsigned,
@@ -40,10 +40,10 @@ pub enum Meaning {
     Float16,
 }
 
-/// What a time counts.
+/// Unit of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
-    /// How many of its units a second has.
+    /// Units in a second.
     pub per_second: i64,
     /// It is UTC's; else that of the place where it was written.
     pub is_utc: bool,
@@ -56,11 +56,11 @@ pub struct Leaf {
     pub index: usize,
     /// As messages name it.
     pub name: String,
-    /// How values are stored.
+    /// Physical type of the values.
     pub physical: Physical,
     /// Bytes of a value of fixed length.
     pub length: i32,
-    /// What they mean.
+    /// Meaning of the values.
     pub meaning: Meaning,
     /// The definition level of one that is there.
     pub def: i16,
@@ -91,20 +91,20 @@ pub struct Struct {
 /// A column, or a field of a struct.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
     /// The name as JSON, and a colon.
     pub key: String,
-    /// What it holds.
+    /// Type of the column.
     pub node: Node,
 }
 
 /// Items.
 #[derive(Clone, Debug)]
 pub struct List {
-    /// What they are.
+    /// Type of the items.
     pub item: Node,
-    /// How often.
+    /// Levels of the repetition.
     pub levels: Repeated,
 }
 
@@ -113,9 +113,9 @@ pub struct List {
 pub struct Map {
     /// Never null.
     pub key: Leaf,
-    /// None: a set.
+    /// Type of the values; `None`: a set.
     pub value: Option<Node>,
-    /// How often.
+    /// Levels of the repetition.
     pub levels: Repeated,
 }
 
@@ -164,7 +164,7 @@ pub fn columns(root: &Type) -> Result<Vec<Field>, String> {
 }
 
 struct Builder {
-    /// Of the next column of values.
+    /// Index of the next column of values.
     next: usize,
     path: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! Thrift's compact protocol, as far as Parquet's headers need it. The bytes are not trusted: what
 //! they say they hold is counted before anyone allocates for it.
 
-/// How deep structs and lists may nest.
+/// Deepest nesting of structs and lists.
 const MAX_DEPTH: usize = 32;
 
 /// The kinds of values that Parquet has.

@@ -25,7 +25,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// None yet, of a type.
+    /// Empty values of a type.
     pub fn new(physical: Physical) -> Self {
         match physical {
             Physical::BOOLEAN => Values::Bool(Vec::new()),

@@ -21,7 +21,7 @@ const MAX_COLUMNS: usize = 1 << 16;
 /// Cells beyond the header's that are looked at: more than is ever shown.
 const MAX_SURPLUS: usize = 64;
 
-/// What a CSV input is, after its header.
+/// Records of a CSV input, after its header.
 pub(super) struct CsvRecords {
     pub(super) delimiter: u8,
     pub(super) names: Arc<[String]>,
@@ -36,7 +36,7 @@ pub(super) struct OpenedCsv {
     pub(super) blank_lines: u64,
     /// The first row, where there is no header.
     pub(super) first: Option<Record>,
-    /// What a user may want to know of the names.
+    /// Note about the names for a user.
     pub(super) note: Option<String>,
 }
 

@@ -15,13 +15,13 @@ const BUFFER: usize = 128 << 10;
 /// frame asks for is allocated.
 pub(super) const MAX_WINDOW_LOG: u32 = 27;
 
-/// What zstd says of a frame that asks for more.
+/// Error of zstd for a frame that needs more.
 const WINDOW_REFUSED: &str = "Frame requires too much memory for decoding";
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// How the input is compressed.
+/// Compression of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// Members of RFC 1952.
@@ -49,7 +49,7 @@ impl Codec {
         }
     }
 
-    /// What decodes it in a shell.
+    /// Tool that decompresses it in a shell.
     pub(super) fn tool(self) -> &'static str {
         match self {
             Codec::Gzip => "zcat",

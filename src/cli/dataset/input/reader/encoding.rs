@@ -16,7 +16,7 @@ const BUFFER: usize = 64 << 10;
 /// A byte that UTF-8 never has. It stands for bytes that are no character of the encoding.
 const NO_CHARACTER: u8 = 0xff;
 
-/// How far zero bytes are looked for.
+/// Bytes that are searched for zero bytes.
 const REACH: usize = 4096;
 
 /// Bytes that are looked at on either side of a bad one.
@@ -97,7 +97,7 @@ pub(super) struct Found {
     pub(super) encoding: &'static Encoding,
     /// Bytes of its mark.
     pub(super) mark: usize,
-    /// What a user may want to know of it.
+    /// Note about the encoding for a user.
     pub(super) note: Option<String>,
 }
 

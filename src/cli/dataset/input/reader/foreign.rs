@@ -72,7 +72,7 @@ const EXTENSIONS: &[(&str, &str)] = &[
     ("safetensors", "model weights"),
 ];
 
-/// How far a NUL byte is looked for.
+/// Bytes that are searched for a NUL byte.
 const REACH: usize = 1024;
 
 /// Bytes of a safetensors file before its header.
@@ -95,7 +95,7 @@ pub(super) fn refuse_binary(head: &[u8], format: InputFormat) -> Result<(), Inpu
     }
 }
 
-/// What a file that begins so may be, if it is not text: "GGUF or ONNX?" begins a prompt, too.
+/// Kind of a file that begins so, if it is not text: "GGUF or ONNX?" begins a prompt, too.
 pub(super) fn binary_kind(head: &[u8]) -> Option<&'static str> {
     let magic = MAGIC.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what);
     magic.or_else(|| is_safetensors(head).then_some("model weights"))
@@ -128,7 +128,7 @@ fn is_safetensors(head: &[u8]) -> bool {
     u64::from_le_bytes(*length) < 1 << 32 && rest.starts_with(b"{")
 }
 
-/// What a file is whose name says that it holds no rows.
+/// Kind of a file whose name tells that it holds no rows.
 pub fn foreign_kind(path: &Path) -> Option<&'static str> {
     let name = inner_name(path);
     let extension = name.extension()?.to_str()?.to_ascii_lowercase();

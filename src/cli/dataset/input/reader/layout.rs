@@ -3,10 +3,10 @@
 use super::InputFormat;
 use super::encoding::TextEncoding;
 
-/// How the bytes of an input become rows.
+/// Rule by which the bytes of an input become rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// How text is divided into rows.
+    /// Format of the text.
     pub format: InputFormat,
     /// `--format` names the format. Else the file name does, or nothing.
     pub is_told: bool,
@@ -35,7 +35,7 @@ impl From<InputFormat> for Layout {
     }
 }
 
-/// How an input is read.
+/// Settings by which an input is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading<'a> {
     /// As flags and file names say it.

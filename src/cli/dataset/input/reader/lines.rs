@@ -18,7 +18,7 @@ pub(super) struct Lines {
     /// Number of the line that the next byte belongs to, from 1.
     pub(super) number: u64,
     pub(super) max_line: usize,
-    /// Of the bytes that text was decoded from.
+    /// Encoding of the bytes that text was decoded from.
     pub(super) encoding: &'static str,
 }
 

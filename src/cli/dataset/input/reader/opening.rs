@@ -20,7 +20,7 @@ const PIECE: usize = 64 << 10;
 /// No header is looked for further than this.
 const MAX_HEADER: usize = 64 << 10;
 
-/// How much of a file is looked at for bytes of another encoding, and no first line further.
+/// Bytes of a file that are checked for another encoding; a first line ends within them.
 pub(super) const FIRST_PART: usize = 1 << 20;
 
 /// Lines of JSON that must be in another encoding before the file is: one may be damaged.

@@ -6,7 +6,7 @@ use super::InputFormat;
 use super::csv::split_cells;
 use super::layout::{HeaderNames, Layout};
 
-/// What may separate cells where no flag says it.
+/// Separators of cells that are detected.
 const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
 /// Longest name of a column, in words and bytes, in text that may as well be lines.
@@ -15,7 +15,7 @@ const MAX_NAME: (usize, usize) = (4, 64);
 /// Names that a message shows.
 const MAX_SHOWN: usize = 8;
 
-/// What the first line of text says of an input.
+/// Kind of an input by its first line of text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It is the header of a table.
@@ -24,8 +24,8 @@ pub(super) enum Kind {
     Lines { doubt: Option<String> },
 }
 
-/// What the first line says of an input whose format nobody names. Only a line that names the
-/// columns of a prompt is a header: others are rows.
+/// Kind of an input without a given format, by its first line. Only a line that names the columns
+/// of a prompt is a header: others are rows.
 pub(super) fn kind(line: &str, names: &HeaderNames) -> Kind {
     if let Some(delimiter) = separator_line(line) {
         return Kind::Table { delimiter };
@@ -85,7 +85,7 @@ fn is_identifier(cell: &str) -> bool {
     cell.starts_with(|c: char| c.is_alphabetic() || c == '_') && cell.chars().all(is_part)
 }
 
-/// What separates the cells of a table, and whether that is another byte than its format says.
+/// Separator of the cells of a table: a given one, that of its format, or one of its first line.
 /// `names`: those of a header that is looked for.
 pub(super) fn delimiter(line: &str, layout: &Layout, names: Option<&HeaderNames>) -> u8 {
     let usual = if layout.format == InputFormat::Tsv { b'\t' } else { b',' };
@@ -132,7 +132,7 @@ pub(super) fn shown(delimiter: u8) -> String {
     }
 }
 
-/// What to call columns without a name: their place. Names that are there twice are refused by
+/// Names columns without a name by their place. Names that are there twice are refused by
 /// whoever reads the header.
 pub(super) fn name_unnamed(names: &mut [String]) -> Option<String> {
     let taken: HashSet<String> = names.iter().cloned().collect();

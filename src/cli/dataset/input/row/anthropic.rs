@@ -19,7 +19,7 @@ use crate::input::fields::{JsonFields, json_string};
 use crate::input::overrides::Overrides;
 use crate::input::row_error::{RowError, code};
 
-/// What a request asks for.
+/// Reads a request.
 pub(super) fn read(
     fields: &JsonFields,
     builder: &PromptBuilder,

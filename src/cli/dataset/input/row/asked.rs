@@ -7,15 +7,15 @@ use vllm_batch_api::prompt::Prompt;
 use vllm_batch_api::request::LoraId;
 use vllm_batch_text::AnswerForm;
 
-/// What a row asks of the engine.
+/// Request of a row to the engine.
 pub(super) struct Asked {
     pub(super) prompt: Prompt,
     pub(super) overrides: Overrides,
     /// By its name in the row.
     pub(super) lora: Option<LoraId>,
-    /// Of a chat.
+    /// Form of a chat's answer.
     pub(super) answer_form: Option<AnswerForm>,
-    /// What may surprise about it.
+    /// Surprises in the row.
     pub(super) remarks: Vec<Remark>,
 }
 

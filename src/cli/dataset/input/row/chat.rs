@@ -20,7 +20,7 @@ pub enum LastAssistant {
     Error,
 }
 
-/// What the flags say of every chat.
+/// Flags for every chat.
 #[derive(Clone, Debug, Default)]
 pub struct ChatDefaults {
     /// `--system-prompt`: the system message of chats that have none.
@@ -31,7 +31,7 @@ pub struct ChatDefaults {
     pub template_kwargs: Map<String, Value>,
 }
 
-/// Who wrote a chat.
+/// Origin of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// A dataset: its last answer is what `--last-assistant` says.
@@ -45,11 +45,11 @@ pub(super) enum Origin {
 /// A chat as it will be sent.
 pub(super) struct MadeChat {
     pub(super) chat: Chat,
-    /// What its answer may be.
+    /// Form of its answer.
     pub(super) answer: AnswerForm,
     /// The structured output that makes the answer a call of a tool.
     pub(super) constraint: Option<String>,
-    /// Its last answer is not sent.
+    /// Whether its last answer is not sent.
     pub(super) dropped_answer: bool,
 }
 
@@ -61,7 +61,7 @@ const TAKEN_KWARGS: &[(&str, &str)] = &[
     ("tools", "they are a field of the row"),
 ];
 
-/// What is wrong with variables for the template.
+/// Fault of variables for the template.
 pub fn check_kwargs(kwargs: &Map<String, Value>) -> Result<(), String> {
     match TAKEN_KWARGS.iter().find(|(name, _)| kwargs.contains_key(*name)) {
         Some((name, why)) => Err(format!("'{name}' cannot be set: {why}")),

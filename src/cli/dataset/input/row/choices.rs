@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 pub struct ListedChoices {
     /// At least one.
     pub texts: Vec<String>,
-    /// What the row calls each of them, as `A` or `1`; none: nothing.
+    /// Labels of the row for each of them, as `A` or `1`; empty: no labels.
     pub labels: Vec<String>,
     /// Places that the row itself says are right.
     pub right: Vec<usize>,

@@ -25,7 +25,7 @@ const fn sides(queries: &'static str, documents: &'static str) -> Sides {
     Sides { queries, documents }
 }
 
-/// Of `score`: ours, and what vLLM takes too.
+/// Fields of `score`: ours, and those that vLLM takes too.
 const SCORE: &[Sides] = &[
     sides("text_1", "text_2"),
     sides("data_1", "data_2"),
@@ -33,10 +33,10 @@ const SCORE: &[Sides] = &[
     sides("queries", "items"),
 ];
 
-/// Of `classify`, where two texts are of one class.
+/// Fields of `classify` with two texts of one class.
 pub(super) const PAIR: &[Sides] = &[SCORE[0]];
 
-/// Of `rerank`.
+/// Fields of `rerank`.
 const RERANK: &[Sides] = &[sides("query", "documents")];
 
 /// A template's variable: what the query asks for.
@@ -56,7 +56,7 @@ pub(super) fn spelling(all: &[Sides], has: impl Fn(&str) -> bool) -> Option<Side
     all.iter().copied().find(|sides| has(sides.queries) && has(sides.documents))
 }
 
-/// What a row compares. It has both fields.
+/// Texts that a row compares. It has both fields.
 pub(super) fn read(sides: Sides, fields: &JsonFields, line: u64) -> Result<Compared, RowError> {
     let get = |name| fields.get(name).expect("the spelling is that of its fields");
     let (queries, has_queries) = texts(sides.queries, get(sides.queries), line)?;
@@ -98,7 +98,7 @@ pub(super) fn prompt(
     }
 }
 
-/// What the body of a batch request asks for.
+/// Reads the body of a batch request.
 pub(super) fn read_request(
     endpoint: Endpoint,
     body: &JsonFields,

@@ -1,4 +1,4 @@
-//! What the first row that has a prompt decides of all others: their shape, and their task.
+//! Decisions of the first row that has a prompt for all others: their shape, and their task.
 
 use std::collections::VecDeque;
 

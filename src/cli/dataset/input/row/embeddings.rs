@@ -11,7 +11,7 @@ use crate::input::overrides::Overrides;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::prompt::Prompt;
 
-/// What the body of a request asks for.
+/// Reads the body of a request.
 pub(super) fn read(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Embeddings, line)?;
     let prompts = match body.get("input") {

@@ -51,7 +51,7 @@ impl Endpoint {
         }
     }
 
-    /// What a run is for whose first line goes there.
+    /// Task of a run whose first line goes there.
     pub(super) fn task(self) -> Task {
         match self {
             Endpoint::Chat | Endpoint::Completions | Endpoint::Responses => Task::Complete,
@@ -67,7 +67,7 @@ impl Endpoint {
         self.task() == task || self.task().compares() && task.compares()
     }
 
-    /// What a line is answered with in a run of this task. A line that is wrong about it gets an
+    /// Kind of a line's answer in a run of this task. A line that is wrong about it gets an
     /// error, which looks the same in all.
     pub(super) fn kind_of_line(fields: Option<&JsonFields>, task: Task) -> BatchKind {
         let endpoint = fields.and_then(Self::of_line).filter(|endpoint| endpoint.is_served(task));

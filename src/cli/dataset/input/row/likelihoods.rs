@@ -5,15 +5,15 @@ use crate::input::fields::JsonFields;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::prompt::{Choices, Prompt};
 
-/// What is asked of rows.
+/// Likelihoods that are asked of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Likelihoods {
     /// A completion. A field named `choices` is the user's own.
     #[default]
     None,
-    /// How likely each of their `choices` is after their prompt.
+    /// Likelihood of each of their `choices` after their prompt.
     OfChoices,
-    /// How likely their text is.
+    /// Likelihood of their text.
     OfTexts,
 }
 
@@ -34,7 +34,7 @@ impl Likelihoods {
         }
     }
 
-    /// What is done with rows, in words.
+    /// Treatment of rows, in words.
     pub(super) fn treatment(self) -> Option<&'static str> {
         match self {
             Likelihoods::None => None,
@@ -43,7 +43,7 @@ impl Likelihoods {
         }
     }
 
-    /// What is asked of a row with this prompt.
+    /// Request of a row with this prompt.
     pub(super) fn ask(
         self,
         prompt: Prompt,

@@ -6,7 +6,7 @@ use super::tool_history;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_text::{json_with_integers, without_marks};
 
-/// What each speaker of ShareGPT is in a chat.
+/// Chat roles of the speakers of ShareGPT.
 const SHARE_GPT_ROLES: &[(&str, &str)] = &[
     ("human", "user"),
     ("user", "user"),
@@ -110,7 +110,7 @@ pub(super) fn finish(
     Ok(messages)
 }
 
-/// What is wrong with a message, and with which code.
+/// Fault of a message, with its code.
 struct Fault(&'static str, String);
 
 impl Fault {

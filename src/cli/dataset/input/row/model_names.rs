@@ -1,4 +1,4 @@
-//! Who answers a row: the model, or one of its adapters. A row says it by its field `lora`, a
+//! Model or adapter that answers a row. A row says it by its field `lora`, a
 //! request by its `model`, as in vLLM. A name that nobody has is never the model in silence.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const MAX_QUOTED: usize = 200;
 /// Names that a help lists.
 const MAX_LISTED: usize = 8;
 
-/// What rows may call the model and its adapters.
+/// Names of the model and its adapters in rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelNames {
     base: Vec<String>,
@@ -108,7 +108,7 @@ impl ModelNames {
         }
     }
 
-    /// Who has a name: an adapter, or the model itself. None: nobody.
+    /// Owner of a name: an adapter, or the model itself. `None`: unknown.
     fn find(&self, name: &str) -> Option<Option<LoraId>> {
         if name.is_empty() || self.merged.as_deref() == Some(name) {
             return Some(None);

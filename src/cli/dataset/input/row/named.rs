@@ -1,4 +1,4 @@
-//! What a record is before it has a shape: fields by name, cells, or a line that is none; and the
+//! Records before they have a shape: fields by name, cells, or a line that is none; and the
 //! row's own name.
 
 use crate::input::fields::{JsonFields, check_depth, json_string};
@@ -12,7 +12,7 @@ pub(super) struct NamedRow {
     pub(super) is_bare: bool,
 }
 
-/// What a record is, before it has a shape.
+/// Record before it has a shape.
 pub(super) enum Named {
     /// Fields; the cells of a CSV row come along for its output.
     Row(NamedRow, Option<Vec<String>>),

@@ -26,7 +26,7 @@ const MAX_REMEMBERED: usize = 1024;
 /// From this length on, two letters may be wrong.
 const MIN_LENGTH_OF_TWO: usize = 11;
 
-/// What other programs call a parameter, in rows that are no batch requests.
+/// Names of parameters in other programs, in rows that are no batch requests.
 const SYNONYMS: &[(&str, &str)] = &[
     ("max_new_tokens", "max_tokens"),
     ("max_output_tokens", "max_tokens"),

@@ -18,7 +18,7 @@ use crate::input::overrides::{DefaultLength, Overrides};
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::prompt::Prompt;
 
-/// What a request asks for, in a run of this task.
+/// Reads a request, in a run of this task.
 pub(super) fn read(
     fields: &JsonFields,
     task: Task,

@@ -13,7 +13,7 @@ use crate::input::row_error::RowError;
 /// Fields that are a part of a chat, as its messages are.
 const OF_PROMPTS: &[&str] = &["tools", "tool_choice", "functions", "function_call"];
 
-/// What a row asks that is no batch request.
+/// Reads a row that is no batch request.
 pub(super) fn read(
     builder: &PromptBuilder,
     task: Task,

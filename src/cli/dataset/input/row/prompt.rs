@@ -74,12 +74,12 @@ impl PromptBuilder {
         })
     }
 
-    /// What rows may call the model and its adapters.
+    /// Names of the model and its adapters in rows.
     pub(super) fn names(&self) -> &ModelNames {
         &self.names
     }
 
-    /// Which of their fields set parameters.
+    /// Fields of rows that set parameters.
     pub(super) fn own_params(&self) -> &OwnParams {
         &self.own_params
     }
@@ -303,7 +303,7 @@ impl PromptBuilder {
         is_messages(shape) || self.chat == ChatMode::Always
     }
 
-    /// What is done with rows of a shape, in words.
+    /// Treatment of rows of a shape, in words.
     pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
         if let Some(treatment) = self.likelihoods.treatment() {
             return treatment;
@@ -410,12 +410,12 @@ impl PromptBuilder {
         self.fills_template.then_some(&self.chats.template_kwargs)
     }
 
-    /// What is asked of rows.
+    /// Likelihoods that are asked of rows.
     pub(super) fn likelihoods(&self) -> Likelihoods {
         self.likelihoods
     }
 
-    /// What the flags say of chats.
+    /// Flags for chats.
     pub(super) fn chats(&self) -> &ChatDefaults {
         &self.chats
     }

@@ -8,7 +8,7 @@ const MAX_REMARKS: usize = 32;
 /// Something about a row that its user may not expect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remark {
-    /// Its last answer is not sent.
+    /// The last answer of a chat is not sent.
     DroppedAnswer,
     /// A field is almost named like a parameter.
     NearMiss { name: String, meant: &'static str },
@@ -43,7 +43,7 @@ impl Remarks {
         self.new.push(text);
     }
 
-    /// What is new since the last call.
+    /// New remarks since the last call.
     pub(super) fn take_new(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
     }

@@ -27,7 +27,7 @@ const TOLD: &[&str] = &[
     "parallel_tool_calls",
 ];
 
-/// What an answer says again of its request, and what it says where the request does not.
+/// Fields of the request that an answer repeats, and their values if the request lacks them.
 const ECHOED: &[(&str, &str)] = &[
     ("instructions", "null"),
     ("max_output_tokens", "null"),
@@ -43,7 +43,7 @@ const ECHOED: &[(&str, &str)] = &[
     ("truncation", "\"disabled\""),
 ];
 
-/// What a request asks for.
+/// Reads a request.
 pub(super) fn read(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Responses, line)?;
     let messages = messages_of(body, line).map_err(|error| match error.param {
@@ -73,7 +73,7 @@ pub(super) fn read(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result
     Ok(Asked::of_chat(made, overrides))
 }
 
-/// What an answer says again of its request: fields of a JSON object.
+/// Echo of a request in its answer: fields of a JSON object.
 pub(super) fn echo(fields: &JsonFields) -> String {
     let body = fields.get("body").and_then(|json| JsonFields::parse(json.to_owned(), 0).ok());
     let field = |(name, default): &(&str, &str)| {

@@ -8,7 +8,7 @@ use crate::input::fields::JsonFields;
 use crate::input::path::{self, Missing};
 use crate::input::reader::InputError;
 
-/// What kind of prompt a JSON value is.
+/// Kind of prompt of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PromptKind {
     Text,
@@ -177,7 +177,7 @@ impl RowShape {
         }
     }
 
-    /// What a row that does not fit looks like, for the error.
+    /// Description of a row that does not fit, for the error.
     pub(super) fn describe_misfit(&self, row: &NamedRow) -> String {
         let own_field = match self {
             RowShape::Field(name, _) if !row.is_bare => Some(name.as_str()),

@@ -2,7 +2,7 @@
 
 use super::compared;
 
-/// What rows are for.
+/// Task of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Task {
     /// They are completed.
@@ -48,7 +48,7 @@ impl Task {
         }
     }
 
-    /// What rows get, in words.
+    /// Result of the rows, in words.
     pub fn gives(self) -> &'static str {
         match self {
             Task::Complete => "completions",

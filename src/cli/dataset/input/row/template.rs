@@ -3,7 +3,7 @@
 
 use crate::input::reader::InputError;
 
-/// What a template may call a line of text.
+/// Names of a line of text in a template.
 pub(super) const TEXT_FIELDS: [&str; 2] = ["prompt", "text"];
 
 /// A parsed template.
@@ -54,7 +54,7 @@ impl Template {
         })
     }
 
-    /// What is said of a name that no row has, where it is more than a name.
+    /// Error of a name that no row has, if it is more than a name.
     pub(super) fn refuse_expression(name: &str) -> Option<InputError> {
         let refused = |what: &str, field: &str| {
             Some(InputError::refused(

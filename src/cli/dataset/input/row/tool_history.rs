@@ -8,7 +8,7 @@ use vllm_batch_text::json_with_integers;
 const CALLS: &str = "tool_calls";
 const OLD_CALL: &str = "function_call";
 
-/// Of a call that has none: nine letters or digits, as Mistral's templates want them.
+/// Id of a call that has none: nine letters or digits, as Mistral's templates want them.
 const OLD_ID: &str = "call00000";
 
 /// Makes a message what a template expects.

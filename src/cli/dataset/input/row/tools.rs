@@ -21,12 +21,12 @@ const PARALLEL: &str = "parallel_tool_calls";
 /// Where a schema keeps the parts that it refers to.
 const DEFINITIONS: &str = "$defs";
 
-/// What a chat says of tools.
+/// Tools of a chat.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RowTools {
     /// As the row has them, for the template.
     pub(super) shown: Option<Value>,
-    /// What an answer may call.
+    /// Tools that an answer may call.
     callable: Vec<Tool>,
     choice: ToolChoice,
     is_single_call: bool,
@@ -80,7 +80,7 @@ impl RowTools {
         Ok(Some(json!({ "json": schema }).to_string()))
     }
 
-    /// What an answer's text is parsed by.
+    /// Parser settings of an answer's text.
     pub(super) fn into_form(self) -> (Option<Value>, AnswerForm) {
         let Self { shown, callable, choice, is_single_call } = self;
         let tool_choice = choice;

@@ -33,7 +33,7 @@ type AsksNothing = fn(&Value) -> bool;
 const EVERYWHERE: &[Place] = &[Row, Chat, Completions, Responses, Anthropic];
 const REQUESTS: &[Place] = &[Chat, Completions, Responses, Anthropic];
 const OPENAI: &[Place] = &[Chat, Completions, Responses];
-/// What has one answer, and no log-probabilities of a prompt.
+/// Places with one answer, and no log-probabilities of a prompt.
 const MESSAGES: &[Place] = &[Responses, Anthropic];
 
 /// Every field that asks for what is not there: its name, where it counts, and what of it asks for
@@ -168,7 +168,7 @@ fn never(_: &Value) -> bool {
     false
 }
 
-/// What is off, or empty.
+/// Whether a value is off, or empty.
 pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Bool(is_on) => !is_on,

@@ -37,12 +37,12 @@ pub struct Gguf {
 pub struct TensorInfo {
     /// As the file calls it.
     pub name: String,
-    /// How its values are stored.
+    /// Type of its values.
     pub ty: GgmlType,
     /// Rows first, as in safetensors: the file's own order is the other way round. The last is
     /// whole blocks.
     pub shape: Vec<usize>,
-    /// Its bytes, from the start of the file: within it, and no other tensor's.
+    /// Bytes of the tensor, from the start of the file: within it, and no other tensor's.
     pub range: Range<usize>,
 }
 
@@ -137,7 +137,7 @@ impl Entry {
     }
 }
 
-/// What the values of a shape take.
+/// Bytes of the values of a shape.
 fn num_bytes(ty: GgmlType, shape: &[usize]) -> Result<usize, String> {
     let row = shape.last().copied().unwrap_or(1);
     if !row.is_multiple_of(ty.block_len()) {

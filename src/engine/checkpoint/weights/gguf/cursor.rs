@@ -8,7 +8,7 @@ const MAX_HEADER_BYTES: usize = 256 << 20;
 /// A place in the header of a file.
 #[derive(Debug)]
 pub(super) struct Cursor<'a> {
-    /// What may be the header.
+    /// Bytes that may be the header.
     bytes: &'a [u8],
     at: usize,
     is_cut: bool,

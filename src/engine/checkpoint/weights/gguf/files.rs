@@ -103,7 +103,7 @@ impl GgufFiles {
         self.maps.iter().map(MappedFile::path)
     }
 
-    /// How many tensors are of which type, the most first: `F32 109, Q5_0 81, Q4_K 27`.
+    /// Number of tensors of each type, the most first: `F32 109, Q5_0 81, Q4_K 27`.
     pub fn types(&self) -> String {
         let mut counts = BTreeMap::<GgmlType, usize>::new();
         self.tensors().for_each(|tensor| *counts.entry(tensor.ty).or_default() += 1);

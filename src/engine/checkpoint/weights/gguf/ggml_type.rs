@@ -1,4 +1,4 @@
-//! How ggml stores the values of a tensor: types by id, and how large their blocks are.
+//! Types of ggml: by id, and the sizes of their blocks.
 
 use std::fmt;
 
@@ -125,7 +125,7 @@ impl GgmlType {
         &TYPES[self as usize]
     }
 
-    /// Its id in files.
+    /// Id of the type in files.
     pub fn id(self) -> u32 {
         self.row().1
     }

@@ -27,7 +27,7 @@ impl<'a> GgmlMatrix<'a> {
         Self { ty, bytes, row_bytes }
     }
 
-    /// How values are stored.
+    /// Type of the values.
     pub fn ty(&self) -> GgmlType {
         self.ty
     }

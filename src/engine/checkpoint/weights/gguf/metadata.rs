@@ -26,16 +26,16 @@ pub enum Value {
     Bool(bool),
     /// UTF-8.
     Text(String),
-    /// Of one type of elements.
+    /// Array of one type of elements.
     Array(Array),
 }
 
 /// An array: kept as compactly as the file has it, since vocabularies are large.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
-    /// Of texts.
+    /// Array of texts.
     Texts(Texts),
-    /// Of numbers or booleans.
+    /// Array of numbers or booleans.
     Numbers(Numbers),
 }
 
@@ -48,7 +48,7 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// How many texts.
+    /// Number of texts.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -173,7 +173,7 @@ impl Numbers {
         self.kind
     }
 
-    /// How many numbers.
+    /// Number of numbers.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.kind.num_bytes()
     }
@@ -190,7 +190,7 @@ impl Numbers {
 }
 
 impl Value {
-    /// What the value is, for messages.
+    /// Kind of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Unsigned(_) | Value::Signed(_) => "an integer",

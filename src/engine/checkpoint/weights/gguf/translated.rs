@@ -1,4 +1,4 @@
-//! What a tensor of a GGUF file is in a checkpoint of Hugging Face.
+//! Tensors of a GGUF file as those of a Hugging Face checkpoint.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ pub struct Translated {
     pub name: String,
     /// Hugging Face's shape.
     pub shape: Vec<usize>,
-    /// Which row of the file each row is; None: all, as they are. Rows of a tensor of one
+    /// Row of the file for each row; `None`: all, as they are. Rows of a tensor of one
     /// dimension are single values.
     pub rows: Option<Arc<[u32]>>,
-    /// Which column of the file each column is; None: all, as they are.
+    /// Column of the file for each column; `None`: all, as they are.
     pub columns: Option<Arc<[u32]>>,
-    /// What is done to each value; for vectors only.
+    /// Change of each value; for vectors only.
     pub change: Change,
     /// (index, count): it is one of so many of one shape, which the file has as one tensor.
     pub part: Option<(usize, usize)>,
 }
 
-/// What gives the values of a checkpoint back, of those of a file.
+/// Change from the file's values to the checkpoint's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
     /// They are the same.
     None,
     /// This was not added.
     Plus(f32),
-    /// Its exponential is the file's value, negated.
+    /// Logarithm: its exponential is the file's value, negated.
     LogOfNegated,
 }
 
@@ -48,7 +48,7 @@ impl Change {
     }
 }
 
-/// How the rows of such a tensor lie in the bytes of the file's.
+/// Position of the rows of such a tensor in the bytes of the file's.
 #[derive(Clone, Debug)]
 pub(in crate::weights) struct StoredRows {
     ty: GgmlType,
@@ -56,7 +56,7 @@ pub(in crate::weights) struct StoredRows {
     width: usize,
     order: Option<Arc<[u32]>>,
     columns: Option<Arc<[u32]>>,
-    /// What is done to each value; nothing but for vectors.
+    /// Change of each value; none but for vectors.
     pub change: Change,
 }
 
@@ -92,7 +92,7 @@ impl Translated {
         start + index * len..start + (index + 1) * len
     }
 
-    /// How a tensor of the file is read as this.
+    /// Reading of a tensor of the file as this one.
     ///
     /// # Errors
     /// It cannot be; the text says why.
@@ -134,7 +134,7 @@ impl Translated {
 }
 
 impl StoredRows {
-    /// So many values, unchanged, of the tensor with these bytes.
+    /// Source of a number of values, unchanged, of the tensor with these bytes.
     pub(crate) fn source<'a>(&self, num_values: usize, bytes: &'a [u8]) -> SourceMatrix<'a> {
         let values = match self.ty {
             GgmlType::F32 => SourceValues::Bytes(DType::Float32, bytes),

@@ -10,7 +10,7 @@ const MAX_ENTRIES: usize = 1 << 17;
 
 /// Bytes of the record at the end, without its comment.
 const END_LEN: usize = 22;
-/// Of the record that leads to the directory of a file beyond 4 GiB.
+/// Length of the record that leads to the directory of a file beyond 4 GiB.
 const LOCATOR_LEN: usize = 20;
 const END64_LEN: usize = 56;
 const ENTRY_LEN: usize = 46;

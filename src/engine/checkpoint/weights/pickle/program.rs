@@ -30,7 +30,7 @@ enum Value<'a> {
     Node(usize),
 }
 
-/// What a pickle may name.
+/// Names that a pickle may use.
 #[derive(Clone, Copy, Debug)]
 enum Global {
     OrderedDict,
@@ -298,7 +298,7 @@ impl<'a> Machine<'a> {
         self.push_node(node)
     }
 
-    /// What a name would make of its arguments.
+    /// Value that a name would make of its arguments.
     fn reduce(&mut self) -> Result<(), String> {
         let arguments = self.pop()?;
         let Value::Global(callable) = self.pop()? else {

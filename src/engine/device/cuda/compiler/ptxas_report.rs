@@ -1,6 +1,6 @@
 //! Reads what ptxas reports with `-v`.
 
-/// What one kernel takes.
+/// Resources of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
     /// Registers of a thread.

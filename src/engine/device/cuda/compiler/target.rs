@@ -1,5 +1,5 @@
-//! What kernels are compiled for: the GPU's own architecture, or, where this NVRTC is older than
-//! the GPU, PTX of the newest one before it, which the driver compiles.
+//! Target of compilation: the GPU's own architecture, or, if this NVRTC is older than the GPU,
+//! PTX of the newest one before it, which the driver compiles.
 
 use cudarc::nvrtc::sys;
 
@@ -16,8 +16,8 @@ fn number(major: u32, minor: u32) -> u32 {
     10 * major + minor
 }
 
-/// What NVRTC is asked for, of those architectures that it knows. None: it knows none that the
-/// device runs.
+/// Target among the architectures that NVRTC knows. `None`: it knows none that the device
+/// runs.
 pub(super) fn choose((major, minor): (u32, u32), known: &[u32]) -> Option<String> {
     let own = number(major, minor);
     if known.contains(&own) {
@@ -50,7 +50,7 @@ pub(super) fn known() -> Result<Vec<u32>, String> {
 mod tests {
     use super::*;
 
-    /// Of NVRTC 12.8.
+    /// Architectures of NVRTC 12.8.
     const KNOWN: [u32; 9] = [75, 80, 86, 87, 89, 90, 100, 101, 120];
 
     #[test]

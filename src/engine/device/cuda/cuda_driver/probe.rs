@@ -17,7 +17,7 @@ const MIN_DRIVER_VERSION: u32 = 12_080;
 /// Ampere, the first with the instructions in use (cp.async, mma of bf16).
 const MIN_COMPUTE_CAPABILITY: (u32, u32) = (8, 0);
 
-/// What a multiprocessor's share of a launch of attention may see where the GPU draws a display,
+/// Positions of a multiprocessor's share of a launch of attention if the GPU draws a display,
 /// whose watchdog ends a launch after a few seconds: in float32, with 32 heads of 128 for K and V,
 /// less than half a second by a count of instructions. Not measured.
 const POSITIONS_PER_SM: u32 = 1 << 16;

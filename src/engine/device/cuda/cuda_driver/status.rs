@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::super::error::{CudaError, Result};
 
-/// What a call was for, made only when it failed.
+/// Subject of a call, made only when it failed.
 pub(super) trait Subject {
     fn text(self) -> String;
 }

@@ -63,7 +63,7 @@ impl Adversary {
     }
 }
 
-/// How widely exponents vary: as much as sums of f16 allow, and all that E4M3 has.
+/// Spread of exponents: as much as sums of f16 allow, and all that E4M3 has.
 fn spread(kind: GemmType) -> u32 {
     match kind {
         GemmType::Bf16 | GemmType::F32 => 5,

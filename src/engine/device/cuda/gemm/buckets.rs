@@ -1,4 +1,4 @@
-//! Which numbers of rows a GEMM is launched with, and which of them share an algorithm.
+//! Numbers of rows that a GEMM is launched with, and buckets that share an algorithm.
 
 /// Row counts that each have an algorithm of their own.
 const SMALL: [usize; 12] = [8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512];

@@ -14,14 +14,14 @@ pub enum GemmError {
     Cublas {
         /// The function, as `cublasLtMatmul`.
         call: &'static str,
-        /// What it returned.
+        /// Status that it returned.
         status: cublasStatus_t,
     },
     /// A call of the CUDA driver failed.
     Cuda {
         /// The function, as `cuMemAlloc`.
         call: &'static str,
-        /// What it returned.
+        /// Result that it returned.
         result: CUresult,
     },
     /// cuBLASLt has no algorithm that gives the reference's bits for this many rows.

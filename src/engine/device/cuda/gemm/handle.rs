@@ -56,7 +56,7 @@ impl Drop for Layout {
     }
 }
 
-/// What is computed: types, transposition, epilogue, scales.
+/// Descriptor of a product: types, transposition, epilogue, scales.
 pub(super) struct Descriptor(pub lt::cublasLtMatmulDesc_t);
 
 impl Descriptor {
@@ -97,7 +97,7 @@ impl Drop for Descriptor {
     }
 }
 
-/// What the heuristic may offer.
+/// Limits of the heuristic's offers.
 pub(super) struct Preference(pub lt::cublasLtMatmulPreference_t);
 
 impl Preference {

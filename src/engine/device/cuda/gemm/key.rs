@@ -1,4 +1,4 @@
-//! What a GEMM is: its sizes and its types. The bits of a row of its result depend on nothing else.
+//! Key of a GEMM: its sizes and its types. The bits of a row of its result depend on nothing else.
 
 use std::fmt;
 

@@ -15,10 +15,10 @@ use super::{Operands, WORKSPACE_BYTES};
 /// with K = 14336: a tenth faster at 8192 rows, ten times the error.
 const IS_FP8_SUM_FAST: bool = false;
 
-/// Of `cublasOperation_t`, which cudarc has no name for here.
+/// Value of `cublasOperation_t`, which cudarc has no name for here.
 const CUBLAS_OP_T: i32 = 1;
 
-/// What the heuristic is asked for. It offers about 8.
+/// Candidates that the heuristic is asked for. It offers about 8.
 const MAX_CANDIDATES: usize = 16;
 
 /// A mask of reduction schemes for `heuristic`: K stays in one piece.
@@ -44,7 +44,7 @@ pub(super) struct Operation {
     w: Layout,
 }
 
-/// Its matrices with one number of rows.
+/// Matrices with one number of rows.
 pub(super) struct Rows {
     pub launched: usize,
     /// (launched, k)
@@ -157,8 +157,7 @@ impl Operation {
         cublas("cublasLtMatmulAlgoCheck", status).is_ok() && result.workspaceSize <= WORKSPACE_BYTES
     }
 
-    /// What cuBLASLt would run, the most promising first. `reductions` is
-    /// one of the masks.
+    /// Offers of cuBLASLt, the most promising first. `reductions` is one of the masks.
     pub(super) fn heuristic(
         &self,
         backend: &Backend,

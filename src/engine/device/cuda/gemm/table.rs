@@ -18,7 +18,7 @@ const RULES: u32 = 2;
 /// cuBLASLt's description of an algorithm. Opaque, and of one version of cuBLASLt.
 pub(super) type Algorithm = [u64; 8];
 
-/// How GEMMs of one bucket are launched.
+/// Launch of the GEMMs of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The bucket, as `buckets::bucket` gives it.
@@ -27,7 +27,7 @@ pub struct Choice {
     pub launched: usize,
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// What a launch took when it was tuned.
+    /// Time of a launch when it was tuned.
     pub micros: f64,
     /// It was compared with the reference at every launch of the bucket up to this many rows.
     pub compared: usize,

@@ -1,4 +1,4 @@
-//! What of the tuning needs no device: keys, buckets, and the table on disk.
+//! Tests of tuning without a device: keys, buckets, and the table on disk.
 
 use std::fs;
 use std::path::PathBuf;

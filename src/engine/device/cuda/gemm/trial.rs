@@ -48,7 +48,7 @@ pub(super) struct Trial<'a> {
     out: DeviceBuffer,
     /// One word.
     num_mismatches: DeviceBuffer,
-    /// What `operands` points at.
+    /// Buffers that `operands` points at.
     _inputs: [DeviceBuffer; 5],
 }
 

@@ -17,7 +17,7 @@ use super::trial::Trial;
 /// algorithms serve the whole K as well.
 const CANDIDATE_K: [usize; 2] = [4096, 2048];
 
-/// So many candidates are measured well: the fastest at first sight that have the right bits.
+/// Candidates that are measured well: the fastest at first sight that have the right bits.
 const NUM_FINALISTS: usize = 6;
 
 /// A candidate this much slower than the first finalist at first sight is none.

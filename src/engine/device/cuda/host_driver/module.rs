@@ -34,7 +34,7 @@ type ShimError = unsafe extern "C" fn() -> *const c_char;
 pub(in super::super) struct HostModule {
     launch: Mutex<ShimLaunch>,
     error: ShimError,
-    /// What kernels have been allowed beyond the default.
+    /// Shared memory that kernels may have beyond the default.
     max_smem: Mutex<HashMap<CString, usize>>,
     /// Last: the functions above are of it.
     _library: Library,
@@ -131,7 +131,7 @@ impl HostFunction {
     }
 }
 
-/// Of the shim and of every kernel.
+/// Compiler arguments of the shim and of every kernel.
 fn shared_args(kernels_dir: &Path) -> Vec<String> {
     let mut args: Vec<String> =
         ["-O1", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"]
@@ -170,7 +170,7 @@ fn object_of_shim(kernels_dir: &Path, module_dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Of everything that may go into the module.
+/// Hash of everything that may go into the module.
 fn hash(kernels_dir: &Path, source: &str, args: &[String]) -> Result<u128> {
     let mut files = vec![kernels_dir.join(format!("{source}.cu"))];
     files.extend(files_of(kernels_dir, source, Some("cuh"))?);

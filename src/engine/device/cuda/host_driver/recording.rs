@@ -1,4 +1,4 @@
-//! What the shim records and replays in place of a CUDA graph: every launch with its arguments'
+//! Recording and replay by the shim in place of a CUDA graph: every launch with its arguments'
 //! bytes as they were. A second recording of a step can be compared with the first, which finds
 //! whatever changes from step to step and is not in a buffer.
 
@@ -10,7 +10,7 @@ use super::super::driver::DevicePtr;
 use super::super::error::{CudaError, Result};
 use super::{HostDriver, HostFunction};
 
-/// What was queued between `begin_capture` and `end_capture`.
+/// Launches queued between `begin_capture` and `end_capture`.
 pub(in super::super) struct HostGraph(Vec<Recorded>);
 
 /// One piece of work.
@@ -21,7 +21,7 @@ pub(super) enum Recorded {
     Work { what: String, work: Work },
 }
 
-/// What stands for the work of a library.
+/// Stand-in for the work of a library.
 type Work = Box<dyn Fn() + Send + Sync>;
 
 /// A launch with copies of its arguments.
@@ -62,7 +62,7 @@ impl Launch {
         Self { name: Arc::clone(name), function: function.clone(), grid, block, smem, args }
     }
 
-    /// What is not as it was.
+    /// First difference from another recording.
     fn difference(&self, again: &Self) -> Option<String> {
         let name = &self.name;
         if self.name != again.name {
@@ -190,7 +190,7 @@ impl HostDriver {
         state.recording.as_mut().map(|recording| recording.push(make())).is_some()
     }
 
-    /// What a stream that is captured refuses, or what would be replayed with other contents.
+    /// Refuses calls that a captured stream refuses, or that would be replayed with other contents.
     pub(super) fn refuse_while_recording(&self, call: &'static str) -> Result<()> {
         match self.state().recording {
             None => Ok(()),

@@ -1,11 +1,11 @@
-//! What kernels of attention are compiled for.
+//! Constants that kernels of attention are compiled with.
 
-/// What a kernel of attention is compiled for.
+/// Constants that a kernel of attention is compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionDefines {
     /// Width of a K head.
     pub head_dim: u32,
-    /// How many of a K head's last values are its V; 0: V is as wide as K, and apart.
+    /// Width of V if it is the last values of a K head; 0: V is as wide as K, and apart.
     pub latent_dim: u32,
     /// Sequences are whole texts, whose tokens may see those after them.
     pub is_of_texts: bool,

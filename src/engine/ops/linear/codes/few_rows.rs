@@ -31,7 +31,7 @@ pub(super) struct FewRows<'a> {
     pub bias: *const f32,
     /// First output of the first row, and the distance of rows.
     pub out: (*mut f32, usize),
-    /// What is needed next: where it begins, and its bytes for each input.
+    /// Start of the data that is needed next, and its bytes for each input.
     pub next: (*const u8, usize),
 }
 

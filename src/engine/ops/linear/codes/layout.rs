@@ -23,7 +23,7 @@ pub(in super::super) struct CodePanels {
     pub words: Pages<u32>,
 }
 
-/// What the words of a panel are.
+/// Type of the words of a panel.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) enum PanelKind {
     /// Codes, and where its sections are.
@@ -48,7 +48,7 @@ pub(in super::super) struct Layout {
     pub num_words: usize,
 }
 
-/// How the values of codes are rounded for a product.
+/// Rounding of dequantized values for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Rounding {
     /// Not at all: they are f32.
@@ -67,7 +67,7 @@ pub(in super::super) struct Panel<'a> {
 }
 
 impl Layout {
-    /// Of k inputs by `width` lanes.
+    /// Layout of k inputs by `width` lanes.
     pub(crate) fn new(kind: &CodeKind, k: usize, width: usize) -> Self {
         let group = kind.group_of(k);
         let num_units = k.div_ceil(UNIT);

@@ -45,7 +45,7 @@ use widen::Widen;
 use std::fmt::Debug;
 
 impl Rounding {
-    /// Of weights that compute in `dtype`. float16 has no products of its own: nothing is rounded.
+    /// Rounding of weights that compute in `dtype`. float16 has no products of its own, so none.
     pub(super) fn of(dtype: DType, isa: Isa) -> Self {
         match (dtype, isa.bf16_products()) {
             (DType::Float32 | DType::Float16, _) => Rounding::Exact,

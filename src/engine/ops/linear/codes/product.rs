@@ -26,13 +26,13 @@ use vllm_batch_device::simd::{Bf16Products, Isa};
 /// Inputs of a piece: with 32 lanes of f32 a third of the first cache.
 pub(super) const PIECE: usize = 128;
 
-/// How far ahead codes are read: the latency of memory at its rate.
+/// Prefetch distance of codes: the latency of memory at its rate.
 const AHEAD_BYTES: usize = 4096;
 
 /// Room on the stack of a thread, made once: it is large.
 struct Scratch {
     piece: PieceFloats,
-    /// What tiles of f32 never write.
+    /// Buffer that tiles of f32 never write.
     widened: Widened,
 }
 
@@ -91,7 +91,7 @@ struct Block<'a> {
     weights: CodeWeights<'a>,
     rows: Rows,
     tiling: Tiling,
-    /// What multiplies pairs, if not dot products.
+    /// Tiles that multiply pairs, if dot products do not.
     tiles: Option<RowTiles>,
 }
 
@@ -101,7 +101,7 @@ struct Piece {
     floats: *const f32,
     bias: *const f32,
     out: (*mut f32, usize),
-    /// What is needed next, and its bytes.
+    /// Data that is needed next, and its bytes.
     next: (*const u8, usize),
 }
 

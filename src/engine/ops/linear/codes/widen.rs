@@ -196,7 +196,7 @@ struct Codes<'a> {
     super_minima: *const u16,
 }
 
-/// What the lanes of a group have.
+/// Scale and minimum of the lanes of a group.
 #[derive(Clone, Copy)]
 struct Group<V> {
     scale: [V; 2],
@@ -326,7 +326,7 @@ impl Codes<'_> {
         }
     }
 
-    /// What the group of an input has.
+    /// Scales of an input's group.
     ///
     /// # Safety
     /// As `Kernel::run`; the panel has the input.

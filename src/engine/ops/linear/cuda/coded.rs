@@ -12,7 +12,7 @@ use vllm_batch_device::{Gpu, MatmulShape};
 const THREADS: u32 = 128;
 const NUM_WARPS: usize = 4;
 
-/// What a block of a kernel computes, as kernels/linear_codes.cu says it: every tile gives the same
+/// Tile of a block of kernels/linear_codes.cu, which has the same list: every tile gives the same
 /// bits.
 #[derive(Debug)]
 struct Tile {

@@ -31,7 +31,7 @@ pub(super) struct CodedRows<'a> {
     kind: CodeKind,
     /// The first of them.
     pub first: usize,
-    /// How many there are.
+    /// Number of outputs.
     pub n: usize,
 }
 
@@ -61,7 +61,7 @@ impl<'a> CodedRows<'a> {
         (runs.len() <= MAX_RUNS).then_some(runs)
     }
 
-    /// What kernels are compiled for.
+    /// Constants that kernels are compiled with.
     pub(super) fn defines(&self) -> CodeDefines {
         let CodeKind { bits, levels, scales, .. } = &self.kind;
         let levels = match levels {
@@ -91,7 +91,7 @@ impl<'a> CodedRows<'a> {
         }
     }
 
-    /// What codes stand for, where that is a table.
+    /// Values of codes, if they are a table.
     pub(super) fn table(&self) -> Option<[f32; 16]> {
         match &self.kind.levels {
             Levels::Table(table) => Some(*table.0),

@@ -15,7 +15,7 @@ use vllm_batch_device::cuda::DevicePtr;
 use vllm_batch_device::cuda::gemm::Random;
 use vllm_batch_device::{Gpu, Matmul, MatmulShape};
 
-/// From so many rows on. On an H200 widening takes as long as the kernels lose at about 64.
+/// Fewest rows that are widened. On an H200 widening takes as long as the kernels lose at about 64.
 const MIN_ROWS: usize = 96;
 
 /// A layer is widened if its weights take no more of the memory than this share.

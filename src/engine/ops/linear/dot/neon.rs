@@ -50,7 +50,7 @@ unsafe fn one_row(tile: &DotTile) {
     }
 }
 
-/// Of an odd height the last row is computed twice.
+/// Computes the last row of an odd height twice.
 ///
 /// # Safety
 /// As `run`.

@@ -49,14 +49,14 @@ pub(super) struct Int8Panels {
     scales: Vec<f32>,
 }
 
-/// How weights lie, and rows go through them, for these instructions.
+/// Layout of weights and order of rows for these instructions.
 trait Int8Layout {
     fn panel_width(self) -> usize;
 
     /// Rows of a tile at most.
     fn max_height(self) -> usize;
 
-    /// What is added to a weight's byte, by flipping its highest bit.
+    /// Offset of a weight's byte, added by flipping its highest bit.
     fn weight_offset(self) -> i32;
 
     /// Words of a lane of k weights.
@@ -92,7 +92,7 @@ impl Int8Layout for Int8Dots {
     }
 }
 
-/// What a tile works on.
+/// Data of a tile.
 #[derive(Clone, Copy)]
 struct Int8Tile {
     /// First word of the first row, the distance of rows, and words of a row.
@@ -101,7 +101,7 @@ struct Int8Tile {
     num_words: usize,
     /// By row and group.
     row_scales: *const f32,
-    /// What the integer sums begin with: see `weight_offset`.
+    /// Initial integer sums: see `weight_offset`.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86 has offsets"))]
     row_starts: *const i32,
     num_groups: usize,
@@ -112,7 +112,7 @@ struct Int8Tile {
     bias: *const f32,
     out: *mut f32,
     out_stride: usize,
-    /// What is needed next: where it begins, and its bytes for each word.
+    /// Start of the data that is needed next, and its bytes for each word.
     next: (*const u8, usize),
 }
 

@@ -119,7 +119,7 @@ fn pair_words(words: &mut [u32]) {
     }
 }
 
-/// What takes values of at most this magnitude to int8; 0 where integers can say nothing of them.
+/// Factor from values of at most this magnitude to int8; 0 if integers cannot hold them.
 #[inline(always)]
 pub(super) fn factor_of(largest: f32) -> f32 {
     let is_said = (MIN_LARGEST..f32::INFINITY).contains(&largest);

@@ -89,7 +89,7 @@ pub(super) unsafe fn add_group_of(tile: &Int8Tile, group: usize, sums: &[i32]) {
     }
 }
 
-/// What a group's outputs have.
+/// Scales and biases of a group's outputs.
 struct Lanes {
     scales: [__m512; 2],
     bias: [__m512; 2],

@@ -51,7 +51,7 @@ pub(super) struct ItemTask<'a, E> {
     pub task: Task<'a>,
     pub plan: &'a Plan,
     pub item: Item,
-    /// What this thread most likely takes next.
+    /// Item that this thread most likely takes next.
     pub next: Option<Item>,
     pub k: &'a [E],
     pub v: &'a [E],
@@ -108,7 +108,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         (token as usize * self.num_heads(), end as usize * self.num_heads())
     }
 
-    /// What multiplies its rows, if tiles do.
+    /// Tiles that multiply its rows, if any.
     pub(super) fn tiles(&self) -> Option<TileUnit> {
         self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE)
     }

@@ -1,4 +1,4 @@
-//! What is computed together: items, the rows of each, and the positions that rows share.
+//! Plan of attention: items, the rows of each, and the positions that rows share.
 //!
 //! A group is the query tokens of one sequence or of several that begin with the same blocks. It
 //! has an item for each KV head, and the rows of an item are the group's tokens in the query heads
@@ -77,7 +77,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Its tokens in the flat axis.
+    /// Tokens of the group in the flat axis.
     pub(super) fn tokens(&self) -> Range<usize> {
         self.token as usize..(self.token + self.num_tokens) as usize
     }

@@ -148,13 +148,13 @@ impl Softmax<'_> {
     }
 }
 
-/// What weights are made of.
+/// Constants that turn scores into weights.
 struct Weights<V> {
     /// From a row of scores to the next.
     stride: usize,
     /// Positions, whole vectors of them.
     padded: usize,
-    /// What scores are multiplied by, if they are not yet.
+    /// Factor of the scores, if they are not scaled yet.
     factor: Option<V>,
     /// They are rounded to bf16.
     is_coarse: bool,

@@ -34,7 +34,7 @@ struct Case<'a> {
     sinks: Option<&'a WeightValues>,
 }
 
-/// What a step attends to.
+/// Cache and batch of a step.
 struct Filled {
     batch: Batch,
     cache: KvCache,

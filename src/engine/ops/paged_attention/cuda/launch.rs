@@ -1,4 +1,4 @@
-//! What kernels/paged_attention.cu and paged_attention_decode.cu are launched with, by the shared
+//! Launch sizes of kernels/paged_attention.cu and paged_attention_decode.cu, by the shared
 //! memory of a GPU. The kernels are compiled for it, and check that it is what they lay out.
 
 use vllm_batch_base::config::KvCacheDType;
@@ -10,9 +10,9 @@ use super::{AttentionParams, ROWS, TILE, parts, wgmma};
 /// Sizes for heads of one width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Of tokens that decode.
+    /// Sizes for tokens that decode.
     pub decode: DecodeSizes,
-    /// Of prompts, and of rows that compute together.
+    /// Sizes for prompts, and for rows that compute together.
     pub prefill: PrefillSizes,
     /// Blocks of prefill that a multiprocessor has the shared memory for.
     pub prefill_blocks_per_sm: u32,
@@ -21,12 +21,12 @@ pub struct Launch {
 /// Bytes of shared memory that the GPU takes of each block's.
 const RESERVED: usize = 1024;
 
-/// Of a multiprocessor, each with warps of its own.
+/// Tensor cores of a multiprocessor, each with warps of its own.
 const TENSOR_CORES: usize = 4;
 
 /// Bytes of what the kernels lay out.
 struct Layout {
-    /// Of a head, as tensor cores take it.
+    /// Width of a head, padded for tensor cores.
     head_dim: usize,
     smem: usize,
     /// The merged splits of 16 rows.

@@ -11,7 +11,7 @@ use vllm_batch_device::{Gpu, MAX_NARROW_HEAD_DIM, Tensor};
 
 use super::{AttentionParams, Launch, ROWS};
 
-/// Of rows that decode, whole or in parts.
+/// Kernel for rows that decode, whole or split.
 pub(super) const DECODE: &str = "paged_attention_decode";
 const SHARED: &str = "paged_attention_shared";
 const MERGE: &str = "paged_attention_merge";
@@ -32,7 +32,7 @@ pub(crate) struct PartLaunch {
 }
 
 impl PartLaunch {
-    /// None: the kernels of these heads compute rows as a whole.
+    /// `None`: the kernels of these heads compute rows as a whole.
     pub(crate) fn new(gpu: &Gpu, heads: QkvHeads) -> Option<Self> {
         let has_kernel = gpu.dtype() != DType::Float32 && heads.head_dim <= MAX_NARROW_HEAD_DIM;
         let num_sms = gpu.properties().num_sms;
@@ -53,7 +53,7 @@ impl PartLaunch {
     }
 }
 
-/// What is the same for all launches of a layer.
+/// Arguments that all launches of a layer share.
 pub(super) struct PartsTask<'a> {
     pub gpu: &'a Gpu,
     pub sizes: Launch,

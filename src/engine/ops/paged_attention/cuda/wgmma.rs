@@ -24,7 +24,7 @@ const STAGES: usize = 4;
 /// Where the first stage begins is a multiple of it.
 const ALIGNMENT: usize = 1024;
 
-/// What it is launched with for heads of this width; None: it does not take them.
+/// Launch sizes for heads of this width; `None`: the kernel does not take them.
 pub fn sizes(head_dim: usize) -> Option<PrefillSizes> {
     let state = 4 * ROWS * head_dim + 2 * 4 * ROWS;
     let bytes = ALIGNMENT + STAGES * 2 * STAGE * 2 * head_dim + WARPS * state;
@@ -144,7 +144,7 @@ impl<'a> WgmmaTrial<'a> {
         Ok(Self { device, gpu, heads, cache, inputs, batch })
     }
 
-    /// How many outputs differ from those of `mma.sync`, and of how many.
+    /// Number of outputs that differ from those of `mma.sync`, and number of all.
     ///
     /// # Errors
     /// The device failed.

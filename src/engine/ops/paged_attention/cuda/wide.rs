@@ -3,7 +3,7 @@
 use super::{ROWS, TILE};
 use vllm_batch_device::cuda::Properties;
 
-/// What a block of the kernel computes. All give the same bits.
+/// Tile of a block of the kernel. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub entry: &'static str,

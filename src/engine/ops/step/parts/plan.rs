@@ -1,4 +1,4 @@
-//! Which parts there are: a rule of the step's shape, that no bit depends on.
+//! Plan of the split rows: a rule over the step's shape, on which no bit depends.
 //!
 //! A row that decodes is a chain of splits of 256 positions, and its result is these splits merged
 //! upward. Where one block of the GPU would have a longer chain than its share of the step, the
@@ -19,11 +19,11 @@ pub(super) const SPLIT: u32 = 256;
 /// so.
 const MIN_CUT_SPLITS: usize = 4;
 
-/// What a split of a unit of several rows takes, in those of one row: it has up to four times as
-/// many products, and fewer copies under way. An estimate.
+/// Cost of a split of several rows, in splits of one row: it has up to four times as many
+/// products, and fewer copies under way. An estimate.
 const SHARED_PRICE: usize = 2;
 
-/// What decides which parts pay.
+/// Sizes that decide which parts pay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub num_kv_heads: usize,
@@ -40,7 +40,7 @@ pub(super) struct Shape {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedWork {
-    /// Of the list of tokens.
+    /// First token in the list of tokens.
     pub first: u32,
     pub num_tokens: u32,
     /// First entry of one of the sequences in `block_tables`.
@@ -48,7 +48,7 @@ pub(super) struct SharedWork {
     /// Positions, both where splits end.
     pub start: u32,
     pub end: u32,
-    /// Which of a token's slots the first split goes to.
+    /// Slot of the token that the first split goes to.
     pub place: u32,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct SharedWork {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedToken {
     pub token: u32,
-    /// Its first slot.
+    /// First slot of the token.
     pub slot: u32,
 }
 

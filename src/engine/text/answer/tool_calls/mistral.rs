@@ -9,7 +9,7 @@ const START: &str = "[TOOL_CALLS]";
 const CALL_ID: &str = "[CALL_ID]";
 const ARGUMENTS: &str = "[ARGS]";
 
-/// What follows the first tag says which form it is. The content is what is before it.
+/// Reads calls in the form that follows the first tag. The content is the text before it.
 pub(super) fn read(text: &str, _: &[Tool]) -> Option<Calls> {
     let (content, rest) = text.split_once(START)?;
     let body = without_starts(rest);

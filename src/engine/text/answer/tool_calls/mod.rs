@@ -26,7 +26,7 @@ pub(super) use json::{first_value, is_json, named_calls};
 /// A form of calls.
 #[derive(Debug)]
 pub(super) struct CallFormat {
-    /// Its names in `--tool-call-parser`, vLLM's. The first goes into the fingerprint.
+    /// Names in `--tool-call-parser`, vLLM's. The first goes into the fingerprint.
     pub(super) names: &'static [&'static str],
     /// Models have its tags as special tokens, which a text shows only if asked to (the parsers
     /// for which vLLM sets `skip_special_tokens` to false).
@@ -35,7 +35,7 @@ pub(super) struct CallFormat {
     pub(super) read: fn(&str, &[Tool]) -> Option<Calls>,
 }
 
-/// What a content is made of.
+/// Content and calls.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Calls {
     /// The text before the first call, or beside all.
@@ -45,7 +45,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// None without a call.
+    /// Calls of a content; `None` without a call.
     fn new(content: &str, calls: Vec<ToolCall>) -> Option<Self> {
         (!calls.is_empty()).then(|| Self { content: content.to_owned(), calls })
     }

@@ -244,7 +244,8 @@ fn based_integer(digits: &str) -> Option<String> {
     u128::from_str_radix(&digits[2..], base).ok().map(|value| value.to_string())
 }
 
-/// What follows a backslash; returns the text after it. Unknown escapes stay, as in Python.
+/// Reads the escape behind a backslash; returns the text after it. Unknown escapes stay, as in
+/// Python.
 fn escaped<'a>(text: &'a str, out: &mut String) -> Option<&'a str> {
     let character = text.chars().next()?;
     let rest = &text[character.len_utf8()..];

@@ -162,7 +162,7 @@ fn next_tag<'a>(text: &str, from: usize, tags: &[Tag<'a>]) -> Option<Found<'a>> 
     }
 }
 
-/// What follows a tag.
+/// Text behind a tag.
 fn after_tag<'a>(text: &'a str, tag: Tag<'_>) -> Option<&'a str> {
     let inside = || text.strip_prefix('<').map(str::trim_start);
     let named = |rest: &'a str| rest.strip_prefix(NAME).map(str::trim_start);

@@ -13,7 +13,7 @@ pub(super) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Of the tool with a name. Without one, or without properties, all values are strings.
+    /// Schemas of the tool with a name. Without one, or without properties, all values are strings.
     pub(super) fn of(tools: &'a [Tool], name: &str) -> Self {
         let tool = tools.iter().find(|tool| tool.name == name);
         Self { properties: tool.and_then(|tool| tool.parameters.get("properties")?.as_object()) }

@@ -2,7 +2,7 @@
 
 use super::{Calls, Tool, ToolCall, json};
 
-/// What a list may be between, in the order in which it is looked for.
+/// Fences around a list, in the order in which they are searched.
 const FENCES: &[(&str, &str)] =
     &[("```", "```"), ("[TOOL_CALLS]", "\n"), ("<tool_call>", "</tool_call>")];
 

@@ -25,7 +25,7 @@ pub(super) fn told(name: &str, messages: Vec<Value>, line: u64) -> Result<Vec<Va
 /// A code, and what is wrong with a message.
 type Fault = (&'static str, String);
 
-/// What a message becomes.
+/// Result of a message.
 struct Told {
     /// Messages of tools, which come before the message.
     results: Vec<Value>,
@@ -89,7 +89,7 @@ fn call(block: &Value) -> Result<Value, Fault> {
     }
 }
 
-/// Its text parts are one text, with newlines between them, as in vLLM.
+/// Text of a result: its text parts with newlines between them, as in vLLM.
 fn result(block: &Value) -> Result<Value, Fault> {
     let Some(id) = block["tool_use_id"].as_str() else {
         return Err(invalid("has a block of type 'tool_result' without `tool_use_id`"));

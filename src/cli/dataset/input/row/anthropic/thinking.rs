@@ -1,4 +1,4 @@
-//! What a request says of thinking: whether, how much, and whether it is shown.
+//! Thinking in a request: whether, how much, and whether it is shown.
 
 use serde_json::{Value, json};
 

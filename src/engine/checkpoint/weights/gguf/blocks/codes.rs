@@ -1,4 +1,4 @@
-//! What the blocks of quantized types hold: codes and scales, as panels of codes take them.
+//! Contents of the blocks of quantized types: codes and scales, in the form that panels take.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ pub(crate) struct MadeUp {
     tells: bool,
 }
 
-/// What a random number is for.
+/// Purpose of a random number.
 const CODE: u32 = 1;
 const SCALE: u32 = 2;
 const MINIMUM: u32 = 3;

@@ -13,7 +13,7 @@ const LAUNCHES_PRICE: usize = 2;
 
 /// A chunk that may be cut.
 struct Chunk {
-    /// Of the batch.
+    /// Sequence in the batch.
     seq: usize,
     num_tokens: usize,
     /// Splits that end before its first token.
