@@ -19,9 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use group::{Group, Rank};
-pub use kernel::{
-    AttentionDefines, CodeDefines, DecodeLayer, DecodeSizes, Kernel, LaunchDefines, PrefillSizes,
-};
+pub use kernel::{Defines, Kernel};
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
 pub use readback::Readback;
 

@@ -7,12 +7,11 @@ use std::ops::Range;
 
 use super::activation::{apply, in_kernels};
 use super::lanes::{load_lanes, store_lanes};
-use super::recurrent_step::launch_over_runs;
+use super::recurrent_step::{launch_over_runs, states_kernel};
 use crate::{RecurrentStep, Step, WeightValues};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_device::cuda::{Args, DevicePtr};
-use vllm_batch_device::gpu::Kernel as GpuKernel;
 use vllm_batch_device::kv_cache::StateLayerMut;
 use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::simd::{Kernel, Vector, dispatch};
@@ -162,7 +161,7 @@ fn on_gpu(
         has_activation: u32::from(activation.is_some()),
         activation: kind,
     };
-    let kernel = GpuKernel::of_states("causal_conv", "causal_conv", taps.num_taps());
+    let kernel = states_kernel("causal_conv", taps.num_taps());
     let num_tiles = taps.width.div_ceil(TILE);
     launch_over_runs(gpu, kernel, num_tiles, (step, states), |args: &mut Args, states| {
         args.tensor(x).value(states).value(conv).value(parameters);

@@ -7,11 +7,10 @@
 use std::ops::Range;
 
 use super::lanes::{load_lanes, store_lanes};
-use super::recurrent_step::{columns_of_block, launch_over_runs};
+use super::recurrent_step::{columns_of_block, launch_over_runs, states_kernel};
 use crate::{RecurrentStep, Step, WeightValues};
 use vllm_batch_base::layers::ScanShape;
 use vllm_batch_device::cuda::{Args, DevicePtr};
-use vllm_batch_device::gpu::Kernel as GpuKernel;
 use vllm_batch_device::kv_cache::StateLayerMut;
 use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::simd::{Kernel, Vector, dispatch};
@@ -103,7 +102,7 @@ fn on_gpu(
         first: first as u32,
         dt_bounds: weights.dt_bounds,
     };
-    let kernel = GpuKernel::of_states("mamba_scan", "mamba_scan", state_size);
+    let kernel = states_kernel("mamba_scan", state_size);
     let num_parts = num_heads * head_dim.div_ceil(columns_of_block(state_size));
     launch_over_runs(gpu, kernel, num_parts, (step, states), |args: &mut Args, states| {
         args.tensor(x).tensor(out).value(states).value(scan);

@@ -7,7 +7,7 @@ use crate::Step;
 use crate::batch::Batch;
 use vllm_batch_device::Gpu;
 use vllm_batch_device::cuda::{Args, DevicePtr};
-use vllm_batch_device::gpu::Kernel;
+use vllm_batch_device::gpu::{Defines, Kernel};
 use vllm_batch_device::kv_cache::StateLayerMut;
 use vllm_batch_device::tensor::SharedMut;
 
@@ -100,6 +100,11 @@ pub(super) struct StatesArg {
 pub(super) fn columns_of_block(num_rows: usize) -> usize {
     let lanes = num_rows.div_ceil(32).next_power_of_two().clamp(4, 32);
     4 * (32 / lanes)
+}
+
+/// kernels/`name`.cu over states of `num_rows` rows whose columns do not see each other.
+pub(super) fn states_kernel(name: &'static str, num_rows: usize) -> Kernel {
+    Kernel::with_defines(name, name, Defines::NONE.number("STATE_ROWS", num_rows as u32))
 }
 
 /// Queues a kernel over the rows of a step, level by level: blocks of 128 threads for each run and

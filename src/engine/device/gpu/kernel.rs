@@ -1,72 +1,34 @@
 //! Arguments of kernels, and the constants that they are compiled with.
 
-mod attention;
+mod defines;
 
 use std::sync::atomic::Ordering;
 
-pub use attention::{AttentionDefines, DecodeLayer, DecodeSizes, LaunchDefines, PrefillSizes};
+pub use defines::Defines;
 
 use super::Gpu;
 use crate::cuda::compiler::mentions;
 use crate::open::KERNEL_SOURCES;
 use vllm_batch_base::config::{DType, KvCacheDType, PrefillKernel};
 
-/// A kernel: `entry` of kernels/`source`.cu, compiled for attention, codes or states of one kind
-/// where that matters.
+/// Kernel: `entry` of kernels/`source`.cu, compiled with the constants of its op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     pub(super) source: &'static str,
     pub(super) entry: &'static str,
-    compiled_for: CompiledFor,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum CompiledFor {
-    Any,
-    Attention(AttentionDefines),
-    Codes(CodeDefines),
-    /// Rows of a state.
-    States(u32),
-}
-
-/// Constants of a kernel over codes, in the words of kernels/linear_codes.cu.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CodeDefines {
-    /// Values of codes.
-    pub levels: &'static str,
-    /// Bits of a code: 4 or 8.
-    pub bits: u32,
-    /// Type of scales and offsets.
-    pub scale: DType,
-    /// Inputs that share them: 16, 32, 64 or 128.
-    pub group: u32,
+    defines: Defines,
 }
 
 impl From<(&'static str, &'static str)> for Kernel {
     fn from((source, entry): (&'static str, &'static str)) -> Self {
-        Self { source, entry, compiled_for: CompiledFor::Any }
+        Self { source, entry, defines: Defines::NONE }
     }
 }
 
 impl Kernel {
-    /// A kernel with HEAD_DIM defined; LATENT_DIM of latents; TEXTS for texts; BIAS or ALIBI for
-    /// biases; SINKS; the sizes of its launches, and of decode what it knows of a layer.
-    pub fn of_attention(
-        source: &'static str,
-        entry: &'static str,
-        defines: AttentionDefines,
-    ) -> Self {
-        Self { source, entry, compiled_for: CompiledFor::Attention(defines) }
-    }
-
-    /// A kernel with LEVELS, CODE_BITS, SCALE and GROUP defined.
-    pub fn of_codes(source: &'static str, entry: &'static str, defines: CodeDefines) -> Self {
-        Self { source, entry, compiled_for: CompiledFor::Codes(defines) }
-    }
-
-    /// A kernel with STATE_ROWS defined.
-    pub fn of_states(source: &'static str, entry: &'static str, num_rows: usize) -> Self {
-        Self { source, entry, compiled_for: CompiledFor::States(num_rows as u32) }
+    /// A kernel that is compiled with these constants.
+    pub fn with_defines(source: &'static str, entry: &'static str, defines: Defines) -> Self {
+        Self { source, entry, defines }
     }
 
     /// Whether it is compiled for the type of the KV cache: its source, or a header of it, asks.
@@ -80,21 +42,8 @@ impl Kernel {
         dtype: DType,
         kv_cache_dtype: KvCacheDType,
     ) -> Vec<(&'static str, String)> {
-        let mut defines = vec![("DTYPE", name(dtype).to_owned())];
-        match self.compiled_for {
-            CompiledFor::Any => {}
-            CompiledFor::Attention(attention) => {
-                let of_attention = attention.defines().into_iter();
-                defines.extend(of_attention.map(|(name, value)| (name, value.to_string())));
-            }
-            CompiledFor::Codes(CodeDefines { levels, bits, scale, group }) => {
-                defines.push(("LEVELS", levels.to_owned()));
-                defines.push(("CODE_BITS", bits.to_string()));
-                defines.push(("SCALE", name(scale).to_owned()));
-                defines.push(("GROUP", group.to_string()));
-            }
-            CompiledFor::States(num_rows) => defines.push(("STATE_ROWS", num_rows.to_string())),
-        }
+        let mut defines = vec![("DTYPE", cuda_name(dtype).to_owned())];
+        defines.extend(self.defines.to_texts());
         if kv_cache_dtype == KvCacheDType::Fp8 && self.reads_cache() {
             defines.push(("KV_FP8", "1".to_owned()));
         }
@@ -119,7 +68,7 @@ impl Gpu {
 }
 
 /// A type's name in kernels.
-fn name(dtype: DType) -> &'static str {
+fn cuda_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Float32 => "float",
         DType::BFloat16 => "bf16",

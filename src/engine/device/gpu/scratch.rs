@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{CodeDefines, Gpu, MatmulShape, lock};
+use super::{Defines, Gpu, MatmulShape, lock};
 use crate::cuda::{DeviceBuffer, DevicePtr};
 use vllm_batch_base::EngineError;
 
@@ -12,8 +12,9 @@ pub(super) struct Scratch {
     fp8: Option<(DeviceBuffer, DeviceBuffer)>,
     /// The widened weights of a layer of codes.
     weights: Option<DeviceBuffer>,
-    /// Whether layers over codes of these kinds have the bits of their widened weights.
-    trials: HashMap<(MatmulShape, Vec<CodeDefines>), bool>,
+    /// Whether layers over codes, by the constants of their kernels, have the bits of their widened
+    /// weights.
+    trials: HashMap<(MatmulShape, Vec<Defines>), bool>,
 }
 
 impl Gpu {
@@ -62,7 +63,7 @@ impl Gpu {
     pub fn tried(
         &self,
         shape: MatmulShape,
-        kinds: Vec<CodeDefines>,
+        kinds: Vec<Defines>,
         trial: impl FnOnce() -> Result<bool, EngineError>,
     ) -> Result<bool, EngineError> {
         let key = (shape, kinds);

@@ -14,13 +14,12 @@ use std::ops::Range;
 
 pub use gates::DeltaGateWeights;
 
-use crate::recurrent_step::{columns_of_block, launch_over_runs};
+use crate::recurrent_step::{columns_of_block, launch_over_runs, states_kernel};
 use crate::{RecurrentStep, Step};
 use gates::open_gates;
 use update::{Inputs, Update};
 use vllm_batch_base::layers::{DeltaHeads, padded};
 use vllm_batch_device::cuda::{Args, DevicePtr};
-use vllm_batch_device::gpu::Kernel;
 use vllm_batch_device::kv_cache::StateLayerMut;
 use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::simd::dispatch;
@@ -120,7 +119,7 @@ fn on_gpu(
         gates: rule.gates as u32,
         first: rule.state as u32,
     };
-    let kernel = Kernel::of_states("delta_rule", "delta_rule", k_dim);
+    let kernel = states_kernel("delta_rule", k_dim);
     let num_parts = num_v_heads * v_dim.div_ceil(columns_of_block(k_dim));
     launch_over_runs(gpu, kernel, num_parts, (step, states), |args: &mut Args, states| {
         args.tensor(x).tensor(out).value(states).value(arg);

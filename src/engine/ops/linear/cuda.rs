@@ -1,6 +1,7 @@
 //! The GPU's GEMM: weights in rows, as checkpoints hold them, and cuBLASLt; or codes, and a kernel
 //! of our own.
 
+mod code_defines;
 mod coded;
 mod repack;
 mod widened;

@@ -1,6 +1,7 @@
 //! Attention on a GPU: kernels/paged_attention.cu and paged_attention_decode.cu, wide_attention.cu,
 //! or paged_attention_f32.cu for exactness. Where it was asked for, paged_attention_wgmma.cu.
 
+mod defines;
 mod launch;
 mod parts;
 mod wgmma;
@@ -12,9 +13,10 @@ pub use wgmma::{WgmmaTrial, prefill_by_wgmma, sizes as wgmma_prefill_sizes};
 
 use crate::step::WorkList;
 use crate::{Step, WeightValues};
+use defines::{AttentionDefines, DecodeLayer};
 use vllm_batch_base::config::DType;
 use vllm_batch_device::cuda::{Args, DevicePtr};
-use vllm_batch_device::gpu::{AttentionDefines, DecodeLayer, Kernel};
+use vllm_batch_device::gpu::Kernel;
 use vllm_batch_device::kv_cache::KvLayerShape;
 use vllm_batch_device::{CacheLayer, Gpu, MAX_NARROW_HEAD_DIM, Tensor};
 
@@ -277,7 +279,7 @@ impl Task<'_> {
     fn find_unseen_values(&self, prefill: &WorkList, decode: &WorkList) {
         const NAME: &str = "unseen_values";
         let block_tables = self.step.gpu_inputs().block_tables.ptr();
-        let kernel = Kernel::of_attention(NAME, NAME, self.defines);
+        let kernel = self.defines.kernel(NAME, NAME);
         self.launch_prefill(prefill, kernel, PrefillGrid::of((128, 0)), |(work, num_work)| {
             let mut args = Args::new();
             args.ptr(self.cache.1).ptr(work).ptr(num_work).ptr(block_tables);
@@ -295,7 +297,7 @@ impl Task<'_> {
     fn queue_f32(&self) {
         const NAME: &str = "paged_attention_f32";
         let inputs = self.step.gpu_inputs();
-        let kernel = Kernel::of_attention(NAME, NAME, self.defines);
+        let kernel = self.defines.kernel(NAME, NAME);
         if !inputs.decode.host.is_empty() {
             let mut args = self.args(inputs.decode.ptrs(0));
             args.tensor(self.tensors.1).value(self.params);
@@ -311,7 +313,7 @@ impl Task<'_> {
         let block = |num_tokens: usize| {
             let num_rows = num_tokens * (self.num_heads.0 / self.num_heads.1);
             let block = wide::Block::new(num_rows, self.head_dim, properties);
-            let kernel = Kernel::of_attention("wide_attention", block.entry, defines);
+            let kernel = defines.kernel("wide_attention", block.entry);
             (kernel, (num_rows.div_ceil(block.num_rows) as u32, (block.threads, block.smem)))
         };
         let inputs = step.gpu_inputs();

@@ -1,12 +1,13 @@
 //! Weights that stay codes in a GPU's memory, and the launches that multiply by them.
 
+use super::code_defines::CodeDefines;
 use super::repack::{CodedRows, STRIP, UNIT_BYTES};
 use super::widened::Widened;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::matrix::SourceRows;
 use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr, Properties};
-use vllm_batch_device::gpu::{CodeDefines, Kernel};
+use vllm_batch_device::gpu::Defines;
 use vllm_batch_device::{Gpu, MatmulShape};
 
 const THREADS: u32 = 128;
@@ -144,8 +145,8 @@ impl CodedWeight {
     }
 
     /// Kinds of codes, from the first output on.
-    pub(super) fn kinds(&self) -> Vec<CodeDefines> {
-        self.runs.iter().map(|run| run.defines).collect()
+    pub(super) fn kinds(&self) -> Vec<Defines> {
+        self.runs.iter().map(|run| run.defines.defines()).collect()
     }
 
     /// Queues the product.
@@ -224,7 +225,7 @@ impl Run {
         let num_strips = self.n.div_ceil(STRIP);
         let num_units = self.codes.bytes() / UNIT_BYTES / num_strips;
         let grid = [num_units.div_ceil(NUM_WARPS) as u32, num_strips as u32];
-        let kernel = Kernel::of_codes("linear_codes", "widen_codes", self.defines);
+        let kernel = self.defines.kernel("widen_codes");
         gpu.launch(kernel, grid, (THREADS, 0), &mut args);
     }
 
@@ -243,7 +244,7 @@ impl Run {
         args.u32((output == DType::Float32).into());
         let smem = |tile: &Tile| tile.smem(self.defines, self.offsets.is_some());
         let tile = Tile::choose((num_rows, self.n), gpu.properties(), smem);
-        let kernel = Kernel::of_codes("linear_codes", tile.entry, self.defines);
+        let kernel = self.defines.kernel(tile.entry);
         gpu.launch(kernel, tile.grid(num_rows, self.n), (THREADS, smem(tile)), &mut args);
     }
 }

@@ -8,10 +8,10 @@
 
 use half::{bf16, f16};
 
+use super::code_defines::CodeDefines;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::matrix::{CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales};
 use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
-use vllm_batch_device::gpu::CodeDefines;
 
 /// Outputs of a strip.
 pub(super) const STRIP: usize = 8;

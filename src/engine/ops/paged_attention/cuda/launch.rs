@@ -1,9 +1,10 @@
 //! Launch sizes of kernels/paged_attention.cu and paged_attention_decode.cu, by the shared
 //! memory of a GPU. The kernels are compiled for it, and check that it is what they lay out.
 
+use super::defines::{AttentionDefines, DecodeSizes, LaunchDefines, PrefillSizes};
 use vllm_batch_base::config::KvCacheDType;
 use vllm_batch_device::Gpu;
-use vllm_batch_device::gpu::{AttentionDefines, DecodeSizes, Kernel, LaunchDefines, PrefillSizes};
+use vllm_batch_device::gpu::Kernel;
 
 use super::{AttentionParams, ROWS, TILE, parts, wgmma};
 
@@ -161,7 +162,7 @@ impl Launch {
             }
             _ => ("paged_attention", LaunchDefines::Prefill(self.prefill)),
         };
-        Kernel::of_attention(source, entry, AttentionDefines { launch: Some(launch), ..defines })
+        AttentionDefines { launch: Some(launch), ..defines }.kernel(source, entry)
     }
 
     /// Bytes of the states of all blocks that a GPU has resident. 0: they need no memory.

@@ -2,6 +2,7 @@
 //! for and a trial on the GPU gives the bits of `mma.sync`: the tokens after a prompt are computed
 //! by that.
 
+use super::defines::{AttentionDefines, PrefillSizes};
 use super::{Biases, CacheAttention, ROWS, attend};
 use crate::batch::Batch;
 use crate::{StepInputs, StepLimits, rotary_and_cache};
@@ -9,7 +10,6 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, KvCacheDType, PrefillKernel};
 use vllm_batch_base::layers::QkvHeads;
 use vllm_batch_device::cuda::gemm::Random;
-use vllm_batch_device::gpu::{AttentionDefines, PrefillSizes};
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch_device::{Device, Gpu, KvCache, Precision, Tensor};
 

@@ -1,8 +1,10 @@
 //! Constants that kernels of attention are compiled with.
 
+use vllm_batch_device::gpu::{Defines, Kernel};
+
 /// Constants that a kernel of attention is compiled with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionDefines {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AttentionDefines {
     /// Width of a K head.
     pub head_dim: u32,
     /// Width of V if it is the last values of a K head; 0: V is as wide as K, and apart.
@@ -18,8 +20,8 @@ pub struct AttentionDefines {
 }
 
 /// How kernels over heads that one warp holds are launched, and over what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LaunchDefines {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaunchDefines {
     /// kernels/paged_attention_decode.cu.
     Decode(DecodeSizes, DecodeLayer),
     /// kernels/paged_attention.cu and paged_attention_wgmma.cu.
@@ -27,7 +29,7 @@ pub enum LaunchDefines {
 }
 
 /// Launch sizes of kernels/paged_attention_decode.cu.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeSizes {
     /// Warps of a block.
     pub warps: u32,
@@ -41,8 +43,8 @@ pub struct DecodeSizes {
 
 /// What kernels/paged_attention_decode.cu knows of a layer. A model has a kind or two of them, and
 /// each is one more compilation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DecodeLayer {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DecodeLayer {
     /// K and V heads.
     pub num_kv_heads: u32,
     /// Query heads that share each.
@@ -56,7 +58,7 @@ pub struct DecodeLayer {
 }
 
 /// Launch sizes of kernels/paged_attention.cu and paged_attention_wgmma.cu.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefillSizes {
     /// Warps of a block.
     pub warps: u32,
@@ -108,25 +110,28 @@ impl PrefillSizes {
 }
 
 impl AttentionDefines {
-    /// Names and values that the kernel is compiled with.
-    pub(super) fn defines(&self) -> Vec<(&'static str, u32)> {
-        let mut defines = vec![("HEAD_DIM", self.head_dim)];
-        if self.latent_dim > 0 {
-            defines.push(("LATENT_DIM", self.latent_dim));
-        }
-        match &self.launch {
-            None => {}
+    /// `entry` of kernels/`source`.cu, compiled with these constants.
+    pub(super) fn kernel(&self, source: &'static str, entry: &'static str) -> Kernel {
+        Kernel::with_defines(source, entry, self.defines())
+    }
+
+    fn defines(&self) -> Defines {
+        let latent = (self.latent_dim > 0).then_some(("LATENT_DIM", self.latent_dim));
+        let of_launch = match &self.launch {
+            None => Vec::new(),
             Some(LaunchDefines::Decode(sizes, layer)) => {
-                defines.extend(sizes.defines());
-                defines.extend(layer.defines());
+                [sizes.defines(), layer.defines()].concat()
             }
-            Some(LaunchDefines::Prefill(sizes)) => defines.extend(sizes.defines()),
-        }
+            Some(LaunchDefines::Prefill(sizes)) => sizes.defines(),
+        };
         let of_biases = if self.is_of_texts { "BIAS" } else { "ALIBI" };
         let switches =
             [("TEXTS", self.is_of_texts), (of_biases, self.has_biases), ("SINKS", self.has_sinks)];
         let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
-        defines.extend(switched_on.map(|(name, _)| (name, 1)));
-        defines
+        let numbers = latent.into_iter().chain(of_launch);
+        let numbers = numbers.chain(switched_on.map(|(name, _)| (name, 1)));
+        numbers.fold(Defines::NONE.number("HEAD_DIM", self.head_dim), |defines, (name, value)| {
+            defines.number(name, value)
+        })
     }
 }
