@@ -218,7 +218,7 @@ unsafe fn on_host(shape: MatmulShape, num_rows: usize, matmul: &Matmul) {
     for column in 0..n {
         let weights = widen(matmul.weight, column);
         for (row, x) in rows.iter().enumerate() {
-            let sum = x.iter().zip(&weights).fold(0.0f32, |sum, (x, w)| x.mul_add(*w, sum));
+            let sum = dot(x, &weights);
             // SAFETY: the caller's promise.
             unsafe {
                 let scale = matmul.scales.map_or(1.0, |(x, w)| {
@@ -229,6 +229,28 @@ unsafe fn on_host(shape: MatmulShape, num_rows: usize, matmul: &Matmul) {
             }
         }
     }
+}
+
+/// The sum of products, from the first one on, each fused.
+fn dot(x: &[f32], weights: &[f32]) -> f32 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        // SAFETY: the CPU has the instruction. Without it each product is a call of the C library.
+        return unsafe { fused_dot(x, weights) };
+    }
+    x.iter().zip(weights).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum))
+}
+
+/// # Safety
+/// The CPU has FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "fma")]
+unsafe fn fused_dot(x: &[f32], weights: &[f32]) -> f32 {
+    let mut sum = 0.0f32;
+    for (x, w) in x.iter().zip(weights) {
+        sum = x.mul_add(*w, sum);
+    }
+    sum
 }
 
 /// # Safety
