@@ -90,6 +90,30 @@ fn links_out_of_the_cache_are_refused() {
 }
 
 #[test]
+fn a_ref_names_a_commit_and_no_path() {
+    let (cache, outside) = (tempdir().unwrap(), tempdir().unwrap());
+    let snapshot = python_cache(cache.path());
+    // Whole models, which are not this repository's.
+    let other = cache.path().join("models--other").join(MAIN);
+    let elsewhere = outside.path().join(MAIN);
+    for folder in [&other, &elsewhere] {
+        fs::create_dir_all(folder).unwrap();
+        for (name, content) in repository().iter().filter(|(name, _)| !name.contains('/')) {
+            fs::write(folder.join(name), content).unwrap();
+        }
+    }
+    let at_other = format!("../../models--other/{MAIN}");
+    let roundabout = format!("../snapshots/{MAIN}");
+    for text in [elsewhere.to_str().unwrap(), &at_other, &roundabout, "main", ".", ""] {
+        fs::write(cache.path().join("models--tiny-org--Tiny-Llama_1.5/refs/main"), text).unwrap();
+        let error = resolve(REPO, &offline(cache.path())).unwrap_err();
+        assert!(error.to_string().contains("this revision is not there"), "{text}: {error}");
+    }
+    let found = resolve_model(REPO, Some(MAIN), None, &offline(cache.path()), &mut ());
+    assert_eq!(found.unwrap(), snapshot);
+}
+
+#[test]
 fn an_index_in_the_cache_or_in_a_folder_is_not_trusted() {
     let cache = tempdir().unwrap();
     let snapshot = python_cache(cache.path());

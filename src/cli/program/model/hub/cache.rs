@@ -1,9 +1,11 @@
 //! One repository and revision in the cache, in the layout that huggingface_hub writes:
 //! `refs/<revision>`, `blobs/<etag>` and `snapshots/<commit>/<file> -> ../../blobs/<etag>` in
-//! `models--org--name`.
+//! `models--org--name`. hf-hub knows it; it joins whatever it is told, so names are checked here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use hf_hub::{Cache, CacheRepo};
 
 use super::dataset_files::Chosen;
 use super::gguf_file::{GgufName, parts};
@@ -33,7 +35,8 @@ pub(super) enum Wanted {
 
 /// A repository at a revision, and the cache that holds or will hold it.
 pub(super) struct RepoCache {
-    root: PathBuf,
+    cache: Cache,
+    layout: CacheRepo,
     repo: RepoId,
     revision: Revision,
 }
@@ -47,12 +50,14 @@ impl RepoCache {
                 "set HF_HUB_CACHE or --download-dir",
             )
         })?;
-        Ok(Self { root, repo, revision })
+        let cache = Cache::new(root);
+        let layout = cache.repo(repo.at(&revision));
+        Ok(Self { cache, layout, repo, revision })
     }
 
     /// The cache folder, with all its repositories.
     pub fn root(&self) -> &Path {
-        &self.root
+        self.cache.path()
     }
 
     /// The repository.
@@ -72,12 +77,12 @@ impl RepoCache {
 
     /// The folder of this repository.
     pub fn repo_folder(&self) -> PathBuf {
-        self.root.join(self.repo.folder_name())
+        self.root().join(self.repo.folder_name())
     }
 
     /// The folder of one commit's files.
     pub fn snapshot(&self, commit: &str) -> PathBuf {
-        self.repo_folder().join("snapshots").join(commit)
+        self.layout.pointer_path(commit)
     }
 
     /// The folder of notes on files that a commit has not.
@@ -90,20 +95,18 @@ impl RepoCache {
         self.repo_folder().join(".vllm-batch").join(format!("{commit}.json"))
     }
 
-    /// The place of a file's bytes, which revisions share.
+    /// The place of a file's bytes, which revisions share. hf-hub hands it out with its own client
+    /// alone.
     pub fn blob(&self, etag: &str) -> PathBuf {
         self.repo_folder().join("blobs").join(etag)
     }
 
     /// Points the revision at a commit.
     pub fn point_at(&self, commit: &str) -> std::io::Result<()> {
-        let revision = self.revision.as_str();
-        if revision == commit {
+        if self.revision.as_str() == commit {
             return Ok(());
         }
-        let path = self.repo_folder().join("refs").join(revision);
-        path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        fs::write(path, commit)
+        self.layout.create_ref(commit)
     }
 
     /// Looks for the revision without any request.
@@ -157,8 +160,10 @@ impl RepoCache {
         if is_commit(revision) {
             return Some(revision.to_string());
         }
-        let text = fs::read_to_string(self.repo_folder().join("refs").join(revision)).ok()?;
-        Some(text.trim().to_string()).filter(|commit| is_commit(commit))
+        // The folder that the ref names: any path, in a cache that is shared.
+        let folder = self.layout.get("")?;
+        let commit = folder.file_name()?.to_str().filter(|commit| is_commit(commit))?;
+        (folder == self.snapshot(commit)).then(|| commit.to_string())
     }
 
     fn other_revisions(&self) -> String {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use hf_hub::Cache;
 use vllm_batch_base::files::read as read_file;
 pub use vllm_batch_dataset::network::NetworkLimits;
 
@@ -76,10 +77,12 @@ impl HubEnvironment {
         let hf_home = path("HF_HOME").unwrap_or_else(|| {
             path("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache")).join("huggingface")
         });
+        // The token stays there where another folder is the cache.
+        let at_home = Cache::new(hf_home.join("hub"));
         let cache_dir = path("HF_HUB_CACHE")
             .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
-            .unwrap_or_else(|| hf_home.join("hub"));
-        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token"));
+            .unwrap_or_else(|| at_home.path().clone());
+        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| at_home.token_path());
         let implicit_token = !get("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|v| is_true(&v));
 
         Self {

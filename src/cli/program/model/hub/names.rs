@@ -4,13 +4,15 @@
 use std::fmt;
 use std::path::Path;
 
+use hf_hub::{Repo, RepoType};
+
 use super::{HubError, HubErrorKind};
 
 /// A well-formed `org/name` (or the hub's older one-part `name`): of a model, or of a dataset.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct RepoId {
     id: String,
-    is_dataset: bool,
+    kind: RepoType,
 }
 
 impl RepoId {
@@ -22,7 +24,7 @@ impl RepoId {
             && name.split('/').all(is_repo_part)
             && !name.ends_with(".git");
         if well_formed {
-            return Ok(Self { id: name.to_string(), is_dataset: false });
+            return Ok(Self { id: name.to_string(), kind: RepoType::Model });
         }
         Err(HubError::new(
             HubErrorKind::BadName,
@@ -34,7 +36,7 @@ impl RepoId {
     /// The same of a dataset.
     pub fn dataset(name: &str) -> Result<Self, HubError> {
         match Self::parse(name) {
-            Ok(repo) => Ok(Self { is_dataset: true, ..repo }),
+            Ok(repo) => Ok(Self { kind: RepoType::Dataset, ..repo }),
             Err(_) => Err(HubError::new(
                 HubErrorKind::BadName,
                 format!("{} is no dataset of the hub", quoted(name)),
@@ -43,26 +45,27 @@ impl RepoId {
         }
     }
 
+    /// The repository at a revision, as hf-hub has it.
+    pub fn at(&self, revision: &Revision) -> Repo {
+        Repo::with_revision(self.id.clone(), self.kind, revision.0.clone())
+    }
+
     /// `models--org--name`.
     pub fn folder_name(&self) -> String {
-        format!("{}--{}", self.kind(), self.id.replace('/', "--"))
+        Repo::new(self.id.clone(), self.kind).folder_name()
     }
 
-    /// `models/org/name`, as the hub's API has it.
+    /// `models/org/name`, as the hub's API has it: no part of a name has `--` in it.
     pub fn api_name(&self) -> String {
-        format!("{}/{}", self.kind(), self.id)
-    }
-
-    fn kind(&self) -> &'static str {
-        if self.is_dataset { "datasets" } else { "models" }
+        self.folder_name().replace("--", "/")
     }
 }
 
-/// As the paths of its files begin.
+/// As the paths of its files begin: `org/name`, `datasets/org/name`.
 impl fmt::Display for RepoId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let folder = if self.is_dataset { "datasets/" } else { "" };
-        write!(f, "{folder}{}", self.id)
+        let name = self.api_name();
+        f.write_str(name.strip_prefix("models/").unwrap_or(&name))
     }
 }
 
