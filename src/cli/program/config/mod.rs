@@ -305,6 +305,15 @@ impl RunConfig {
         let structured_outputs = self.structured_outputs.clone();
         overlay(&self.sampling, SamplingParams { structured_outputs, ..model_defaults })
     }
+
+    /// What rows of an input without own parameters are sampled with. The length of a batch request
+    /// is its endpoint's, where nothing says it.
+    pub fn start_of_rows(&self, model_defaults: &SamplingParams, shape: &Shape) -> SamplingParams {
+        match shape.has_batch_lines {
+            true => self.row_params(model_defaults.clone()),
+            false => self.sampling_params(model_defaults.clone()),
+        }
+    }
 }
 
 /// Parameters of rows that flags were typed for, by their names.

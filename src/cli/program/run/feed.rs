@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::previous::{Good, Place, Previous};
-use super::progress::Counters;
 use super::read::{Input, Parsed};
 use super::row_params::RowParams;
-use super::window::Window;
+use super::shared::Shared;
 use super::write::{InputRead, Message, Waiting};
 use crate::config::RunConfig;
 use crate::ledger::row_hash::{ContentHash, InputDigest};
@@ -35,16 +34,14 @@ use vllm_batch_text::{AnswerForm, ToolChoice};
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
 /// has entered it.
 pub struct Feed {
-    /// The run.
-    pub config: Arc<RunConfig>,
+    /// What the threads look at.
+    pub shared: Arc<Shared>,
     /// Tokenizes and checks.
     pub processor: Arc<InputProcessor>,
     /// How rows are written.
     pub format: RowFormat,
     /// What rows override.
     pub base: RowParams,
-    /// Bounds what is read ahead.
-    pub window: Arc<Window>,
     /// Every row, to the thread that writes.
     pub rows: Sender<Message>,
     /// Rows that can be asked, to the engine; an error ends the run.
@@ -58,8 +55,8 @@ pub struct Feed {
 }
 
 /// Sends every row on its way.
-pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: &Counters) {
-    feed.ids = input.is_batch_stream(&feed.config.input).then(CustomIds::default);
+pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console) {
+    feed.ids = input.is_batch_stream(&feed.shared.config.input).then(CustomIds::default);
     let warnings = Warnings {
         console,
         of_collisions: false,
@@ -68,13 +65,13 @@ pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: 
         of_thinking: false,
         of_kwargs: Vec::new(),
     };
-    let run = Arc::clone(&feed.config);
+    let shared = Arc::clone(&feed.shared);
     let (shape, shape_of_bad) = (input.shape_text(), input.shape_text_of_bad());
-    let (run, form) = (&*run, Arc::default());
+    let (run, form) = (&*shared.config, Arc::default());
     let mut feeder = Feeder { feed, run, warnings, shape, shape_of_bad, position: 0, form };
     match feeder.feed_all(input, console) {
         Ok(Some(read)) => {
-            counters.set_total(feeder.position);
+            shared.counters.set_total(feeder.position);
             let _ = feeder.feed.rows.send(Message::InputEnd(read));
         }
         // The run has ended.
@@ -188,7 +185,7 @@ impl Feeder<'_> {
             }
             Ok(Work::Pooling(_)) | Err(_) => {}
         }
-        if !self.feed.window.enter(bytes) {
+        if !self.feed.shared.window.enter(bytes) {
             return Ok(false);
         }
         // The row goes first, so that whoever writes knows it before its answer comes.
@@ -232,7 +229,7 @@ impl Feeder<'_> {
 
     /// Sends a row that needs no engine. False: the run has ended.
     fn send_finished(&self, message: Message) -> bool {
-        self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
+        self.feed.shared.window.enter_finished() && self.feed.rows.send(message).is_ok()
     }
 
     /// What is asked of the engine, or why nothing is.
