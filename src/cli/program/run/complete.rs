@@ -11,7 +11,7 @@ use super::opened::Session;
 use super::read::{Digested, Order, ReadThread};
 use crate::config::RunConfig;
 use crate::ledger::meta::Meta;
-use crate::ledger::{Draft, LedgerError};
+use crate::ledger::{LedgerError, LockedOutput};
 use crate::model;
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::sample::RowsThen;
@@ -78,7 +78,7 @@ impl Comparison<'_> {
     pub fn remaining(
         &self,
         reading: &ReadThread,
-        output: &mut Draft,
+        output: &mut LockedOutput,
     ) -> Result<Remaining, CliError> {
         let are_files = self.config.input.sources.are_files();
         let is_complete = output.complete().is_some();
@@ -99,7 +99,7 @@ impl Comparison<'_> {
             differences.push(format!("input: {then} rows then, {now} in {name} now, not the same"));
         }
         if !differences.is_empty() {
-            return Err(LedgerError::at_start(LedgerError::Complete { path, differences }));
+            return Err(LedgerError::Complete { path, differences }.at_start());
         }
         if is_complete && input == Input::Same {
             return Ok(Remaining::Nothing(self.say_nothing_is_left(&path)));
@@ -112,7 +112,7 @@ impl Comparison<'_> {
             let error = LedgerError::Complete { path, differences: vec![difference] };
             let help = "name the input as a file (-i FILE): then only its new rows are computed; \
                         or start over with --overwrite";
-            return Err(LedgerError::at_start(error).help(help));
+            return Err(error.at_start().help(help));
         }
         if input == Input::Other {
             refuse_unknown_rows(output, self.meta)?;
@@ -160,7 +160,7 @@ impl Comparison<'_> {
         let [then, now] = [rows.header(), &header]
             .map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
         let differences = vec![format!("columns: {then} then, {now} now")];
-        Err(LedgerError::at_start(LedgerError::Complete { path: path.to_owned(), differences }))
+        Err(LedgerError::Complete { path: path.to_owned(), differences }.at_start())
     }
 
     /// Says that the output is this run's, and how that ends.
@@ -202,7 +202,7 @@ impl Comparison<'_> {
 ///
 /// # Errors
 /// The output is a matrix: it shows no fields.
-pub fn refuse_unknown_rows(output: &Draft, meta: &Meta) -> Result<(), CliError> {
+pub fn refuse_unknown_rows(output: &LockedOutput, meta: &Meta) -> Result<(), CliError> {
     if meta.format != FileFormat::Npy {
         return Ok(());
     }

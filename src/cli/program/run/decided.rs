@@ -10,7 +10,7 @@ use super::open_model::OpenModel;
 use super::opened::{FirstRow, Opened, Session};
 use super::read::{self, ReadThread};
 use crate::config::RunConfig;
-use crate::ledger::Draft;
+use crate::ledger::LockedOutput;
 use crate::model;
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::sample::RowsThen;
@@ -38,7 +38,7 @@ pub struct Decided<'a> {
     /// What the input is.
     pub shape: Shape,
     /// Where rows will go.
-    pub output: Draft,
+    pub output: LockedOutput,
     /// The rows of the output that is there, where they are among those of the input.
     pub then: Option<RowsThen>,
     /// How much of the model is there.

@@ -17,7 +17,7 @@ use crate::ledger::fingerprint::Fingerprint;
 use crate::ledger::meta::{self, InputFacts, Meta, NamedFile};
 use crate::ledger::output::{Facts, part_of};
 use crate::ledger::remote::Remote;
-use crate::ledger::{Document, Draft};
+use crate::ledger::{Document, LockedOutput};
 use crate::model::resolved::Resolved;
 use vllm_batch_base::run_date::RunDate;
 use vllm_batch_dataset::input::row_error::RowError;
@@ -54,7 +54,7 @@ pub struct Left {
 
 impl Left {
     /// What a run would leave that has not begun.
-    pub fn of(output: &Draft) -> Self {
+    pub fn of(output: &LockedOutput) -> Self {
         Self {
             part: output.path().map(part_of),
             journal: output.journal_path().map(Path::to_owned),

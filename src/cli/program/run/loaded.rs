@@ -15,7 +15,7 @@ use super::{Load, by_model};
 use crate::config::RunConfig;
 use crate::ledger::fingerprint::Fingerprint;
 use crate::ledger::record::Header;
-use crate::ledger::{Document, Draft, Ledger, LedgerError, Recovered};
+use crate::ledger::{Document, Ledger, LedgerError, LockedOutput, Recovered};
 use crate::model::{self, Summary};
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::row::Task;
@@ -46,7 +46,7 @@ pub struct Loaded<'a> {
     /// What the bytes of the run depend on.
     pub fingerprint: Fingerprint,
     /// Where rows will go.
-    pub output: Draft,
+    pub output: LockedOutput,
     /// The rows of the output that is there, where they are among those of the input.
     pub then: Option<RowsThen>,
 }
@@ -143,7 +143,7 @@ impl Begun {
     /// # Errors
     /// An earlier run would have written other bytes.
     pub fn of(
-        mut output: Draft,
+        mut output: LockedOutput,
         config: &RunConfig,
         fingerprint: &Fingerprint,
         then: Option<RowsThen>,
@@ -181,15 +181,14 @@ impl Begun {
 
 /// The good rows of a complete output that the run goes on from.
 fn previous_of(
-    output: &Draft,
+    output: &LockedOutput,
     fingerprint: &Fingerprint,
     then: Option<RowsThen>,
 ) -> Result<Option<Previous>, CliError> {
     let Some((path, meta)) = output.path().zip(output.previous()) else { return Ok(None) };
     let differences = meta.fingerprint.differences(fingerprint);
     if !differences.is_empty() {
-        let error = LedgerError::Complete { path: path.to_owned(), differences };
-        return Err(LedgerError::at_start(error));
+        return Err(LedgerError::Complete { path: path.to_owned(), differences }.at_start());
     }
     Previous::open(path, meta, then).map(Some)
 }

@@ -10,7 +10,7 @@ use super::ready::Ready;
 use super::row_params::RowParams;
 use crate::config::RunConfig;
 use crate::ledger::names::files_of_model;
-use crate::ledger::{Draft, LedgerError, Named};
+use crate::ledger::{LedgerError, LockedOutput, Named};
 use crate::model::{self, Folders, Summary};
 use vllm_batch_base::config::{GenerationConfigSource, SpeculationMethod};
 use vllm_batch_base::machine;
@@ -39,7 +39,7 @@ impl OpenModel {
         config: &Arc<RunConfig>,
         folders: &Folders,
         hashed: Option<FileFields>,
-        output: &Draft,
+        output: &LockedOutput,
         ready: &Ready,
         load: Load<'_>,
     ) -> Result<Self, CliError> {

@@ -14,7 +14,7 @@ use crate::config::{InputConfig, RunConfig};
 use crate::ledger::meta::Meta;
 use crate::ledger::remote::Remote;
 use crate::ledger::storage::{Disk, Storage};
-use crate::ledger::{Document, Draft, LedgerError, LedgerOptions, Named};
+use crate::ledger::{Document, LedgerError, LedgerOptions, LockedOutput, Named};
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::row::Task;
 use vllm_batch_dataset::input::sources::Sources;
@@ -72,7 +72,7 @@ pub struct Opened<'a> {
     /// What the first row decides.
     pub undecided: Undecided,
     /// Where rows will go.
-    pub output: Draft,
+    pub output: LockedOutput,
     /// The side file of an output that is complete, or from which an interrupted run went on.
     pub earlier: Option<Meta>,
 }
@@ -142,7 +142,7 @@ impl<'a> OpenInput<'a> {
     ) -> Result<Opened<'a>, CliError> {
         let Self { console, signals, counters, ready, input, reading, first } = self;
         let files = remote.map_or_else(|| Arc::new(Disk) as Arc<dyn Storage>, Remote::files);
-        let output = Draft::open(files, ledger_options(&config, named));
+        let output = LockedOutput::open(files, ledger_options(&config, named));
         let output = output.map_err(LedgerError::at_start)?;
         let earlier = output.complete().or(output.previous()).cloned();
         let found = output.found().map(|found| &found.header);

@@ -191,7 +191,7 @@ impl WriteThread {
         let (emitted, result) = match end {
             Ok(End::Complete | End::Told) => (Some(emitted), Ok(())),
             Ok(End::Early(error)) => (Some(emitted), Err(error)),
-            Err(error) => (None, Err(LedgerError::midway(error))),
+            Err(error) => (None, Err(error.midway())),
         };
         Written { tally: self.tally, emitted, first_error: self.first_error, result }
     }
