@@ -17,6 +17,7 @@ mod feed;
 mod fingerprinted;
 mod loaded;
 pub mod meter;
+mod model_hashes;
 pub mod one_prompt;
 mod open_model;
 mod opened;
@@ -29,6 +30,8 @@ pub mod row_params;
 mod running;
 mod shared;
 pub mod signals;
+pub mod tally;
+mod warnings;
 pub mod window;
 mod write;
 

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::previous::Good;
-use super::report::Tally;
 use super::shared::Shared;
+use super::tally::Tally;
 use crate::args::values::MaxErrors;
 use crate::ledger::meta::TokenCounts;
 use crate::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
