@@ -1,4 +1,5 @@
-//! The commands and the flags of `run`, as clap reads them, with the examples of their help.
+//! The commands and the flags of `run`, as clap reads them, with the examples of their help. Flags
+//! of the other commands are in files of their names.
 
 use clap::{ArgAction, Parser, Subcommand};
 

@@ -1,4 +1,5 @@
-//! `ModelSource`: which model, as typed, and what it is called in rows. Nothing is looked for here.
+//! `ModelSource`: which model, as typed, and what it is called in rows. Nothing is downloaded
+//! here, and no file is read.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! `Report`: what a run did, shown at its end and written as JSON (`--stats`). `tally` counts.
+//! `Report`: what a run did, shown at its end and written as JSON (`--stats`). `tally` has counted
+//! it.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The thread that writes: answers and errors, in any order, to the ledger. It owns the ledger.
+//! The thread that writes: answers and errors, in any order, to the ledger. It owns the ledger, and
+//! says how writing ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
