@@ -10,7 +10,7 @@ use vllm_batch::cli::ledger::meta::{InputFacts, Meta, NamedFile, RowCounts, Toke
 use vllm_batch::cli::ledger::record::Header;
 use vllm_batch::cli::ledger::storage::Storage;
 use vllm_batch::cli::ledger::{
-    Draft, Finished, Ledger, LedgerError, LedgerOptions, Recovered, RowHash, Totals,
+    Finished, Ledger, LedgerError, LedgerOptions, LockedOutput, Recovered, RowHash, Totals,
 };
 use vllm_batch::cli::output::FileFormat;
 use vllm_batch::cli::output::parquet::{Table, TableSpec};
@@ -115,14 +115,14 @@ impl Job {
             overwrite,
             ..LedgerOptions::default()
         };
-        let draft = Draft::open(files, options)?;
-        if draft.complete().is_some() {
+        let locked = LockedOutput::open(files, options)?;
+        if locked.complete().is_some() {
             return Ok(Done { num_computed: 0, had_nothing_to_do: true });
         }
         let fields = [("model".to_owned(), "m".to_owned())].into();
         let fingerprint = Fingerprint::new(fields);
         let header = Header { started: 5, replaces: overwrite, keeps: false, fingerprint };
-        let (mut ledger, mut recovered) = draft.begin(header)?;
+        let (mut ledger, mut recovered) = locked.begin(header)?;
         if self.is_table {
             ledger.begin_table(self.table());
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use vllm_batch::cli::ledger::fingerprint::Fingerprint;
 use vllm_batch::cli::ledger::record::Header;
 use vllm_batch::cli::ledger::storage::Disk;
-use vllm_batch::cli::ledger::{Draft, Finished, LedgerError, LedgerOptions, RowHash};
+use vllm_batch::cli::ledger::{Finished, LedgerError, LedgerOptions, LockedOutput, RowHash};
 
 use crate::resume::journal;
 use crate::resume::program::{Ended, finish, names, num_reused, run};
@@ -84,10 +84,10 @@ fn rows_that_finish_with_the_run_are_kept_when_the_output_fails_at_its_end() {
     let journal = folder.path().join("j.jsonl");
     let (out, name) = (Some("/dev/full".into()), Some(journal.clone()));
     let options = LedgerOptions { out, journal: name, ..LedgerOptions::default() };
-    let draft = Draft::open(Arc::new(Disk), options).unwrap();
+    let locked = LockedOutput::open(Arc::new(Disk), options).unwrap();
     let fingerprint = Fingerprint::new([("model".to_owned(), "m".to_owned())].into());
     let header = Header { started: 1, replaces: false, keeps: false, fingerprint };
-    let (mut ledger, _) = draft.begin(header).unwrap();
+    let (mut ledger, _) = locked.begin(header).unwrap();
     for position in 0..5 {
         let (hash, row) = (RowHash([position as u8; 16]), b"{\"response\":\"a\"}\n".to_vec());
         let (input_tokens, output_tokens) = (1, 1);

@@ -1,4 +1,5 @@
-//! Flags of `bench`: vLLM's `bench throughput` names where it has one.
+//! Flags of `bench`: vLLM's `bench throughput` names where it has one. What is measured is in
+//! `commands/bench`.
 
 use std::path::PathBuf;
 

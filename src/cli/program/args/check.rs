@@ -1,4 +1,5 @@
-//! Flags of `check`: those of the input that need no model.
+//! Flags of `check`: those of the input that need no model. A row is checked as `run` would read
+//! it.
 
 use std::path::PathBuf;
 

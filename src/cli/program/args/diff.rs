@@ -1,4 +1,5 @@
-//! Flags of `diff`.
+//! Flags of `diff`: two outputs, how their rows are paired, and what is shown of a difference. None
+//! of a model.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Flags of the model and the engine: vLLM's `EngineArgs` names.
+//! Flags of the model and the engine: vLLM's `EngineArgs` names. What they mean is in
+//! `config/engine` and `config/device`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Flags of `eval`: those of `run`, who judges, what is reported, and what must hold.
+//! Flags of `eval`: those of `run`, who judges, what is reported, and what must hold. An output
+//! that is there is judged without a model.
 
 use std::path::PathBuf;
 use std::time::Duration;

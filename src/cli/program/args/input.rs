@@ -1,4 +1,5 @@
-//! Flags of the input: which file, which shape, which prompt.
+//! Flags of the input: which file, which shape, which prompt. A row's own fields are not known
+//! here.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! Flags of LoRA adapters, by vLLM's names.
+//! Flags of LoRA adapters, by vLLM's names. `config/lora` says
+//! what rows may call them.
 
 use std::str::FromStr;
 

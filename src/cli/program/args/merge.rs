@@ -1,4 +1,5 @@
-//! Flags of `merge`.
+//! Flags of `merge`: the outputs of all shards, and where their
+//! rows go. None of a model.
 
 use std::path::PathBuf;
 

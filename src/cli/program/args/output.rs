@@ -1,4 +1,5 @@
-//! Flags of the output.
+//! Flags of the output: where rows go, in which form, and what is written beside them.
+//! `config/output` says which of them go together.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Flags of `plan`: those of `run`, and what it measures and shows.
+//! Flags of `plan`: those of `run`, and what it measures and
+//! shows. It writes no rows.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! `--prompt`: one prompt in the place of an input.
+//! `--prompt`: one prompt in the place of an input. `run` alone
+//! has it.
 
 /// One prompt.
 #[derive(Clone, Debug, Default, clap::Args)]

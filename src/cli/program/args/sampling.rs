@@ -1,4 +1,5 @@
-//! Flags of vLLM's `SamplingParams`. A row's own fields win over them.
+//! Flags of vLLM's `SamplingParams`. A row's own fields win over them, and they over the model's
+//! generation_config.json.
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 

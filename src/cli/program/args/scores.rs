@@ -1,4 +1,5 @@
-//! Flags of `score` and `rerank`: those of other pooling models, and what is compared.
+//! Flags of `score` and `rerank`: those of other pooling models, and what is compared. Both become
+//! `PoolingFlags`.
 
 use super::RunArgs;
 use super::pooling::{

@@ -1,4 +1,5 @@
-//! Flags of `show`.
+//! Flags of `show`: which output or journal, and which of its
+//! rows. None of a model.
 
 use std::path::PathBuf;
 

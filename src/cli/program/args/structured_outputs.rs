@@ -1,4 +1,5 @@
-//! Flags of vLLM's `StructuredOutputsParams`, for all rows. A row's own fields win over them.
+//! Flags of vLLM's `StructuredOutputsParams`, for all rows. A row's own fields win over them. A
+//! file that one names is read when it is parsed.
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 

@@ -1,4 +1,5 @@
-//! From `--device` and the environment to what the engine needs to open a device.
+//! From `--device` and the environment to what the engine needs to open a device. Nothing is opened
+//! here.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

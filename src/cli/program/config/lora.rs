@@ -1,4 +1,5 @@
-//! Which adapters there are, and what rows may call them: of the flags, before any is found.
+//! Which adapters there are, and what rows may call them: of the flags, before any is found. A
+//! folder that one names is not looked at here.
 
 use std::path::Path;
 

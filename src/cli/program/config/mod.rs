@@ -3,55 +3,44 @@
 
 mod device;
 mod engine;
+mod input;
 mod lora;
+mod model_source;
 mod output;
 mod particular;
 mod pooling;
 mod sampling;
 mod speculation;
+mod window;
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
 use self::engine::engine_config;
+pub use self::input::InputConfig;
+use self::input::input_config;
 use self::lora::lora_config;
 pub use self::lora::{NamedModel, model_names};
+pub use self::model_source::{ModelSource, served_name};
 use self::output::output_config;
 pub use self::output::{OutputConfig, errors_beside, is_table};
 pub use self::particular::ParticularFlags;
 pub use self::pooling::{PoolingConfig, all_typed, first_typed};
 use self::sampling::overlay;
-use crate::args::{BadRowArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
+pub use self::window::WindowLimits;
+use crate::args::{OutputFormatArg, RunArgs, SamplingArgs};
 use vllm_batch_api::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
-use vllm_batch_base::config::{EngineConfig, Engines};
+use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::run_date::RunDate;
 use vllm_batch_dataset::input::batch_line::BatchLines;
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::overrides::DEFAULT_MAX_TOKENS;
-use vllm_batch_dataset::input::row::{
-    ChatDefaults, ChatMode, Likelihoods, ModelNames, RowOptions, Task, check_kwargs,
-};
-use vllm_batch_dataset::input::sample::{Chosen, SampledInput};
-use vllm_batch_dataset::input::shard::{Shard, ShardArg};
-use vllm_batch_dataset::input::sources::{PROMPT_FIELD, Sources};
+use vllm_batch_dataset::input::row::{ChatMode, Likelihoods};
 use vllm_batch_dataset::judge::Judge;
 use vllm_batch_dataset::output::format_settings::FormatSettings;
 use vllm_batch_dataset::terminal::clock::now;
 use vllm_batch_dataset::terminal::error::CliError;
-use vllm_batch_text::json_with_integers;
-
-/// Rows that are computed or wait for it: enough for the scheduler to choose from.
-const MIN_WINDOW_ROWS: usize = 4096;
-/// Times as many rows as run at once.
-const WINDOW_STEPS: usize = 16;
-/// GPUs of a machine that rows are read ahead for, where nobody says how many there are.
-const USUAL_GPUS: usize = 8;
-const WINDOW_BYTES: usize = 256 << 20;
-/// Rows that wait on disk for a slow earlier one. Each takes some tens of bytes of memory.
-const MAX_AHEAD: u64 = 1 << 18;
 
 /// A run, resolved.
 #[derive(Debug)]
@@ -80,67 +69,6 @@ pub struct RunConfig {
     pub started: i64,
     /// It is SOURCE_DATE_EPOCH.
     date_is_fixed: bool,
-}
-
-/// Which model, before it is found.
-#[derive(Debug)]
-pub struct ModelSource {
-    /// Folder or Hugging Face id.
-    pub name: String,
-    /// What lines of batch APIs call it.
-    pub served_name: String,
-    /// The same for the tokenizer.
-    pub tokenizer: Option<String>,
-    /// Branch, tag or commit.
-    pub revision: Option<String>,
-    /// Where downloads are kept.
-    pub download_dir: Option<PathBuf>,
-}
-
-/// Where rows come from.
-#[derive(Clone, Debug)]
-pub struct InputConfig {
-    /// The files, in their order.
-    pub sources: Arc<Sources>,
-    /// As messages name them together.
-    pub name: String,
-    /// How rows become prompts.
-    pub rows: RowOptions,
-    /// Rows to complete.
-    pub limit: Option<u64>,
-    /// A random part of them.
-    pub sample: Option<Arc<SampledInput>>,
-    /// Which of them are this process's.
-    pub shard: Shard,
-    /// A bad row ends the run.
-    pub fail_on_bad_row: bool,
-}
-
-/// How much may be under way.
-#[derive(Clone, Copy, Debug)]
-pub struct WindowLimits {
-    /// Rows read and not yet finished.
-    pub max_rows: usize,
-    /// Bytes of such rows.
-    pub max_bytes: usize,
-    /// Rows read and not yet in the output.
-    pub max_ahead: u64,
-}
-
-impl InputConfig {
-    /// Whether the only row is one that was typed.
-    pub fn is_prompt(&self) -> bool {
-        self.sources.list()[0].text.is_some()
-    }
-
-    /// The rows of the sample, if there is one.
-    ///
-    /// # Errors
-    /// The input cannot be read.
-    pub fn chosen(&self) -> Result<Option<Arc<Chosen>>, CliError> {
-        let names = || self.rows.header_names();
-        self.sample.as_ref().map(|sample| sample.chosen(&names())).transpose()
-    }
 }
 
 impl RunConfig {
@@ -203,16 +131,7 @@ impl RunConfig {
     /// How far reading may be ahead of engines that run so many sequences at once each. A loaded
     /// engine says how many: where no flag does, the device decides.
     pub fn window(&self, max_num_seqs: usize) -> WindowLimits {
-        let num_engines = match self.engine.parallel.engines {
-            Engines::Number(num) => num,
-            Engines::AllGpus => USUAL_GPUS,
-        };
-        let of_engine = MIN_WINDOW_ROWS.max(WINDOW_STEPS.saturating_mul(max_num_seqs));
-        WindowLimits {
-            max_rows: of_engine.saturating_mul(num_engines),
-            max_bytes: WINDOW_BYTES,
-            max_ahead: MAX_AHEAD,
-        }
+        WindowLimits::of(self.engine.parallel.engines, max_num_seqs)
     }
 
     /// The run is one that began at this time.
@@ -305,6 +224,15 @@ impl RunConfig {
         let structured_outputs = self.structured_outputs.clone();
         overlay(&self.sampling, SamplingParams { structured_outputs, ..model_defaults })
     }
+
+    /// What rows of an input without own parameters are sampled with. The length of a batch request
+    /// is its endpoint's, where nothing says it.
+    pub fn start_of_rows(&self, model_defaults: &SamplingParams, shape: &Shape) -> SamplingParams {
+        match shape.has_batch_lines {
+            true => self.row_params(model_defaults.clone()),
+            false => self.sampling_params(model_defaults.clone()),
+        }
+    }
 }
 
 /// Parameters of rows that flags were typed for, by their names.
@@ -314,22 +242,6 @@ fn typed_params(args: &RunArgs) -> Vec<String> {
     let kwargs = args.input.chat_template_kwargs.as_ref();
     typed.extend(kwargs.map(|_| "chat_template_kwargs".to_owned()));
     typed
-}
-
-/// What a model is called in lines of batch APIs: its id on the hub, or the name of its folder. Of
-/// a snapshot in the hub's cache, the id. It is the same from every folder that a user may be in.
-pub fn served_name(model: &str) -> String {
-    let path = Path::new(model);
-    let Ok(real) = path.canonicalize() else { return model.to_owned() };
-    let mut parents = real.ancestors().skip(1);
-    if parents.next().is_some_and(|folder| folder.ends_with("snapshots"))
-        && let Some(repository) = parents.next().and_then(Path::file_name)
-        && let Some(id) = repository.to_string_lossy().strip_prefix("models--")
-    {
-        return id.replace("--", "/");
-    }
-    let last = path.file_name().or_else(|| real.file_name());
-    last.map_or_else(|| model.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// The time that reproducible builds set: it makes runs of different days equal.
@@ -354,69 +266,6 @@ fn batch_lines(format: Option<OutputFormatArg>) -> BatchLines {
     }
 }
 
-fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig, CliError> {
-    let chat = match args.chat() {
-        None => ChatMode::Auto,
-        Some(true) => ChatMode::Always,
-        Some(false) => ChatMode::Never,
-    };
-    if args.input.is_empty() && args.prompt.is_none() && stdin_is_terminal {
-        return Err(CliError::refused("no_input", "no --input, and standard input is a terminal")
-            .help("give --input FILE, pipe rows in, or type them after --input -"));
-    }
-    let sources = match &args.prompt {
-        Some(prompt) => Sources::of_prompt(prompt),
-        None => Sources::new(&args.input, |path| args.layout.resolve(path))?,
-    };
-    let sources = Arc::new(sources);
-    args.layout.check(&sources.layouts())?;
-    let limit = args.limit.map(|limit| limit as u64);
-    let sample = args
-        .sample
-        .sample()
-        .map(|sample| SampledInput::new(sample, limit, Arc::clone(&sources)).map(Arc::new));
-    let sample = sample.transpose()?;
-    Ok(InputConfig {
-        name: sources.name(),
-        sources: Arc::clone(&sources),
-        rows: RowOptions {
-            task: Task::Complete,
-            lines_decide: false,
-            likelihoods: Likelihoods::None,
-            chat,
-            template: args.template,
-            // No row has another shape than the one that is typed.
-            prompt_column: args.prompt.map(|_| PROMPT_FIELD.to_owned()).or(args.prompt_column),
-            lines: BatchLines::Own,
-            fills_template: false,
-            names: ModelNames::default(),
-            own_params: args.row_params.unwrap_or_default(),
-            are_streamed: !sources.are_seekable(),
-            chats: ChatDefaults {
-                system_prompt: args.system_prompt.filter(|text| !text.is_empty()),
-                last_assistant: args.last_assistant.unwrap_or_default().into(),
-                template_kwargs: template_kwargs(args.chat_template_kwargs.as_deref())?,
-            },
-        },
-        limit,
-        sample,
-        shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
-        fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
-    })
-}
-
-/// `--chat-template-kwargs`.
-fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
-    let Some(json) = json else { return Ok(Map::new()) };
-    let kwargs = json_with_integers(json).and_then(serde_json::from_value);
-    let kwargs = kwargs.map_err(|error| format!("no JSON object: {error}"));
-    let kwargs = kwargs.and_then(|kwargs| check_kwargs(&kwargs).map(|()| kwargs));
-    kwargs.map_err(|what| {
-        CliError::refused("chat_template_kwargs", format!("--chat-template-kwargs: {what}"))
-            .help("give a JSON object, as in '{\"enable_thinking\": false}'")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,10 +273,9 @@ mod tests {
     use vllm_batch_api::request::NumLogprobs;
     use vllm_batch_base::config::{DType, GenerationConfigSource, Overflow};
     use vllm_batch_base::config::{DeviceKind, Quantization, SizesByDevice};
-    use vllm_batch_dataset::input::reader::InputFormat;
     use vllm_batch_dataset::terminal::exit::Exit;
 
-    fn config(flags: &str) -> Result<RunConfig, CliError> {
+    pub fn config(flags: &str) -> Result<RunConfig, CliError> {
         let line = format!("vllm-batch run --model m --input rows.csv {flags}");
         let argv: Vec<_> = line.split_whitespace().map(Into::into).collect();
         match parse(&argv, &[]).unwrap().command {
@@ -476,32 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_served_by_its_id_or_the_name_of_its_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let snapshot = folder.path().join("models--org--name/snapshots/0123");
-        let local = folder.path().join("llama");
-        std::fs::create_dir_all(&snapshot).unwrap();
-        std::fs::create_dir(&local).unwrap();
-        let served = |path: &Path| served_name(&path.to_string_lossy());
-        assert_eq!(served(&snapshot), "org/name");
-        for spelling in ["", "/", "/.", "/../llama", "//"] {
-            let name = format!("{}{spelling}", local.display());
-            assert_eq!(served_name(&name), "llama", "{name}");
-        }
-        assert_eq!(served_name("org/name"), "org/name", "no folder: the hub's id");
-        assert_eq!(config("--served-model-name x").unwrap().model.served_name, "x");
-    }
-
-    #[test]
-    fn rows_are_read_ahead_for_as_many_as_the_loaded_engine_runs() {
-        let max_rows =
-            |flags: &str, max_num_seqs| config(flags).unwrap().window(max_num_seqs).max_rows;
-        assert_eq!([1, 256, 1024].map(|num| max_rows("", num)), [4096, 4096, 16384]);
-        assert_eq!(max_rows("--data-parallel-size 3", 1024), 3 * 16384);
-        assert_eq!(max_rows("--device cuda:all", 512), 8 * 8192);
-    }
-
-    #[test]
     fn no_flags_give_the_engines_defaults() {
         let (got, mut default) = (config("").unwrap().engine, EngineConfig::default());
         // The engine has no clock: the command line reads it.
@@ -547,23 +369,6 @@ mod tests {
     }
 
     #[test]
-    fn the_files_name_decides_the_format_unless_a_flag_does() {
-        let format = |line: &str| config(line).unwrap().input.sources.list()[0].layout.format;
-        assert_eq!(format(""), InputFormat::Csv);
-        assert_eq!(format("--format txt"), InputFormat::Txt);
-        let standard_input = config("--input -").unwrap().input;
-        let source = standard_input.sources.list().last().unwrap();
-        assert_eq!((&source.path, source.layout.format), (&None, InputFormat::Auto));
-    }
-
-    #[test]
-    fn a_shard_is_a_part_of_the_input() {
-        assert_eq!(config("").unwrap().input.shard, Shard::default());
-        let shard = config("--shard 1/3").unwrap().input.shard;
-        assert_eq!(shard, Shard { index: 1, count: 3 });
-    }
-
-    #[test]
     fn rows_in_any_order_are_for_standard_output() {
         for flags in ["--unordered", "--unordered --out -", "--journal j"] {
             assert!(config(flags).is_ok(), "{flags}");
@@ -580,7 +385,5 @@ mod tests {
     fn what_cannot_be_honoured_is_refused() {
         let error = config("--chat-template /nowhere/t.jinja").unwrap_err();
         assert_eq!((error.code, error.exit), ("chat_template", Exit::Refused));
-        let error = input_config(InputArgs::default(), true).unwrap_err();
-        assert_eq!(error.code, "no_input");
     }
 }

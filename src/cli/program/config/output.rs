@@ -1,4 +1,5 @@
-//! `OutputConfig`: where rows go, and what an output's name asks for.
+//! `OutputConfig`: where rows go, and what an output's name
+//! asks for. No file is touched here.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
 //! Flags that only some rows use: refused where no row of an input can, said where it is not known.
+//! Knows the shape of an input, and no row.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! What the flags of the commands of pooling models mean, once the model is known.
+//! What the flags of the commands of pooling models mean: before the model is known, and once it
+//! is.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

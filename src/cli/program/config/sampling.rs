@@ -1,4 +1,5 @@
-//! Sampling flags as parameters.
+//! Sampling flags as parameters: laid over a model's defaults; and what answers must match, where a
+//! flag says it.
 
 use std::sync::Arc;
 

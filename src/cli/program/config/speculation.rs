@@ -1,4 +1,5 @@
-//! `--speculative-config`: vLLM's JSON object of who guesses tokens.
+//! `--speculative-config`: vLLM's JSON object of who guesses tokens. A folder that it names is not
+//! looked at here.
 
 use serde_json::{Map, Value};
 

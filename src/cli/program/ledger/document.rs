@@ -132,7 +132,7 @@ impl Document {
 
 /// A document that cannot be written to its end: the rows are.
 fn unwritten(error: io::Error) -> CliError {
-    LedgerError::midway(LedgerError::of("write the document", error))
+    LedgerError::of("write the document", error).midway()
 }
 
 /// A writer to a file, from its beginning on.

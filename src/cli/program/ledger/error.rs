@@ -1,4 +1,5 @@
-//! `LedgerError`: why an output cannot be begun, or not be written to its end.
+//! `LedgerError`: why an output cannot be begun, or not be written to its end. `at_start` and
+//! `midway` say how the process ends with it.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::claim::Claim;
 use super::document::{Document, PatientStream};
-use super::draft::LedgerOptions;
 use super::error::LedgerError;
 use super::journal::LockedJournal;
+use super::locked_output::LedgerOptions;
 use super::names::{Named, Place, read_by, refuse_read, refuse_streams, refuse_twice};
 use super::output::{Output, part_of, with_suffix};
 use super::storage::Storage;

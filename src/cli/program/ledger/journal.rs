@@ -1,4 +1,5 @@
 //! `Journal`: the file of finished rows in the order in which they finish. Append-only, one writer.
+//! Its bytes are in `record`.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -11,12 +11,12 @@
 
 pub mod claim;
 pub mod document;
-pub mod draft;
 pub mod error;
 pub mod files;
 pub mod fingerprint;
 pub mod journal;
 pub mod journal_view;
+pub mod locked_output;
 pub mod meta;
 pub mod names;
 pub mod output;
@@ -39,9 +39,9 @@ use std::path::Path;
 
 use self::claim::Claim;
 pub use self::document::Document;
-pub use self::draft::{Draft, LedgerOptions, Outputs};
 pub use self::error::LedgerError;
 use self::journal::{Found, Journal, Location, LockedJournal};
+pub use self::locked_output::{LedgerOptions, LockedOutput, Outputs};
 pub use self::names::Named;
 use self::output::{Facts, Output};
 use self::record::{Header, Kind, Record};

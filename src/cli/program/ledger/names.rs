@@ -1,4 +1,5 @@
-//! What the files of a run are, whatever they are called: none of them may be another one.
+//! What the files of a run are, whatever they are called: none of them may be another one. Two
+//! names of one file are found by device and inode, or by folder and name.
 
 use std::borrow::Cow;
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! `Recovered`: the rows of a journal by what was asked, in bounded memory.
+//! `Recovered`: the rows of a journal by what was asked, in bounded memory. Reads the journal
+//! beside its writer, and changes nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

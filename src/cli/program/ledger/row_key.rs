@@ -1,4 +1,5 @@
 //! The key of a row's random numbers: stable across releases, machines, shards and orders of rows.
+//! Changing it changes every sampled answer.
 
 use vllm_batch_api::request::RowKey;
 

@@ -1,4 +1,5 @@
-//! `Scanner`: the whole records of a journal, whatever a crash left between and after them.
+//! `Scanner`: the whole records of a journal, whatever a crash left between and after them. Says
+//! where they end, and repairs nothing.
 
 use std::io;
 

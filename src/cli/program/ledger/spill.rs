@@ -1,4 +1,5 @@
-//! `Spill`: rows that wait for an earlier one, on disk, where there is no journal.
+//! `Spill`: rows that wait for an earlier one, on disk, where there is no journal. Gone with the
+//! process.
 
 use std::fs::File;
 use std::io;

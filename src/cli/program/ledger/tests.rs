@@ -217,22 +217,22 @@ impl Folder {
         Output::to_file(Claim::take(&disk, &self.path(name)).expect("a folder"))
     }
 
-    fn draft(&self) -> Result<Draft, LedgerError> {
+    fn locked(&self) -> Result<LockedOutput, LedgerError> {
         open(self.options())
     }
 
-    fn overwriting(&self) -> Result<Draft, LedgerError> {
+    fn overwriting(&self) -> Result<LockedOutput, LedgerError> {
         open(LedgerOptions { overwrite: true, ..self.options() })
     }
 
     /// A new run into `out`.
     fn ledger(&self) -> Ledger {
-        self.draft().and_then(|draft| draft.begin(header())).expect("nothing is in its way").0
+        self.locked().and_then(|locked| locked.begin(header())).expect("nothing is in its way").0
     }
 }
 
-fn open(options: LedgerOptions) -> Result<Draft, LedgerError> {
-    Draft::open(Arc::new(Disk), options)
+fn open(options: LedgerOptions) -> Result<LockedOutput, LedgerError> {
+    LockedOutput::open(Arc::new(Disk), options)
 }
 
 /// What ends a run whose side file nobody looks at.

@@ -1,4 +1,5 @@
-//! `WatchedFile`: a file, and somebody who learns what is done to it.
+//! `WatchedFile`: a file, and somebody who learns what is done to it. An error of theirs is one of
+//! the file.
 
 use std::io;
 use std::path::Path;

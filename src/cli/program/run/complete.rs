@@ -1,17 +1,19 @@
 //! Work that is left where the output is complete: none, new rows of the input, or error rows that
 //! are asked again. Decided before the model is loaded.
 
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::mpsc::channel;
 
 use serde_json::json;
 
+use super::fingerprinted::{self, FileFields};
+use super::opened::Session;
 use super::read::{Digested, Order, ReadThread};
-use super::{Job, fingerprinted, read, shape};
+use crate::config::RunConfig;
 use crate::ledger::meta::Meta;
-use crate::ledger::{Draft, LedgerError};
+use crate::ledger::{LedgerError, LockedOutput};
 use crate::model;
-use vllm_batch_dataset::input::files::{self, Shape};
+use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::sample::RowsThen;
 use vllm_batch_dataset::output::{FileFormat, FinishedRows, RowFormat};
 use vllm_batch_dataset::terminal::error::CliError;
@@ -21,22 +23,19 @@ use vllm_batch_dataset::terminal::numbers::num_rows;
 /// Rows that a sample of an earlier run is looked for in: minutes of work.
 const MAX_SAMPLED: u64 = 1 << 36;
 
-/// What is to be done.
-pub enum Next {
-    /// The output is this run's.
+/// What an output leaves of the work.
+pub enum Remaining {
+    /// Nothing: the output is this run's.
     Nothing(Exit),
-    /// Rows are to be asked.
-    Run(GoesOn),
-}
-
-/// An input that is read from its beginning.
-pub struct GoesOn {
-    /// Who reads it.
-    pub reading: ReadThread,
-    /// What it is, where that is known.
-    pub shape: Option<Shape>,
-    /// The rows of the output that is there, where they are among its rows.
-    pub then: Option<RowsThen>,
+    /// Every row is read, and looked for in the output by its fields.
+    All,
+    /// Rows that are new, or that failed. The input was read to its end.
+    Rest {
+        /// The rows of the output, where they are among those of the input.
+        then: Option<RowsThen>,
+        /// The model's files, which the output was compared with.
+        files: FileFields,
+    },
 }
 
 /// How the rows of the input are those of the output.
@@ -59,123 +58,99 @@ impl Input {
     }
 }
 
-impl Job<'_> {
-    /// Compares the run with the one that made the output.
+/// A run beside the one that made the output.
+pub struct Comparison<'a> {
+    /// What it is for.
+    pub config: &'a RunConfig,
+    /// Its surroundings.
+    pub session: &'a Session<'a>,
+    /// What its input is.
+    pub shape: &'a Shape,
+    /// What the output's side file says.
+    pub meta: &'a Meta,
+}
+
+impl Comparison<'_> {
+    /// What is left to do.
     ///
     /// # Errors
     /// The output is another run's, or nobody can tell which of its rows are this run's.
-    pub fn look_at_complete(
-        &mut self,
-        reading: ReadThread,
-        known: Option<Shape>,
-        draft: &mut Draft,
-        meta: &Meta,
-    ) -> Result<Next, CliError> {
+    pub fn remaining(
+        &self,
+        reading: &ReadThread,
+        output: &mut LockedOutput,
+    ) -> Result<Remaining, CliError> {
         let are_files = self.config.input.sources.are_files();
-        let is_complete = draft.complete().is_some();
+        let is_complete = output.complete().is_some();
         if !is_complete && !are_files {
             // Read once only: its rows are known by their fields.
-            self.refuse_unknown_rows(draft, meta)?;
-            return Ok(Next::Run(GoesOn { reading, shape: known, then: None }));
+            refuse_unknown_rows(output, self.meta)?;
+            return Ok(Remaining::All);
         }
-        let shape = known.map_or_else(|| shape(&reading), Ok)?;
-        self.turn_to(shape.task)?;
-        let mut differences = self.other_settings(meta, &shape)?;
-        let read = digest(&reading, meta)?;
-        let input = Input::of(meta, &read);
-        let path = draft.path().expect("a stream is never complete").to_owned();
-        let stays = self.remote.is_some() && input == Input::Grown;
+        let files = self.files()?;
+        let mut differences = self.other_settings(files.clone());
+        let read = digest(reading, self.meta)?;
+        let input = Input::of(self.meta, &read);
+        let path = output.path().expect("a stream is never complete").to_owned();
+        let stays = self.session.remote.is_some() && input == Input::Grown;
         if is_complete && (input == Input::Other || stays) {
-            let (then, now, name) = (meta.input.rows, read.all.num_rows, &self.config.input.name);
+            let (then, now) = (self.meta.input.rows, read.all.num_rows);
+            let name = &self.config.input.name;
             differences.push(format!("input: {then} rows then, {now} in {name} now, not the same"));
         }
         if !differences.is_empty() {
-            return Err(LedgerError::at_start(LedgerError::Complete { path, differences }));
+            return Err(LedgerError::Complete { path, differences }.at_start());
         }
         if is_complete && input == Input::Same {
-            self.console.note(&format!(
-                "Nothing to do: {} is complete, with {}, {} of them error rows",
-                path.display(),
-                num_rows(meta.rows.total),
-                meta.rows.failed
-            ));
-            let failed = meta.rows.failed > 0;
-            let exit = if failed { Exit::ErrorRows } else { Exit::Success };
-            self.console.result(json!({
-                "complete": true,
-                "exit_code": exit.code(),
-                "output": path.display().to_string(),
-                "rows": { "total": meta.rows.total, "ok": meta.rows.ok,
-                          "failed": meta.rows.failed, "reused": meta.rows.total },
-            }));
-            return Ok(Next::Nothing(exit));
+            return Ok(Remaining::Nothing(self.say_nothing_is_left(&path)));
         }
         if !are_files {
             let difference = format!(
                 "input: {} more rows now, from a stream that is read once",
-                read.all.num_rows - meta.input.rows
+                read.all.num_rows - self.meta.input.rows
             );
             let error = LedgerError::Complete { path, differences: vec![difference] };
             let help = "name the input as a file (-i FILE): then only its new rows are computed; \
                         or start over with --overwrite";
-            return Err(LedgerError::at_start(error).help(help));
+            return Err(error.at_start().help(help));
         }
         if input == Input::Other {
-            self.refuse_unknown_rows(draft, meta)?;
+            refuse_unknown_rows(output, self.meta)?;
         }
-        self.refuse_other_columns(draft, meta, &shape)?;
-        draft.go_on();
-        self.say_what_is_left(meta, &read);
-        let reading = self.read_again()?;
-        let shape = Some(super::shape(&reading)?);
-        let then = (input != Input::Other).then(|| rows_then(meta));
-        Ok(Next::Run(GoesOn { reading, shape, then }))
+        self.refuse_other_columns(&path)?;
+        output.go_on();
+        self.say_what_is_left(&read);
+        let then = (input != Input::Other).then(|| rows_then(self.meta));
+        Ok(Remaining::Rest { then, files })
+    }
+
+    /// What is known of the model before it is loaded.
+    fn files(&self) -> Result<FileFields, CliError> {
+        let folders = model::find(self.config, self.session.console)?;
+        let summary = model::summary_for(self.config, &folders)?;
+        fingerprinted::of_files(self.config, &folders, &summary)
     }
 
     /// What is different in what is known before the model is loaded.
-    fn other_settings(&mut self, meta: &Meta, shape: &Shape) -> Result<Vec<String>, CliError> {
-        let folders = model::find(&self.config, self.console)?;
-        let summary = model::summary_for(&self.config, &folders)?;
-        let files = fingerprinted::of_files(&self.config, &folders, &summary)?;
-        self.files = Some(files.clone());
-        let now = files.showing(self.config.shown_model_name(shape)).alone();
-        let mut differences = meta.fingerprint.differences(&now);
+    fn other_settings(&self, files: FileFields) -> Vec<String> {
+        let now = files.showing(self.config.shown_model_name(self.shape)).alone();
+        let mut differences = self.meta.fingerprint.differences(&now);
         let shard = self.config.input.shard;
-        if meta.shard != shard {
-            differences.push(format!("shard: {} then, {shard} now", meta.shard));
+        if self.meta.shard != shard {
+            differences.push(format!("shard: {} then, {shard} now", self.meta.shard));
         }
-        Ok(differences)
-    }
-
-    /// Refuses rows that nobody can tell from each other.
-    fn refuse_unknown_rows(&self, draft: &Draft, meta: &Meta) -> Result<(), CliError> {
-        if meta.format != FileFormat::Npy {
-            return Ok(());
-        }
-        let path = draft.path().expect("a matrix is a file").display().to_string();
-        let message = format!(
-            "{path} shows no fields of its rows, and the input is not the file of then with rows \
-             behind it: which of its rows stay is not known"
-        );
-        Err(CliError::refused("retry_failed", message)
-            .help("put corrected rows at the end of the input, or start over with --overwrite"))
+        differences
     }
 
     /// Refuses a CSV whose columns would change in the middle.
-    fn refuse_other_columns(
-        &self,
-        draft: &Draft,
-        meta: &Meta,
-        shape: &Shape,
-    ) -> Result<(), CliError> {
+    fn refuse_other_columns(&self, path: &Path) -> Result<(), CliError> {
         let (RowFormat::Csv(csv), Some(names)) =
-            (RowFormat::new(&self.config.format_settings(), shape)?, &shape.headers)
+            (RowFormat::new(&self.config.format_settings(), self.shape)?, &self.shape.headers)
         else {
             return Ok(());
         };
-        let path = draft.path().expect("it was complete").to_owned();
         let name = path.display().to_string();
-        let rows = FinishedRows::open(&path, meta.format);
+        let rows = FinishedRows::open(path, self.meta.format);
         let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
         let mut header = Vec::new();
         csv.format_header(names, &mut header);
@@ -185,27 +160,59 @@ impl Job<'_> {
         let [then, now] = [rows.header(), &header]
             .map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
         let differences = vec![format!("columns: {then} then, {now} now")];
-        Err(LedgerError::at_start(LedgerError::Complete { path, differences }))
+        Err(LedgerError::Complete { path: path.to_owned(), differences }.at_start())
     }
 
-    fn say_what_is_left(&self, meta: &Meta, read: &Digested) {
+    /// Says that the output is this run's, and how that ends.
+    fn say_nothing_is_left(&self, path: &Path) -> Exit {
+        let (rows, console) = (&self.meta.rows, self.session.console);
+        console.note(&format!(
+            "Nothing to do: {} is complete, with {}, {} of them error rows",
+            path.display(),
+            num_rows(rows.total),
+            rows.failed
+        ));
+        let exit = if rows.failed > 0 { Exit::ErrorRows } else { Exit::Success };
+        console.result(json!({
+            "complete": true,
+            "exit_code": exit.code(),
+            "output": path.display().to_string(),
+            "rows": { "total": rows.total, "ok": rows.ok,
+                      "failed": rows.failed, "reused": rows.total },
+        }));
+        exit
+    }
+
+    fn say_what_is_left(&self, read: &Digested) {
+        let rows = &self.meta.rows;
         let total = self.config.input.shard.num_rows(read.all.num_rows);
-        let new = total.saturating_sub(meta.rows.total);
-        let failed = match meta.rows.failed {
+        let new = total.saturating_sub(rows.total);
+        let failed = match rows.failed {
             0 => String::new(),
             failed => format!(", and the {failed} that failed"),
         };
-        self.console.note(&format!(
+        self.session.console.note(&format!(
             "Going on from {} with an answer: asking {new} new{failed}",
-            num_rows(meta.rows.ok)
+            num_rows(rows.ok)
         ));
     }
+}
 
-    fn read_again(&self) -> Result<ReadThread, CliError> {
-        let input = files::open(&self.read.sources, &self.read.rows)?;
-        let (console, counters) = (self.console.clone(), self.counters.clone());
-        Ok(read::start(Arc::clone(&self.read), input, console, counters))
+/// Refuses rows that nobody can tell from each other.
+///
+/// # Errors
+/// The output is a matrix: it shows no fields.
+pub fn refuse_unknown_rows(output: &LockedOutput, meta: &Meta) -> Result<(), CliError> {
+    if meta.format != FileFormat::Npy {
+        return Ok(());
     }
+    let path = output.path().expect("a matrix is a file").display().to_string();
+    let message = format!(
+        "{path} shows no fields of its rows, and the input is not the file of then with rows \
+         behind it: which of its rows stay is not known"
+    );
+    Err(CliError::refused("retry_failed", message)
+        .help("put corrected rows at the end of the input, or start over with --overwrite"))
 }
 
 /// The rows that an output has of its input.

@@ -1,24 +1,23 @@
 //! How a run ends: the thread that waits for it, the files of a run that did not finish, and the
 //! summary.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vllm_batch_dataset::PROGRAM;
 
-use super::Job;
-use super::progress::{Counters, Progress};
+use super::progress::Progress;
 use super::report::Report;
+use super::shared::Shared;
 use super::signals::Signals;
 use super::write::{Message, SideText, Written};
-use crate::config::RunConfig;
-use crate::ledger::Document;
 use crate::ledger::fingerprint::Fingerprint;
 use crate::ledger::meta::{self, InputFacts, Meta, NamedFile};
-use crate::ledger::output::Facts;
+use crate::ledger::output::{Facts, part_of};
 use crate::ledger::remote::Remote;
+use crate::ledger::{Document, LockedOutput};
 use crate::model::resolved::Resolved;
 use vllm_batch_base::run_date::RunDate;
 use vllm_batch_dataset::input::row_error::RowError;
@@ -28,7 +27,6 @@ use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
 use vllm_batch_dataset::terminal::remedy;
-use vllm_batch_engine::stats::EngineStats;
 
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(25);
@@ -54,15 +52,25 @@ pub struct Left {
     pub journal: Option<PathBuf>,
 }
 
+impl Left {
+    /// What a run would leave that has not begun.
+    pub fn of(output: &LockedOutput) -> Self {
+        Self {
+            part: output.path().map(part_of),
+            journal: output.journal_path().map(Path::to_owned),
+        }
+    }
+}
+
 /// Waits for the end of a run, on a thread of its own: the engine may be in the middle of a long
 /// step when a signal comes.
 pub struct Ending<'a> {
-    /// Of the run.
-    pub config: &'a RunConfig,
+    /// What the threads look at.
+    pub shared: Arc<Shared>,
     /// Where the summary goes.
     pub console: &'a Console,
     /// Looked at while the engine works.
-    pub signals: &'a Signals,
+    pub signals: Signals,
     /// When rows began to flow.
     pub started: Instant,
     /// What loading took.
@@ -77,10 +85,6 @@ pub struct Ending<'a> {
     pub left: Left,
     /// Where `--stats` goes.
     pub document: Option<Document>,
-    /// The engine after its last step.
-    pub stats: Arc<Mutex<EngineStats>>,
-    /// What is done.
-    pub counters: Arc<Counters>,
     /// Where the output goes at the end, if it is an object.
     pub remote: Option<&'a Remote>,
 }
@@ -99,7 +103,7 @@ impl Ending<'_> {
         if !matches!(ended, Ok(Ended::Complete)) {
             // The reader may hold its end for ever, so the writer is told.
             let _ = rows.send(Message::Stop);
-            self.config.judge.iter().for_each(|judge| judge.stop());
+            self.shared.config.judge.iter().for_each(|judge| judge.stop());
         }
         drop(rows);
         let ended = self.wait_for_judge(ended, &writing);
@@ -121,7 +125,8 @@ impl Ending<'_> {
         ended: Result<Ended, CliError>,
         writing: &JoinHandle<Written>,
     ) -> Result<Ended, CliError> {
-        let Some(judge) = self.config.judge.as_ref().filter(|judge| judge.has_program()) else {
+        let Some(judge) = self.shared.config.judge.as_ref().filter(|judge| judge.has_program())
+        else {
             return ended;
         };
         while !writing.is_finished() {
@@ -172,12 +177,13 @@ impl Ending<'_> {
             (Ok(_), Ok(())) => Ok(Exit::Success),
         };
         let mut result = result.map_err(|error| self.what_is_left(error, emitted, &report));
-        if self.config.input.is_prompt() && !self.console.verbose() {
+        if self.shared.config.input.is_prompt() && !self.console.verbose() {
             report.of_answer().iter().for_each(|warning| self.console.warn(warning));
         } else if self.console.shows_summary() && report.tally.rows() > 0 {
             self.console.print(&report.summary(self.console.style()));
         }
-        if let Some(error) = first_error.filter(|_| self.config.input.is_prompt() && result.is_ok())
+        if let Some(error) =
+            first_error.filter(|_| self.shared.config.input.is_prompt() && result.is_ok())
         {
             let RowError { code, message, help, .. } = error;
             result = Err(CliError { help, ..CliError::new(Exit::ErrorRows, code, message) });
@@ -195,17 +201,17 @@ impl Ending<'_> {
     fn report(&self, written: &Written, complete: bool) -> Report {
         Report {
             tally: written.tally.clone(),
-            engine: *self.stats.lock().unwrap_or_else(PoisonError::into_inner),
+            engine: self.shared.stats(),
             elapsed: self.started.elapsed(),
             load: self.load_time,
             resolved: self.resolved.clone(),
-            model: self.config.model.name.clone(),
-            input: self.config.input.name.clone(),
+            model: self.shared.config.model.name.clone(),
+            input: self.shared.config.input.name.clone(),
             output: self.output_name(complete),
             max_tokens: self.max_tokens,
             max_model_len: self.max_model_len,
             complete,
-            is_judged: self.config.judge.is_some(),
+            is_judged: self.shared.config.judge.is_some(),
         }
     }
 
@@ -256,7 +262,8 @@ impl Ending<'_> {
     /// What the rest of the rows needs on the disk.
     fn needed_space(&self, report: &Report) -> String {
         let (done, bytes) = (report.tally.rows(), report.tally.row_bytes());
-        let Some(total) = self.counters.total().filter(|total| done > 0 && *total > done) else {
+        let Some(total) = self.shared.counters.total().filter(|total| done > 0 && *total > done)
+        else {
             return "free some space".to_owned();
         };
         // Once in the journal and once in the output.
@@ -266,7 +273,7 @@ impl Ending<'_> {
 
     /// Where rows are; None where none is.
     fn output_name(&self, complete: bool) -> Option<String> {
-        let path = match (&self.config.output.path, &self.left.part) {
+        let path = match (&self.shared.config.output.path, &self.left.part) {
             (None, _) => return Some("<stdout>".to_owned()),
             (Some(_), Some(part)) if !complete => Some(part).filter(|part| part.exists())?,
             (Some(path), _) => path,
@@ -296,44 +303,42 @@ pub fn interrupted(exit: Exit) -> CliError {
     CliError::new(exit, "interrupted", format!("stopped by {name}"))
 }
 
-impl Job<'_> {
-    /// What will be said beside the output when it is complete.
-    pub fn side_text(&self, fingerprint: Fingerprint, format: &RowFormat) -> SideText {
-        let config = self.config.clone();
-        let format = format.file_format();
-        Box::new(move |totals, tally, input| {
-            let errors = config.output.errors.as_ref().zip(totals.errors.clone());
-            let named = |(path, facts): (&PathBuf, Facts)| NamedFile {
-                path: path.display().to_string(),
-                facts: facts.into(),
-            };
-            let meta = Meta {
-                schema: meta::SCHEMA,
-                tool: PROGRAM.to_owned(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                started: utc(config.started),
-                finished: utc(now()),
-                resumes: totals.num_resumes,
-                rows: tally.counts(),
-                tokens: tally.tokens(),
-                input: InputFacts {
-                    path: config.input.name.clone(),
-                    rows: input.num_rows,
-                    digest: input.digest.clone(),
-                },
-                output: totals.output.clone().into(),
-                errors: errors.map(named),
-                format,
-                compression: totals.compression.name().to_owned(),
-                model: Some(config.model.name.clone()),
-                fingerprint,
-                shard: config.input.shard,
-                limit: config.input.limit,
-                sample: config.input.chosen().ok().flatten().map(|chosen| chosen.sampled),
-            };
-            meta.text()
-        })
-    }
+/// What will be said beside the output when it is complete.
+pub fn side_text(shared: Arc<Shared>, fingerprint: Fingerprint, format: &RowFormat) -> SideText {
+    let format = format.file_format();
+    Box::new(move |totals, tally, input| {
+        let config = &shared.config;
+        let errors = config.output.errors.as_ref().zip(totals.errors.clone());
+        let named = |(path, facts): (&PathBuf, Facts)| NamedFile {
+            path: path.display().to_string(),
+            facts: facts.into(),
+        };
+        let meta = Meta {
+            schema: meta::SCHEMA,
+            tool: PROGRAM.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: utc(config.started),
+            finished: utc(now()),
+            resumes: totals.num_resumes,
+            rows: tally.counts(),
+            tokens: tally.tokens(),
+            input: InputFacts {
+                path: config.input.name.clone(),
+                rows: input.num_rows,
+                digest: input.digest.clone(),
+            },
+            output: totals.output.clone().into(),
+            errors: errors.map(named),
+            format,
+            compression: totals.compression.name().to_owned(),
+            model: Some(config.model.name.clone()),
+            fingerprint,
+            shard: config.input.shard,
+            limit: config.input.limit,
+            sample: config.input.chosen().ok().flatten().map(|chosen| chosen.sampled),
+        };
+        meta.text()
+    })
 }
 
 /// A time as side files say it.

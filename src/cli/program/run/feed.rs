@@ -1,14 +1,15 @@
 //! From rows to requests, on the reading thread: what an earlier run answered is found in its
-//! journal, everything else is tokenized and sent to the engine.
+//! journal, everything else is tokenized and sent to the engine. What is warned about is in
+//! `warnings`.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::previous::{Good, Place, Previous};
-use super::progress::Counters;
 use super::read::{Input, Parsed};
 use super::row_params::RowParams;
-use super::window::Window;
+use super::shared::Shared;
+use super::warnings::Warnings;
 use super::write::{InputRead, Message, Waiting};
 use crate::config::RunConfig;
 use crate::ledger::row_hash::{ContentHash, InputDigest};
@@ -21,30 +22,25 @@ use vllm_batch_dataset::input::custom_ids::CustomIds;
 use vllm_batch_dataset::input::fields::Passthrough;
 use vllm_batch_dataset::input::row::{BadRow, Row};
 use vllm_batch_dataset::input::row_error::{RowError, code};
-use vllm_batch_dataset::input::sources::Sources;
 use vllm_batch_dataset::output::RowFormat;
 use vllm_batch_dataset::terminal::console::Console;
-use vllm_batch_dataset::terminal::error::{CliError, sanitized};
+use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
-use vllm_batch_engine::request::Request;
 use vllm_batch_engine::serve::input_processor::InputProcessor;
 use vllm_batch_engine::serve::runner::Work;
-use vllm_batch_text::Chat;
-use vllm_batch_text::{AnswerForm, ToolChoice};
+use vllm_batch_text::AnswerForm;
 
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
 /// has entered it.
 pub struct Feed {
-    /// The run.
-    pub config: Arc<RunConfig>,
+    /// What the threads look at.
+    pub shared: Arc<Shared>,
     /// Tokenizes and checks.
     pub processor: Arc<InputProcessor>,
     /// How rows are written.
     pub format: RowFormat,
     /// What rows override.
     pub base: RowParams,
-    /// Bounds what is read ahead.
-    pub window: Arc<Window>,
     /// Every row, to the thread that writes.
     pub rows: Sender<Message>,
     /// Rows that can be asked, to the engine; an error ends the run.
@@ -58,23 +54,16 @@ pub struct Feed {
 }
 
 /// Sends every row on its way.
-pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: &Counters) {
-    feed.ids = input.is_batch_stream(&feed.config.input).then(CustomIds::default);
-    let warnings = Warnings {
-        console,
-        of_collisions: false,
-        of_two_bos: false,
-        of_calls: false,
-        of_thinking: false,
-        of_kwargs: Vec::new(),
-    };
-    let run = Arc::clone(&feed.config);
+pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console) {
+    feed.ids = input.is_batch_stream(&feed.shared.config.input).then(CustomIds::default);
+    let warnings = Warnings::new(console);
+    let shared = Arc::clone(&feed.shared);
     let (shape, shape_of_bad) = (input.shape_text(), input.shape_text_of_bad());
-    let (run, form) = (&*run, Arc::default());
+    let (run, form) = (&*shared.config, Arc::default());
     let mut feeder = Feeder { feed, run, warnings, shape, shape_of_bad, position: 0, form };
     match feeder.feed_all(input, console) {
         Ok(Some(read)) => {
-            counters.set_total(feeder.position);
+            shared.counters.set_total(feeder.position);
             let _ = feeder.feed.rows.send(Message::InputEnd(read));
         }
         // The run has ended.
@@ -188,7 +177,7 @@ impl Feeder<'_> {
             }
             Ok(Work::Pooling(_)) | Err(_) => {}
         }
-        if !self.feed.window.enter(bytes) {
+        if !self.feed.shared.window.enter(bytes) {
             return Ok(false);
         }
         // The row goes first, so that whoever writes knows it before its answer comes.
@@ -232,7 +221,7 @@ impl Feeder<'_> {
 
     /// Sends a row that needs no engine. False: the run has ended.
     fn send_finished(&self, message: Message) -> bool {
-        self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
+        self.feed.shared.window.enter_finished() && self.feed.rows.send(message).is_ok()
     }
 
     /// What is asked of the engine, or why nothing is.
@@ -244,9 +233,7 @@ impl Feeder<'_> {
         form: Option<&AnswerForm>,
     ) -> Result<(u64, Passthrough, Asked), CliError> {
         let Row { index, line, prompt, overrides, id, lora, passthrough, .. } = row;
-        if !self.warnings.of_collisions {
-            self.warnings.collisions(&self.feed.format.collisions(&passthrough));
-        }
+        self.warnings.collisions(|| self.feed.format.collisions(&passthrough));
         let (processor, sources) = (&self.feed.processor, &self.run.input.sources);
         if let Some(form) = form {
             self.warnings.unread_calls(form, line, processor, sources);
@@ -337,133 +324,4 @@ enum Asked {
     Reused(Reused),
     /// The output before has its answer.
     Good(RowHash, Good),
-}
-
-/// Different variables that are warned about.
-const MAX_KWARGS_NAMED: usize = 8;
-
-/// Warnings, each shown once, at the first row that causes it.
-struct Warnings<'a> {
-    console: &'a Console,
-    of_collisions: bool,
-    of_two_bos: bool,
-    of_calls: bool,
-    of_thinking: bool,
-    /// Variables that the chat template does not read.
-    of_kwargs: Vec<String>,
-}
-
-impl Warnings<'_> {
-    /// Says which fields of the input are renamed because ours have their names.
-    fn collisions(&mut self, names: &[String]) {
-        if names.is_empty() {
-            return;
-        }
-        self.of_collisions = true;
-        let renamed: Vec<String> = names.iter().map(|name| format!("input_{name}")).collect();
-        let (names, renamed) = (sanitized(&names.join(", ")), sanitized(&renamed.join(", ")));
-        self.console.warn(&format!(
-            "fields of the input are named like ours: {names}; written as {renamed}"
-        ));
-    }
-
-    /// Says which variables the chat template does not read: they change nothing.
-    fn unread_kwargs(
-        &mut self,
-        chat: &Chat,
-        line: u64,
-        processor: &InputProcessor,
-        sources: &Sources,
-    ) {
-        for name in chat.kwargs.keys() {
-            // The switch that comes with an effort is our own. Of its two names one may be read.
-            let given = |name| chat.kwargs.contains_key(name);
-            let reads_other = |other| given(other) && processor.template_mentions(other);
-            let is_ours = match name.as_str() {
-                "enable_thinking" => given("reasoning_effort") || reads_other("thinking"),
-                "thinking" => reads_other("enable_thinking"),
-                _ => false,
-            };
-            if is_ours || processor.template_mentions(name) || self.of_kwargs.contains(name) {
-                continue;
-            }
-            if self.of_kwargs.len() < MAX_KWARGS_NAMED {
-                let name = sanitized(name);
-                self.console.warn(&format!(
-                    "{}: the chat template does not read `{name}`, so it changes nothing",
-                    sources.said(line)
-                ));
-                self.of_kwargs.push(name);
-            }
-        }
-    }
-
-    /// Says which lists of a chat its template does not show, so that the model does not know them.
-    fn unshown(&mut self, chat: &Chat, line: u64, processor: &InputProcessor, sources: &Sources) {
-        let lists = [("tools", chat.tools.is_some()), ("documents", chat.documents.is_some())];
-        for (name, _) in lists.into_iter().filter(|(_, is_given)| *is_given) {
-            let is_known = self.of_kwargs.iter().any(|known| known == name);
-            if is_known || processor.template_mentions(name) || !processor.has_chat_template() {
-                continue;
-            }
-            self.console.warn(&format!(
-                "{}: the chat template does not show `{name}`: the model does not see them",
-                sources.said(line)
-            ));
-            self.of_kwargs.push(name.to_owned());
-        }
-    }
-
-    /// Says that thinking stays text, at the first chat that does not switch it off.
-    fn unread_thinking(&mut self, form: &AnswerForm, processor: &InputProcessor) {
-        if self.of_thinking || form.thinking == Some(false) {
-            return;
-        }
-        self.of_thinking = true;
-        if let Some(parser) = processor.unused_reasoning_parser() {
-            self.console.note(&format!(
-                "The model thinks before it answers, and rows show that as text; \
-                 --reasoning-parser {parser} shows it apart"
-            ));
-        }
-    }
-
-    /// Says that calls of tools stay text, where nobody knows how the model writes them.
-    fn unread_calls(
-        &mut self,
-        form: &AnswerForm,
-        line: u64,
-        processor: &InputProcessor,
-        sources: &Sources,
-    ) {
-        let is_unread = !form.tools.is_empty()
-            && form.tool_choice == ToolChoice::Auto
-            && processor.answer_parser().names().1 == "none";
-        if is_unread && !self.of_calls {
-            self.of_calls = true;
-            self.console.warn(&format!(
-                "{}: the row has tools, and no parser reads calls from its answer, so they stay \
-                 text; name one with --tool-call-parser",
-                sources.said(line)
-            ));
-        }
-    }
-
-    /// Says that a prompt's text brings the BOS that the tokenizer adds anyway.
-    fn two_bos(
-        &mut self,
-        request: &Request,
-        line: u64,
-        processor: &InputProcessor,
-        sources: &Sources,
-    ) {
-        if !self.of_two_bos && processor.begins_with_two_bos(&request.prompt_token_ids) {
-            self.of_two_bos = true;
-            self.console.warn(&format!(
-                "{}: the prompt begins with the BOS token, and the tokenizer adds another; leave it \
-                 out of the text, or give chat rows as `messages`",
-                sources.said(line)
-            ));
-        }
-    }
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use super::feed::{Feed, feed_all};
 use super::progress::Counters;
@@ -41,7 +42,7 @@ pub struct Digested {
 /// ever.
 pub struct ReadThread {
     /// Says once what the input is, or why it is refused.
-    pub shape: Receiver<Result<Shape, CliError>>,
+    shape: Receiver<Result<Shape, CliError>>,
     /// Takes where rows go.
     pub order: Sender<Order>,
     /// Says whether a file may be run. Disconnected: nothing speaks against it.
@@ -64,13 +65,35 @@ pub enum Requests {
     NoChats,
 }
 
-/// Starts the thread.
+impl ReadThread {
+    /// Waits for the first row.
+    ///
+    /// # Errors
+    /// The input is refused.
+    pub fn shape(&self) -> Result<Shape, CliError> {
+        self.shape.recv().expect("the reading thread says what it found")
+    }
+
+    /// Waits for it no longer than this.
+    ///
+    /// # Errors
+    /// The input is refused.
+    pub fn shape_within(&self, time: Duration) -> Result<Option<Shape>, CliError> {
+        self.shape.recv_timeout(time).ok().transpose()
+    }
+}
+
+/// Opens an input, and starts the thread that reads it.
+///
+/// # Errors
+/// It cannot be opened.
 pub fn start(
-    config: Arc<InputConfig>,
-    input: Opened,
-    console: Console,
-    counters: Arc<Counters>,
-) -> ReadThread {
+    config: &Arc<InputConfig>,
+    console: &Console,
+    counters: &Arc<Counters>,
+) -> Result<ReadThread, CliError> {
+    let input = files::open(&config.sources, &config.rows)?;
+    let (config, console) = (config.clone(), console.clone());
     let (shape_sender, shape) = channel();
     let (order, orders) = channel::<Order>();
     let counts = console.mode() != ProgressMode::None;
@@ -85,14 +108,14 @@ pub fn start(
         match orders.recv() {
             Ok(Order::Feed(feed)) => {
                 input.say_notes(&console);
-                feed_all(&mut input, *feed, &console, &counters);
+                feed_all(&mut input, *feed, &console);
             }
             Ok(Order::Digest(then, digest)) => drop(digest.send(input.digest(&config, &then))),
             // The run has ended.
             Err(_) => {}
         }
     }));
-    ReadThread { shape, order, checked }
+    Ok(ReadThread { shape, order, checked })
 }
 
 /// Reads a file ahead of the run, on a thread of its own. Progress has a total before the file is

@@ -1,4 +1,5 @@
 //! `Ready`: the line on a descriptor of whoever started the program, when the model is loaded.
+//! `docs/PROTOCOL.md` says what it is.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};

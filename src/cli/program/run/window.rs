@@ -1,8 +1,6 @@
 //! `Window`: how far reading may be ahead. It bounds the memory of a run, whatever the input's
-//! size.
-//!
-//! Rows that are being computed are few and bounded in bytes: they are in memory. Rows that are
-//! finished and wait for a slow earlier one are on disk, and may be many.
+//! size: of rows that are computed by their bytes, of finished rows that wait on disk for a slow
+//! earlier one by their number.
 
 use crate::config::WindowLimits;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! The thread that writes: answers and errors, in any order, to the ledger. It owns the ledger.
+//! The thread that writes: answers and errors, in any order, to the ledger. It owns the ledger, and
+//! says how writing ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,11 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::previous::Good;
-use super::progress::Counters;
-use super::report::Tally;
-use super::window::Window;
+use super::shared::Shared;
+use super::tally::Tally;
 use crate::args::values::MaxErrors;
-use crate::config::RunConfig;
 use crate::ledger::meta::TokenCounts;
 use crate::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
 use vllm_batch_api::answer::Answer;
@@ -121,11 +120,9 @@ pub type SideText = Box<dyn FnOnce(&Totals, &Tally, &InputRead) -> String + Send
 
 /// State of the thread.
 pub struct WriteThread {
-    config: Arc<RunConfig>,
+    shared: Arc<Shared>,
     format: RowFormat,
     processor: Arc<InputProcessor>,
-    window: Arc<Window>,
-    counters: Arc<Counters>,
     tally: Tally,
     waiting: HashMap<u64, Waiting>,
     input: InputRead,
@@ -147,19 +144,11 @@ pub fn no_verdict(error: CommandError) -> CliError {
 
 impl WriteThread {
     /// A thread that has not begun.
-    pub fn new(
-        config: Arc<RunConfig>,
-        format: RowFormat,
-        processor: Arc<InputProcessor>,
-        window: Arc<Window>,
-        counters: Arc<Counters>,
-    ) -> Self {
+    pub fn new(shared: Arc<Shared>, format: RowFormat, processor: Arc<InputProcessor>) -> Self {
         Self {
-            config,
+            shared,
             format,
             processor,
-            window,
-            counters,
             tally: Tally::default(),
             waiting: HashMap::new(),
             input: InputRead::default(),
@@ -199,11 +188,11 @@ impl WriteThread {
             }
         };
         // No row will leave the window any more.
-        self.window.close();
+        self.shared.window.close();
         let (emitted, result) = match end {
             Ok(End::Complete | End::Told) => (Some(emitted), Ok(())),
             Ok(End::Early(error)) => (Some(emitted), Err(error)),
-            Err(error) => (None, Err(LedgerError::midway(error))),
+            Err(error) => (None, Err(error.midway())),
         };
         Written { tally: self.tally, emitted, first_error: self.first_error, result }
     }
@@ -256,15 +245,15 @@ impl WriteThread {
                     self.finish_row(ledger, position, Err(&error))?;
                 }
                 Message::Reused { position, line, reused } => {
-                    let (file, line) = self.config.input.sources.place(line);
+                    let (file, line) = self.shared.config.input.sources.place(line);
                     self.tally.reused(&reused, line, file);
-                    self.counters.row_reused(reused.code.is_some());
+                    self.shared.counters.row_reused(reused.code.is_some());
                     ledger.reuse(position, &reused)?;
                 }
                 Message::Good { position, hash, good } => {
                     let Good { row, input_tokens, output_tokens } = good;
                     self.tally.kept(input_tokens, output_tokens, row.len());
-                    self.counters.row_reused(false);
+                    self.shared.counters.row_reused(false);
                     let code = None;
                     ledger.push(Finished {
                         position,
@@ -276,7 +265,7 @@ impl WriteThread {
                     })?;
                 }
             }
-            self.window.emitted(ledger.emitted() - before);
+            self.shared.window.emitted(ledger.emitted() - before);
             if let Some(end) = self.early_end() {
                 return Ok(end);
             }
@@ -285,7 +274,7 @@ impl WriteThread {
 
     fn count_failed(&mut self, error: &RowError) {
         self.first_error.get_or_insert_with(|| error.clone());
-        let (file, error) = self.config.input.sources.located(error);
+        let (file, error) = self.shared.config.input.sources.located(error);
         self.tally.failed(&error, file);
     }
 
@@ -352,11 +341,11 @@ impl WriteThread {
             row: line,
         };
         match &finished.code {
-            Some(_) => self.counters.row_failed(),
-            None => self.counters.row_done(output_tokens as u64),
+            Some(_) => self.shared.counters.row_failed(),
+            None => self.shared.counters.row_done(output_tokens as u64),
         }
         self.tally.wrote(finished.row.len());
-        self.window.leave(row.bytes);
+        self.shared.window.leave(row.bytes);
         ledger.push(finished)
     }
 
@@ -380,7 +369,7 @@ impl WriteThread {
         };
         let asked = Asked { passthrough: &row.passthrough, form: row.answer_form.as_deref() };
         self.format.format_row(asked, result, &tokens, &mut line);
-        if let Some(judge) = &self.config.judge {
+        if let Some(judge) = &self.shared.config.judge {
             judge.append(&mut line)?;
         }
         Ok(line)
@@ -396,7 +385,7 @@ impl WriteThread {
 
     fn too_many_errors(&self) -> Option<CliError> {
         let (rows, failed) = (self.tally.rows(), self.tally.num_failed());
-        let (limit, reached) = match self.config.output.max_errors? {
+        let (limit, reached) = match self.shared.config.output.max_errors? {
             MaxErrors::Rows(limit) => (limit.to_string(), failed > limit),
             MaxErrors::Share(share) => {
                 let over = failed as f64 > share * rows as f64;

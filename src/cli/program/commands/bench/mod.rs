@@ -19,8 +19,7 @@ use crate::args::{
 };
 use crate::config::RunConfig;
 use crate::ledger::error::LedgerError;
-use crate::ledger::storage::Disk;
-use crate::ledger::{Draft, LedgerOptions, Named};
+use crate::ledger::{LockedOutput, Named};
 use crate::model::{self, Loaded};
 use crate::run::progress::{Counters, Progress};
 use crate::run::signals::Signals;
@@ -54,10 +53,10 @@ pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit,
     let mut dataset = args.workload.dataset.iter().cloned().collect();
     model::fetch_inputs(&mut dataset, &SplitArgs::default(), console)?;
     let mut bench = Bench::new(args, dataset)?;
-    let mut draft = bench.draft(files)?;
+    let mut locked = bench.locked_output(files)?;
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
-    let (loaded, spec) = bench.load(&draft, console)?;
+    let (loaded, spec) = bench.load(&locked, console)?;
     loaded.announce(loaded.engine.info(), &bench.config, console);
     if cfg!(debug_assertions) {
         console.warn("this is a debug build: its figures say little");
@@ -89,7 +88,7 @@ pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit,
     if let Some(exit) = measured.stopped {
         let partial = Partial::new(&bench, &measured, num_rows);
         console.result(partial.json(exit.code()));
-        for document in draft.take_documents("--output-json") {
+        for document in locked.take_documents("--output-json") {
             document.write(&partial.json(exit.code()))?;
         }
         say(&partial.text())?;
@@ -99,7 +98,7 @@ pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit,
     let op_times = engine.finish_op_times(given)?;
     let report = bench.report(&engine, &spec, load_time, (measured, op_times))?;
     console.result(report.json());
-    for document in draft.take_documents("--output-json") {
+    for document in locked.take_documents("--output-json") {
         document.write(&report.json())?;
     }
     say(&report.text())?;
@@ -145,9 +144,13 @@ struct Bench {
 }
 
 impl Bench {
-    fn load(&self, draft: &Draft, console: &Console) -> Result<(Loaded, DecoderSpec), CliError> {
+    fn load(
+        &self,
+        locked: &LockedOutput,
+        console: &Console,
+    ) -> Result<(Loaded, DecoderSpec), CliError> {
         let folders = model::find(&self.config, console)?;
-        let read = run::files_of(&folders).and_then(|files| draft.refuse_read(&files));
+        let read = run::files_of(&folders).and_then(|files| locked.refuse_read(&files));
         read.map_err(LedgerError::at_start)?;
         let summary = model::summary(&self.config, &folders)?;
         let loaded = model::load_from(&self.config, &folders, &summary)?;
@@ -197,15 +200,9 @@ impl Bench {
     }
 
     /// What `--output-json` names, before anything is measured.
-    fn draft(&self, flags: FlagFiles) -> Result<Draft, CliError> {
+    fn locked_output(&self, flags: FlagFiles) -> Result<LockedOutput, CliError> {
         let dataset = self.dataset.iter().map(|path| Named::new("the dataset", path));
-        let options = LedgerOptions {
-            flags,
-            read: dataset.collect(),
-            has_no_rows: true,
-            ..LedgerOptions::default()
-        };
-        Draft::open(Arc::new(Disk), options).map_err(LedgerError::at_start)
+        LockedOutput::of_documents(flags, dataset.collect()).map_err(LedgerError::at_start)
     }
 
     /// The dataset's rows, where there is one.

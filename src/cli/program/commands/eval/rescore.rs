@@ -14,7 +14,9 @@ use crate::ledger::fingerprint::Fingerprint;
 use crate::ledger::meta::{self, FileFacts, InputFacts, Meta, RowCounts, TokenCounts};
 use crate::ledger::record::Header;
 use crate::ledger::storage::Disk;
-use crate::ledger::{Document, Draft, Finished, LedgerError, LedgerOptions, RowHash, Totals};
+use crate::ledger::{
+    Document, Finished, LedgerError, LedgerOptions, LockedOutput, RowHash, Totals,
+};
 use crate::run::{self, JUDGE, utc};
 use vllm_batch_dataset::input::fields::{JsonFields, json_string};
 use vllm_batch_dataset::judge::{FIELDS, Judge};
@@ -57,24 +59,25 @@ impl Rescore<'_> {
             overwrite: self.overwrite,
             ..LedgerOptions::default()
         };
-        let mut draft = Draft::open(Arc::new(Disk), options).map_err(LedgerError::at_start)?;
-        let reports = draft.take_documents("--report");
+        let locked = LockedOutput::open(Arc::new(Disk), options);
+        let mut locked = locked.map_err(LedgerError::at_start)?;
+        let reports = locked.take_documents("--report");
         let exit = if counts.failed > 0 { Exit::ErrorRows } else { Exit::Success };
-        if let Some(found) = draft.complete() {
+        if let Some(found) = locked.complete() {
             let mut differences = found.fingerprint.differences(&meta.fingerprint);
             if found.input.digest != meta.input.digest {
                 differences.push("the rows that were judged".to_owned());
             }
             if !differences.is_empty() {
                 let path = self.new.to_owned();
-                return Err(LedgerError::at_start(LedgerError::Complete { path, differences }));
+                return Err(LedgerError::Complete { path, differences }.at_start());
             }
             console.note(&format!("Nothing to do: {} is complete", self.new.display()));
             return Ok((exit, reports));
         }
         let fingerprint = meta.fingerprint.clone();
         let header = Header { started: now(), replaces: self.overwrite, keeps: false, fingerprint };
-        let (mut ledger, mut recovered) = draft.begin(header).map_err(LedgerError::at_start)?;
+        let (mut ledger, mut recovered) = locked.begin(header).map_err(LedgerError::at_start)?;
         let mut file = self.file()?;
         let mut position = 0;
         while let Some((_, fields)) = file.next_fields()? {

@@ -16,7 +16,7 @@ use crate::ledger::meta::{FileFacts, Meta, NamedFile};
 use crate::ledger::output::Output;
 use crate::ledger::record::{Header, Kind, Record};
 use crate::ledger::storage::{Disk, Storage};
-use crate::ledger::{Draft, LedgerError, LedgerOptions, Outputs};
+use crate::ledger::{LedgerError, LedgerOptions, LockedOutput, Outputs};
 use vllm_batch_dataset::input::compress::Compression;
 use vllm_batch_dataset::output::parquet::Table;
 use vllm_batch_dataset::terminal::clock::now;
@@ -62,9 +62,9 @@ impl MergedFile {
         let (overwrite, errors_path) = (options.overwrite, options.errors.clone());
         let header =
             Header { started: now(), replaces: false, keeps: false, fingerprint: of_merges() };
-        let draft = Draft::open(disk(), options)?;
+        let locked = LockedOutput::open(disk(), options)?;
         let Outputs { out: output, errors, side_file, journal } =
-            draft.into_outputs(&header.fingerprint)?;
+            locked.into_outputs(&header.fingerprint)?;
         let lock = match journal {
             None => Lock::None,
             Some(lock) if overwrite => Lock::Bare(lock),

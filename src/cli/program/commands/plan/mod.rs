@@ -9,14 +9,12 @@ mod survey;
 
 use std::io::{self, Write};
 use std::mem;
-use std::sync::Arc;
 use std::time::Instant;
 
 use crate::args::{FlagFiles, PlanArgs, PoolingFlags, RunArgs, TaskArg};
 use crate::config::{RunConfig, first_typed};
+use crate::ledger::LockedOutput;
 use crate::ledger::error::LedgerError;
-use crate::ledger::storage::Disk;
-use crate::ledger::{Draft, LedgerOptions};
 use crate::model::{self, Loaded, Summary};
 use crate::run::read::Input;
 use crate::run::row_params::RowParams;
@@ -54,12 +52,10 @@ pub fn run(args: PlanArgs, named: FlagFiles, console: &Console) -> Result<Exit, 
     let format = RowFormat::new(&config.format_settings(), &shape)?;
     // A summary is that of the run that is planned.
     let named = named.without("--stats");
-    let read = inputs(&config.input.sources);
-    let options =
-        LedgerOptions { flags: named, read, has_no_rows: true, ..LedgerOptions::default() };
-    let mut draft = Draft::open(Arc::new(Disk), options).map_err(LedgerError::at_start)?;
+    let locked = LockedOutput::of_documents(named, inputs(&config.input.sources));
+    let mut locked = locked.map_err(LedgerError::at_start)?;
     let folders = model::find(&config, console)?;
-    let read = files_of(&folders).and_then(|files| draft.refuse_read(&files));
+    let read = files_of(&folders).and_then(|files| locked.refuse_read(&files));
     read.map_err(LedgerError::at_start)?;
     let summary = model::summary_for(&config, &folders)?;
     let base = RowParams::start(&config, &summary)?;
@@ -107,7 +103,7 @@ pub fn run(args: PlanArgs, named: FlagFiles, console: &Console) -> Result<Exit, 
         sample: sample.as_ref(),
         estimate,
     };
-    for document in draft.take_documents("--output-json") {
+    for document in locked.take_documents("--output-json") {
         document.write(&report.json())?;
     }
     let written = writeln!(io::stdout(), "{}", report.text());

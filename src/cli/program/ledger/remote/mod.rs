@@ -140,11 +140,11 @@ impl Staged {
     fn lock_folder(&self) -> Result<File, CliError> {
         let path = self.folder.join(LOCK);
         let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let failed = |error| LedgerError::at_start(LedgerError::of("lock the work folder", error));
+        let failed = |error| LedgerError::of("lock the work folder", error).at_start();
         let file = file.map_err(failed)?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                Err(LedgerError::at_start(LedgerError::Locked(self.folder.clone())))
+                Err(LedgerError::Locked(self.folder.clone()).at_start())
             }
             _ => Ok(file),
         }

@@ -11,8 +11,8 @@ fn write(options: LedgerOptions) -> Result<(), LedgerError> {
     finish(ledger)
 }
 
-fn error_of(draft: Result<Draft, LedgerError>) -> LedgerError {
-    draft.err().expect("it is refused")
+fn error_of(locked: Result<LockedOutput, LedgerError>) -> LedgerError {
+    locked.err().expect("it is refused")
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn the_file_exists_only_when_it_is_complete() {
 #[test]
 fn nothing_is_left_by_a_run_without_rows() {
     let folder = Folder::new();
-    drop(folder.draft().expect("a new file"));
+    drop(folder.locked().expect("a new file"));
     assert!(folder.names().is_empty());
     drop(folder.ledger());
     assert!(folder.names().is_empty());
@@ -66,7 +66,7 @@ fn rows_without_a_journal_stay_until_they_are_replaced() {
     let folder = Folder::new();
     folder.write("out.part", "old row\n");
     let part = folder.path("out.part");
-    assert!(matches!(error_of(folder.draft()), LedgerError::Unfinished(named) if named == part));
+    assert!(matches!(error_of(folder.locked()), LedgerError::Unfinished(named) if named == part));
     drop(folder.overwriting().expect("overwrite was asked for").begin(header()));
     assert_eq!(folder.text("out.part"), "old row\n", "no row came");
     assert_eq!(folder.names(), ["out.part"]);
@@ -88,7 +88,7 @@ fn a_journal_stays_until_it_is_replaced() {
     let before = folder.read("out.journal");
     drop(folder.overwriting().expect("overwrite was asked for").begin(header()));
     assert!(folder.read("out.journal") == before, "no row came");
-    drop(folder.draft().expect("to be continued").begin(header()));
+    drop(folder.locked().expect("to be continued").begin(header()));
     assert!(folder.read("out.journal") == before, "no row came");
     write(LedgerOptions { overwrite: true, ..folder.options() }).expect("asked for");
     assert_eq!(folder.names(), ["out", "out.meta.json"]);
@@ -100,13 +100,13 @@ fn an_output_has_one_writer() {
     let folder = Folder::new();
     let out = folder.path("out");
     let assert_locked = || {
-        for draft in [folder.draft(), folder.overwriting()] {
-            assert!(matches!(error_of(draft), LedgerError::Locked(named) if named == out));
+        for locked in [folder.locked(), folder.overwriting()] {
+            assert!(matches!(error_of(locked), LedgerError::Locked(named) if named == out));
         }
     };
-    let draft = folder.draft().expect("a new file");
+    let locked = folder.locked().expect("a new file");
     assert_locked();
-    let mut ledger = draft.begin(header()).expect("a new file").0;
+    let mut ledger = locked.begin(header()).expect("a new file").0;
     assert_locked();
     ledger.push(answer(0, "row\n")).expect("a folder");
     assert_locked();
@@ -120,7 +120,7 @@ fn an_existing_file_is_refused_unless_told_otherwise() {
     let folder = Folder::new();
     folder.write("out", "old\n");
     let out = folder.path("out");
-    assert!(matches!(error_of(folder.draft()), LedgerError::Exists(named) if named == out));
+    assert!(matches!(error_of(folder.locked()), LedgerError::Exists(named) if named == out));
     folder.write("errors", "old\n");
     let options = LedgerOptions {
         out: Some(folder.path("other")),
@@ -218,8 +218,8 @@ fn a_device_is_written_and_not_replaced() {
     assert!(matches!(error, LedgerError::Full { .. }), "{error}");
     for stream in [None, Some(Path::new("/dev/stdout")), Some(null)] {
         let out = stream.map(Path::to_owned);
-        let draft = open(LedgerOptions { out, ..LedgerOptions::default() }).expect("a stream");
-        let names = (draft.path(), draft.journal_path());
+        let locked = open(LedgerOptions { out, ..LedgerOptions::default() }).expect("a stream");
+        let names = (locked.path(), locked.journal_path());
         assert_eq!(names, (None, None), "{stream:?}");
     }
 }

@@ -15,7 +15,7 @@ fn unfinished(folder: &Folder) {
 }
 
 fn found(folder: &Folder) -> Found {
-    folder.draft().expect("a journal").found().expect("with rows").clone()
+    folder.locked().expect("a journal").found().expect("with rows").clone()
 }
 
 #[test]
@@ -37,9 +37,9 @@ fn resumes_are_counted_and_the_time_of_the_first_run_is_kept() {
     unfinished(&folder);
     for resume in 1..4 {
         let later = Header { started: 5 + resume, ..header() };
-        let draft = folder.draft().expect("a journal");
-        assert_eq!(draft.found().map(|found| found.header.started), Some(5));
-        let (mut ledger, _) = draft.begin(later).expect("the same run");
+        let locked = folder.locked().expect("a journal");
+        assert_eq!(locked.found().map(|found| found.header.started), Some(5));
+        let (mut ledger, _) = locked.begin(later).expect("the same run");
         ledger.push(answer(4 + resume as u64, "x\n")).expect("a folder");
         ledger.stop().expect("a folder");
         let found = found(&folder);
@@ -54,8 +54,8 @@ fn a_run_that_would_write_other_bytes_does_not_continue() {
     unfinished(&folder);
     let before = folder.read("out.journal");
     let other = header_of(5, &[("model", "demo"), ("dtype", "bfloat16"), ("new", "1")]);
-    let draft = folder.draft().expect("a journal");
-    let error = draft.begin(other).err().expect("another run");
+    let locked = folder.locked().expect("a journal");
+    let error = locked.begin(other).err().expect("another run");
     let LedgerError::Differs { path, differences } = &error else { panic!("{error}") };
     assert_eq!(*path, folder.path("out.journal"));
     assert_eq!(*differences, ["dtype: float32 then, bfloat16 now"]);
@@ -73,8 +73,8 @@ fn another_file_is_no_journal_and_stays() {
         let folder = Folder::new();
         folder.write("out.journal", text);
         let path = folder.path("out.journal");
-        for draft in [folder.draft(), folder.overwriting()] {
-            let error = draft.err().expect("it is refused");
+        for locked in [folder.locked(), folder.overwriting()] {
+            let error = locked.err().expect("it is refused");
             assert!(matches!(error, LedgerError::Foreign(named) if named == path), "{text:?}");
             assert_eq!(folder.read("out.journal"), text);
             assert_eq!(folder.names(), ["out.journal"]);
@@ -88,12 +88,12 @@ fn a_journal_of_another_layout_is_refused_and_may_be_replaced() {
     let text = b"\xb5VBjrnl\x02";
     folder.write("out.journal", text);
     let path = folder.path("out.journal");
-    let error = folder.draft().err().expect("it is refused");
+    let error = folder.locked().err().expect("it is refused");
     assert!(matches!(error, LedgerError::NoJournal(named) if named == path));
     drop(folder.overwriting().expect("overwrite was asked for").begin(header()));
     assert_eq!(folder.read("out.journal"), text, "no row came");
-    let draft = folder.overwriting().expect("overwrite was asked for");
-    let mut ledger = draft.begin(header()).expect("a new run").0;
+    let locked = folder.overwriting().expect("overwrite was asked for");
+    let mut ledger = locked.begin(header()).expect("a new run").0;
     ledger.push(answer(0, "row\n")).expect("a folder");
     finish(ledger).expect("a folder");
     assert_eq!(folder.names(), ["out", "out.meta.json"]);
@@ -107,9 +107,9 @@ fn a_journal_of_which_nothing_became_durable_is_as_good_as_none() {
     for bytes in torn {
         let folder = Folder::new();
         folder.write("out.journal", bytes);
-        let draft = folder.draft().expect("a new run");
-        assert!(draft.found().is_none());
-        drop(draft);
+        let locked = folder.locked().expect("a new run");
+        assert!(locked.found().is_none());
+        drop(locked);
         assert!(folder.names().is_empty(), "{} bytes that nobody misses", bytes.len());
     }
 }
@@ -123,14 +123,14 @@ fn a_damaged_header_before_rows_is_refused() {
         let mut damaged = whole.clone();
         damaged[at] ^= 1;
         folder.write("out.journal", &damaged);
-        let error = folder.draft().err().expect("whose rows these are is not known");
+        let error = folder.locked().err().expect("whose rows these are is not known");
         assert!(matches!(error, LedgerError::NoJournal(_)), "byte {at}: {error}");
         assert!(folder.read("out.journal") == damaged, "byte {at}");
     }
     let mut zeroed = whole.clone();
     zeroed[..header().encode().len()].fill(0);
     folder.write("out.journal", &zeroed);
-    assert!(matches!(folder.draft().err(), Some(LedgerError::NoJournal(_))));
+    assert!(matches!(folder.locked().err(), Some(LedgerError::NoJournal(_))));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_torn_tail_is_cut_before_anything_is_appended() {
     folder
         .write("out.journal", [&whole[..], &whole[whole.len() - RECORD_LEN - 2..][..50]].concat());
     assert_eq!(found(&folder).length, whole.len() as u64);
-    let (mut ledger, _) = folder.draft().unwrap().begin(header()).expect("the same run");
+    let (mut ledger, _) = folder.locked().unwrap().begin(header()).expect("the same run");
     ledger.push(answer(3, "3\n")).expect("a folder");
     ledger.stop().expect("a folder");
     let bytes = folder.read("out.journal");

@@ -53,8 +53,8 @@ fn every_order_gives_input_order_when_memory_is_full() {
 fn every_order_gives_input_order_through_a_journal() {
     let folder = Folder::new();
     for (number, order) in permutations_of_five().enumerate() {
-        let draft = folder.overwriting().expect("overwrite was asked for");
-        let mut ledger = draft.begin(header()).expect("a new journal").0;
+        let locked = folder.overwriting().expect("overwrite was asked for");
+        let mut ledger = locked.begin(header()).expect("a new journal").0;
         ledger.held_bytes = if number % 2 == 0 { MAX_HELD } else { 0 };
         for index in &order {
             ledger.push(answer(*index, &format!("{index}\n"))).expect("a new journal");

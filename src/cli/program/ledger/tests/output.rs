@@ -135,8 +135,8 @@ fn a_run_compresses_each_of_its_files_by_its_own_name() {
     let folder = Folder::new();
     let errors = Some(folder.path("errors.zst"));
     let out = Some(folder.path("out.jsonl.gz"));
-    let draft = open(LedgerOptions { out, errors, ..LedgerOptions::default() }).expect("new");
-    let mut ledger = draft.begin(header()).expect("new").0;
+    let locked = open(LedgerOptions { out, errors, ..LedgerOptions::default() }).expect("new");
+    let mut ledger = locked.begin(header()).expect("new").0;
     ledger.push(failure(1, "bad\n")).expect("a folder");
     ledger.push(answer(0, "good\n")).expect("a folder");
     ledger.flush().expect("a folder");

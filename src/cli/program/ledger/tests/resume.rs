@@ -21,8 +21,8 @@ fn reuse(ledger: &mut Ledger, recovered: &mut Recovered, rows: &[(u64, u64)]) ->
 }
 
 fn resumed(folder: &Folder) -> (Ledger, Recovered) {
-    let draft = folder.draft().expect("a journal");
-    let (ledger, recovered) = draft.begin(header()).expect("the same run");
+    let locked = folder.locked().expect("a journal");
+    let (ledger, recovered) = locked.begin(header()).expect("the same run");
     (ledger, recovered.expect("it has rows"))
 }
 
@@ -102,8 +102,8 @@ fn error_rows_are_asked_again_on_demand() {
     let found = recovered.find(0, &hash(1)).unwrap().expect("an error row is a finished row");
     assert_eq!(found.code.as_deref(), Some("bad_json"));
     drop(ledger);
-    let draft = open(LedgerOptions { retry_failed: true, ..folder.options() }).expect("a journal");
-    let (mut ledger, recovered) = draft.begin(header()).expect("the same run");
+    let locked = open(LedgerOptions { retry_failed: true, ..folder.options() }).expect("a journal");
+    let (mut ledger, recovered) = locked.begin(header()).expect("the same run");
     let mut recovered = recovered.expect("it has rows");
     assert_eq!(reuse(&mut ledger, &mut recovered, &[(0, 0), (1, 1)]), [1]);
     ledger.push(answer(1, "better\n")).expect("a folder");
@@ -170,8 +170,8 @@ impl Watcher for Notes {
 fn split_run(folder: &Folder, spy: &Spy) -> Ledger {
     let errors = Some(folder.path("errors"));
     let options = LedgerOptions { errors, ..folder.options() };
-    let draft = Draft::open(Arc::new(spy.clone()), options).expect("new files");
-    let mut ledger = draft.begin(header()).expect("new files").0;
+    let locked = LockedOutput::open(Arc::new(spy.clone()), options).expect("new files");
+    let mut ledger = locked.begin(header()).expect("new files").0;
     ledger.write_header(b"head\n");
     ledger.push(failure(1, "bad\n")).expect("a folder");
     ledger.push(answer(0, "good\n")).expect("a folder");
@@ -303,10 +303,10 @@ fn the_same_command_does_what_a_killed_run_did_not_come_to() {
     for step in ["names", "out", "meta", "journal"] {
         let folder = killed_before(step);
         let errors = Some(folder.path("errors"));
-        let draft = open(LedgerOptions { errors, ..folder.options() }).expect("whole outputs");
-        assert!(draft.found().is_none(), "{step}: nothing is to be continued");
-        assert_eq!(draft.complete().map(|meta| meta.rows.total), Some(2), "{step}");
-        drop(draft);
+        let locked = open(LedgerOptions { errors, ..folder.options() }).expect("whole outputs");
+        assert!(locked.found().is_none(), "{step}: nothing is to be continued");
+        assert_eq!(locked.complete().map(|meta| meta.rows.total), Some(2), "{step}");
+        drop(locked);
         let mut names = folder.names();
         // It was being written when the run was killed, and no other run reads it.
         names.retain(|name| name != "out.meta.json.part");
@@ -323,9 +323,9 @@ fn outputs_that_were_changed_after_their_end_are_written_again() {
     let folder = killed_before("names");
     folder.write("out.part", "head\nbetter\n");
     let errors = Some(folder.path("errors"));
-    let draft = open(LedgerOptions { errors, ..folder.options() }).expect("a journal");
-    assert!(draft.complete().is_none());
-    let (mut ledger, recovered) = draft.begin(header()).expect("the same run");
+    let locked = open(LedgerOptions { errors, ..folder.options() }).expect("a journal");
+    assert!(locked.complete().is_none());
+    let (mut ledger, recovered) = locked.begin(header()).expect("the same run");
     let mut recovered = recovered.expect("it has rows");
     ledger.write_header(b"head\n");
     assert!(reuse(&mut ledger, &mut recovered, &[(0, 0), (1, 1)]).is_empty());

@@ -1,5 +1,5 @@
-//! `Draft`: an output that is locked and looked at before anything is written. It says what an
-//! earlier run left, and becomes a `Ledger`.
+//! `LockedOutput`: an output whose lock is held, before its first row. It says what an earlier run
+//! left, and becomes a `Ledger`.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::output::{Facts, Output, part_of};
 use super::record::Header;
 use super::recovered::Recovered;
 use super::spill::Spill;
-use super::storage::{Access, Storage, StoredFile, hash_of};
+use super::storage::{Access, Disk, Storage, StoredFile, hash_of};
 use super::{Book, Ledger};
 use crate::args::FlagFiles;
 
@@ -54,8 +54,8 @@ pub struct Outputs {
     pub journal: Option<LockedJournal>,
 }
 
-/// An output before the first row.
-pub struct Draft {
+/// An output whose lock is held, before its first row.
+pub struct LockedOutput {
     storage: Arc<dyn Storage>,
     overwrite: bool,
     retry_failed: bool,
@@ -68,7 +68,7 @@ pub struct Draft {
     previous: Option<Meta>,
 }
 
-impl Draft {
+impl LockedOutput {
     /// Locks the output and looks at what is there. An output that was whole when its run was
     /// killed gets its name here.
     ///
@@ -78,7 +78,7 @@ impl Draft {
         let mut files = Files::new(&options)?;
         let claims = files.claim(&storage)?;
         let LedgerOptions { overwrite, retry_failed, .. } = options;
-        let mut draft = Self {
+        let mut locked = Self {
             storage,
             overwrite,
             retry_failed,
@@ -88,8 +88,17 @@ impl Draft {
             complete: None,
             previous: None,
         };
-        draft.look()?;
-        Ok(draft)
+        locked.look()?;
+        Ok(locked)
+    }
+
+    /// The documents of a command that writes no rows: standard output is for a text.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn of_documents(flags: FlagFiles, read: Vec<Named>) -> Result<Self, LedgerError> {
+        let options = LedgerOptions { flags, read, has_no_rows: true, ..LedgerOptions::default() };
+        Self::open(Arc::new(Disk), options)
     }
 
     fn look(&mut self) -> Result<(), LedgerError> {
