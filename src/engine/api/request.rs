@@ -36,8 +36,6 @@ pub enum FinishReason {
     /// Stopped, by a stop string for example, before the text matches what was asked of its form
     /// (structured output). Not vLLM's.
     Incomplete,
-    /// Aborted by the caller.
-    Abort,
     /// The row cannot be answered: see `CompletionOutput::error`.
     Error,
 }
@@ -49,7 +47,6 @@ impl FinishReason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
             FinishReason::Incomplete => "incomplete",
-            FinishReason::Abort => "abort",
             FinishReason::Error => "error",
         }
     }

@@ -1,5 +1,6 @@
-//! The in-process continuous-batching engine, with vLLM's verbs: `add_request`, `step`,
-//! `has_unfinished_requests`. Knows no file of rows, prints nothing and reads no environment.
+//! The in-process continuous-batching engine, with vLLM's verbs: `add_request`, `abort_request`,
+//! `step`, `has_unfinished_requests`. Knows no file of rows, prints nothing and reads no
+//! environment.
 //!
 //! Read first: [`Engine`], [`plan::scheduler::Scheduler`], [`serve::runner::Runner`].
 
@@ -287,6 +288,16 @@ impl Engine {
     /// Queues a request. It was validated by the input processor.
     pub fn add_request(&mut self, request: Request) {
         self.scheduler.add_request(request);
+    }
+
+    /// Ends a request, wherever it is, and frees its blocks; `step` returns nothing more of it, and
+    /// its number may be used again. False: no request of this number is unfinished. What others
+    /// answer does not change.
+    pub fn abort_request(&mut self, request_id: u64) -> bool {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.forget(request_id);
+        }
+        self.scheduler.abort(request_id)
     }
 
     /// Whether any request is waiting or running.

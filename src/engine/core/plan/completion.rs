@@ -23,8 +23,6 @@ pub enum Finish {
     },
     /// `max_tokens` or the context limit.
     Length,
-    /// The caller's wish.
-    Abort,
     /// It cannot go on.
     Error(RequestError),
 }
@@ -41,7 +39,6 @@ impl Finish {
         match self {
             Finish::Eos | Finish::StopToken(_) | Finish::StopString { .. } => FinishReason::Stop,
             Finish::Length => FinishReason::Length,
-            Finish::Abort => FinishReason::Abort,
             Finish::Error(_) => FinishReason::Error,
         }
     }

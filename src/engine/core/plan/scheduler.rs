@@ -103,6 +103,8 @@ pub struct Scheduler {
     /// Adapters of those, each once, while sequences are admitted.
     running_loras: Vec<LoraId>,
     requests: HashMap<u64, RequestState>,
+    /// Requests that ever came: the next one's serial.
+    num_requests: u64,
     /// Rows that are searched with beams.
     beam_rows: HashMap<u64, BeamRow>,
     /// Of the step that is put together.
@@ -146,6 +148,7 @@ impl Scheduler {
             running: Vec::new(),
             running_loras: Vec::new(),
             requests: HashMap::new(),
+            num_requests: 0,
             beam_rows: HashMap::new(),
             block_copies: Vec::new(),
             finished: Vec::new(),
@@ -174,9 +177,10 @@ impl Scheduler {
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
         self.stats.num_prompt_tokens += request.num_prompt_tokens() as u64;
         let max_output_tokens = self.max_output_tokens(&request);
-        let request = Arc::new(request);
+        let (request, serial) = (Arc::new(request), self.num_requests);
+        self.num_requests += 1;
         for index in 0..n {
-            let seq = Sequence::new(Arc::clone(&request), index);
+            let seq = Sequence { serial, ..Sequence::new(Arc::clone(&request), index) };
             let num_tokens = seq.num_tokens() + max_output_tokens;
             assert!(num_tokens <= self.max_model_len, "the context is too short");
             let has_room = max_output_tokens > 0 || seq.known_end.is_some();
@@ -338,33 +342,26 @@ impl Scheduler {
         self.spare = scheduled;
     }
 
-    /// Ends a request; its completions say `abort` where they were not finished. None: it is not
-    /// here (any more). Not between `schedule` and `update`.
-    pub fn abort(&mut self, request_id: u64) -> Option<RequestOutput> {
+    /// Ends a request and frees its blocks; nothing more is returned of it. A step that was begun
+    /// ahead is adopted without it. False: it is not here (any more). Not between `schedule` and
+    /// `update`.
+    pub fn abort(&mut self, request_id: u64) -> bool {
         assert!(!self.in_step, "abort within a step");
-        let of_request = |seq: &Sequence| seq.request.request_id == request_id;
-        for slot in 0..self.seqs.len() {
-            if self.seqs[slot].as_ref().is_some_and(of_request) {
-                self.finish(slot, Finish::Abort);
+        let num_finished = self.finished.len();
+        self.finished.retain(|output| output.request_id != request_id);
+        if self.requests.remove(&request_id).is_none() {
+            return self.finished.len() < num_finished;
+        }
+        self.beam_rows.remove(&request_id);
+        for (slot, seq) in self.seqs.iter_mut().enumerate() {
+            if let Some(seq) = seq.take_if(|seq| seq.request.request_id == request_id) {
+                self.block_pool.free(&seq.block_table);
+                self.free_slots.push(slot);
             }
         }
         self.waiting.retain(|slot| self.seqs[slot].is_some());
         self.running.retain(|&slot| self.seqs[slot].is_some());
-        let at = self.finished.iter().position(|output| output.request_id == request_id)?;
-        Some(self.finished.remove(at))
-    }
-
-    /// Ends all requests, and returns what `update` has not.
-    pub fn abort_all(&mut self) -> Vec<RequestOutput> {
-        assert!(!self.in_step, "abort within a step");
-        for slot in 0..self.seqs.len() {
-            if self.seqs[slot].is_some() {
-                self.finish(slot, Finish::Abort);
-            }
-        }
-        self.waiting.clear();
-        self.running.clear();
-        std::mem::take(&mut self.finished)
+        true
     }
 
     /// Counters since `new`, and the present queue lengths.

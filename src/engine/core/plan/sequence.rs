@@ -34,6 +34,8 @@ use vllm_batch_text::Tokenizer;
 pub struct Sequence {
     /// What was asked for, shared by the n siblings.
     pub request: Arc<Request>,
+    /// Of its request, among all that came: numbers of aborted ones may come again.
+    pub serial: u64,
     /// Which of the n completions.
     pub index: u32,
     /// Waiting, running or preempted; a finished sequence is gone.
@@ -79,6 +81,7 @@ impl Sequence {
     pub fn new(request: Arc<Request>, index: u32) -> Self {
         let Known { token_ids, end, wanted } = request.known(index);
         Self {
+            serial: 0,
             index,
             status: RequestStatus::Waiting,
             token_ids: token_ids.to_vec(),
