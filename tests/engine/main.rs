@@ -12,6 +12,7 @@ mod classifiers;
 mod config_keys;
 mod data_parallel;
 mod decoder_vectors;
+mod deltas;
 mod embeddings;
 mod fuzz_corpus;
 mod gguf;

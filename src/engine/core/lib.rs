@@ -305,8 +305,9 @@ impl Engine {
         self.scheduler.has_unfinished_requests()
     }
 
-    /// One scheduling and model step; returns the requests that finished in it. On a GPU the step
-    /// after it is queued before its tokens are read, where that step is known.
+    /// One scheduling and model step; returns the requests that finished in it, and before them
+    /// what is new of others that ask for it (`RequestOutputKind::Delta`). On a GPU the step after
+    /// it is queued before its tokens are read, where that step is known.
     ///
     /// # Errors
     /// The device failed.

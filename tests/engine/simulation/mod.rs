@@ -7,6 +7,7 @@
 //! `VLLM_BATCH_TEST_SIMULATION_SEEDS=1000000` many more than usual.
 
 mod beams;
+mod deltas;
 mod guesses;
 mod oracle;
 pub(super) mod workload;
@@ -17,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use deltas::Deltas;
 use guesses::Guesses;
 use oracle::Oracle;
 use vllm_batch::engine::api::request::{Asked, FinishReason, RequestOutput, StopReason};
@@ -51,6 +53,8 @@ struct Coverage {
     stop_strings: u64,
     stop_tokens: u64,
     lengths: u64,
+    /// Deltas of requests that ask for them, the last ones too.
+    deltas: u64,
     /// Requests that were aborted, those of them in whose time a step was begun ahead, and those
     /// whose number came again.
     aborts: u64,
@@ -81,7 +85,7 @@ impl Coverage {
         let Self { steps_ahead, rows_in_vain, beams, block_copies, scored, .. } = *self;
         let Self { nothing_generated, steps_of_loras, admitted_ahead, chunks_ahead, .. } = *self;
         let Self { drafts_right, drafts_wrong, offloaded_blocks, returned_blocks, .. } = *self;
-        let Self { aborts_ahead, came_again, .. } = *self;
+        let Self { aborts_ahead, came_again, deltas, .. } = *self;
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [
             scored,
@@ -100,7 +104,7 @@ impl Coverage {
             aborts,
         ];
         let rarer = [too_small, nothing_allowed, aborts_ahead, came_again];
-        let tokens = [cached_tokens, prompt_logprobs];
+        let tokens = [cached_tokens, prompt_logprobs, deltas];
         assert!(returned_blocks > 1000, "{self:?}");
         assert!(drafts_right > 10_000 && drafts_wrong > 20_000, "{self:?}");
         assert!(events.iter().all(|&count| count > 2000), "{self:?}");
@@ -122,6 +126,7 @@ impl AddAssign for Coverage {
         self.stop_strings += other.stop_strings;
         self.stop_tokens += other.stop_tokens;
         self.lengths += other.lengths;
+        self.deltas += other.deltas;
         self.aborts += other.aborts;
         self.aborts_ahead += other.aborts_ahead;
         self.came_again += other.came_again;
@@ -148,6 +153,8 @@ struct Simulation {
     batch: Batch,
     scratch: SamplerScratch,
     outputs: Vec<RequestOutput>,
+    /// What came of requests before they were finished.
+    deltas: Deltas,
     /// Requests that have no output.
     aborted: HashSet<u64>,
     /// Guesses tokens, in some runs.
@@ -204,6 +211,7 @@ impl Simulation {
             batch: Batch::default(),
             scratch: SamplerScratch::default(),
             outputs: Vec::new(),
+            deltas: Deltas::default(),
             aborted: HashSet::new(),
             guesses,
             runs_ahead: rng.once_in(2),
@@ -222,7 +230,7 @@ impl Simulation {
     }
 
     /// Adds requests at random times and steps until all are finished.
-    fn run(&mut self, rng: &mut Rng) {
+    fn run(&mut self, rng: &mut Rng, pieces: &[String]) {
         let mut num_added = 0;
         let num_requests = self.workload.requests.len();
         let patience = 1 + rng.up_to(8);
@@ -237,17 +245,19 @@ impl Simulation {
             }
             self.step();
             if aborts && rng.once_in(20) {
-                self.abort(rng.up_to(num_requests - 1), num_added, rng);
+                self.abort((rng.up_to(num_requests - 1), num_added), rng, pieces);
             }
             if aborts && num_added == num_requests && rng.once_in(100) {
-                (0..num_requests).for_each(|victim| self.abort(victim, num_added, rng));
+                for victim in 0..num_requests {
+                    self.abort((victim, num_added), rng, pieces);
+                }
             }
         }
         panic!("the scheduler makes no progress");
     }
 
     /// Ends a request, where it is unfinished. Some come again at once, under the same number.
-    fn abort(&mut self, victim: usize, num_added: usize, rng: &mut Rng) {
+    fn abort(&mut self, (victim, num_added): (usize, usize), rng: &mut Rng, pieces: &[String]) {
         let request = &self.workload.requests[victim];
         let request_id = request.request_id;
         let is_answered = self.outputs.iter().any(|output| output.request_id == request_id);
@@ -258,6 +268,8 @@ impl Simulation {
         if !is_unfinished {
             return;
         }
+        let oracle = Oracle { workload: &self.workload, pieces };
+        self.deltas.check_aborted(&oracle, request);
         self.num_aborts += 1;
         self.num_aborts_ahead += u64::from(self.ahead.is_some());
         if rng.once_in(3) {
@@ -291,7 +303,10 @@ impl Simulation {
         if self.runs_ahead && !step.is_empty() {
             self.begin_ahead(&step, &results);
         }
-        self.outputs.extend(self.scheduler.update(&step, results));
+        for mut output in self.scheduler.update(&step, results) {
+            self.deltas.take_in(&mut output);
+            self.outputs.extend(output.finished.then_some(output));
+        }
         self.scheduler.assert_consistent();
     }
 
@@ -379,6 +394,7 @@ impl Simulation {
         for output in &self.outputs {
             let request = requests.remove(&output.request_id).expect("it was asked for, once");
             check_request(&oracle, request, output, &mut coverage);
+            coverage.deltas += self.deltas.check(request, output);
         }
         let without_output: HashSet<u64> = requests.into_keys().collect();
         assert_eq!(without_output, self.aborted);
@@ -505,7 +521,7 @@ fn check_prompt_logprobs(
 fn run_seed(seed: u64, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Coverage {
     let mut rng = Rng(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93));
     let mut simulation = Simulation::new(&mut rng, tokenizer, pieces);
-    simulation.run(&mut rng);
+    simulation.run(&mut rng, pieces);
     simulation.check(pieces)
 }
 

@@ -12,6 +12,7 @@
 mod ahead;
 mod beam;
 mod conclude;
+mod deltas;
 mod drafts;
 mod flatten;
 mod look_ahead;
@@ -34,8 +35,8 @@ use crate::stats::EngineStats;
 use beam::BeamRow;
 use look_ahead::WaitingQueue;
 use vllm_batch_api::request::{
-    Asked, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs, RequestError,
-    RequestOutput,
+    Asked, CompletionDelta, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs,
+    RequestError, RequestOutput,
 };
 use vllm_batch_base::config::SchedulerConfig;
 use vllm_batch_text::Tokenizer;
@@ -85,6 +86,8 @@ struct RequestState {
     /// With the index of the sequence.
     likelihoods: Vec<(u32, Vec<Likelihood>)>,
     num_cached_tokens: usize,
+    /// Of this step, where they are asked for.
+    deltas: Vec<CompletionDelta>,
 }
 
 /// Queues, KV blocks and the state of every unfinished request.
@@ -111,6 +114,8 @@ pub struct Scheduler {
     block_copies: Vec<(u32, u32)>,
     /// Finished, to be returned by the next `update`.
     finished: Vec<RequestOutput>,
+    /// Requests that have deltas, or had some and are finished.
+    with_deltas: Vec<u64>,
     /// Between `schedule` and `update`.
     in_step: bool,
     /// The sequences of that step are where they will be after it.
@@ -152,6 +157,7 @@ impl Scheduler {
             beam_rows: HashMap::new(),
             block_copies: Vec::new(),
             finished: Vec::new(),
+            with_deltas: Vec::new(),
             in_step: false,
             is_advanced: false,
             granule: 1,
@@ -172,6 +178,7 @@ impl Scheduler {
             prompt_logprobs: None,
             likelihoods: Vec::new(),
             num_cached_tokens: 0,
+            deltas: Vec::new(),
         };
         let previous = self.requests.insert(request.request_id, state);
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
@@ -296,7 +303,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes in the results of a step, one per row task; returns the requests that are finished.
+    /// Takes in the results of a step, one per row task; returns the requests that are finished,
+    /// after what is new of those that ask for it.
     pub fn update(
         &mut self,
         scheduled: &Scheduled,
@@ -319,9 +327,12 @@ impl Scheduler {
             let num_sampled = if entry.samples { entry.num_drafts + 1 } else { 0 };
             let num_rows = entry.num_prompt_logits + num_sampled;
             let finish = self.apply(entry, results.by_ref().take(num_rows));
-            if let Some(finish) = finish {
-                self.finish(entry.slot, finish);
-                any_finished = true;
+            match finish {
+                Some(finish) => {
+                    self.finish(entry.slot, finish);
+                    any_finished = true;
+                }
+                None => self.add_delta(entry.slot),
             }
         }
         assert!(results.next().is_none(), "more results than row tasks");
@@ -334,7 +345,7 @@ impl Scheduler {
             self.stats.num_steps += 1;
             self.stats.num_computed_tokens += scheduled.num_tokens as u64;
         }
-        std::mem::take(&mut self.finished)
+        self.take_outputs()
     }
 
     /// Takes the buffer of a step that is done, for the next one.
@@ -468,6 +479,7 @@ impl Scheduler {
         let is_cut = matches!(finish, Finish::StopString { .. })
             && !seq.request.params.include_stop_str_in_output;
         let num_hidden = usize::from(matches!(finish, Finish::Eos | Finish::StopToken(_)));
+        let emitted = seq.wants_deltas().then(|| seq.completion.emitted());
         let mut output = seq.completion.into_output(
             &seq.request,
             seq.index,
@@ -478,6 +490,9 @@ impl Scheduler {
         if let Some(guide) = &mut seq.guide {
             let tokens = conclude::Tokens { all: output_token_ids, num_hidden };
             conclude::conclude(guide, &mut output, tokens, is_cut, tokenizer);
+        }
+        if let Some(emitted) = emitted {
+            deltas::push(&mut self.with_deltas, (request_id, &mut *state), emitted.last(&output));
         }
         state.outputs.push(output);
         state.num_unfinished -= 1;
@@ -507,6 +522,8 @@ impl Scheduler {
             .map_or_else(|shared| shared.prompt_token_ids.clone(), |own| own.prompt_token_ids);
         self.finished.push(RequestOutput {
             request_id,
+            finished: true,
+            deltas: state.deltas,
             prompt_token_ids,
             prompt_logprobs: state.prompt_logprobs,
             outputs: state.outputs,

@@ -94,7 +94,8 @@ impl Runner {
         }
     }
 
-    /// One step, or the next one of any of several engines; returns the requests that finished.
+    /// One step, or the next one of any of several engines; returns the requests that finished,
+    /// and what is new of those that ask for it.
     ///
     /// # Errors
     /// The device failed.

@@ -233,11 +233,15 @@ impl DataParallel {
             let of_it = |placed: &Placed| placed.engine == engine && placed.order <= num_received;
             let request_id = answer.request_id();
             // One that was aborted meanwhile is not here, or is another one of its number.
-            if self.placed.get(&request_id).is_some_and(of_it) {
-                let placed = self.placed.remove(&request_id).expect("it was looked at");
-                self.known[engine].finishes(placed.size);
-                answers.push(answer);
+            let Some(Placed { size, .. }) = self.placed.get(&request_id).copied().filter(of_it)
+            else {
+                continue;
+            };
+            if answer.is_finished() {
+                self.placed.remove(&request_id);
+                self.known[engine].finishes(size);
             }
+            answers.push(answer);
         }
         Ok(())
     }
