@@ -15,6 +15,7 @@ mod ready;
 pub mod report;
 pub mod row_params;
 pub mod signals;
+mod unfinished;
 pub mod window;
 mod write;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::previous::Good;
 use super::progress::Counters;
 use super::report::Tally;
+use super::unfinished::Unfinished;
 use super::window::Window;
 use crate::args::values::MaxErrors;
 use crate::config::RunConfig;
@@ -34,7 +35,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(2);
 pub enum Message {
     /// A row was read.
     Row(Waiting),
-    /// The engine answered it: the request's number is the row's position.
+    /// The engine answered it, or a part of it: the request's number is the row's position.
     Done(Answer),
     /// It cannot be asked.
     Failed {
@@ -132,6 +133,7 @@ pub struct WriteThread {
     /// When the oldest row that is not durable must be.
     sync_due: Option<Instant>,
     first_error: Option<RowError>,
+    unfinished: Unfinished,
     /// Why the last row has no verdict; the run ends.
     unjudged: Option<CommandError>,
 }
@@ -165,6 +167,7 @@ impl WriteThread {
             input: InputRead::default(),
             sync_due: None,
             first_error: None,
+            unfinished: Unfinished::default(),
             unjudged: None,
         }
     }
@@ -233,6 +236,14 @@ impl WriteThread {
                 Message::Stop => return Ok(End::Told),
                 Message::InputEnd(input) => self.input = input,
                 Message::Row(row) => drop(self.waiting.insert(row.position, row)),
+                Message::Done(Answer::Generate(output)) if !output.finished => {
+                    let row = self.waiting.get(&output.request_id);
+                    let form = row.and_then(|row| row.answer_form.as_deref());
+                    let more = self.unfinished.take_in(&output.deltas, &self.format, form);
+                    if !more.is_empty() {
+                        ledger.begin_row(more.as_bytes())?;
+                    }
+                }
                 Message::Done(answer) => {
                     let position = answer.request_id();
                     let row = self.waiting.get(&position);
@@ -349,7 +360,7 @@ impl WriteThread {
             code: result.err().map(|error| error.code),
             input_tokens: input_tokens as u32,
             output_tokens: output_tokens as u32,
-            row: line,
+            row: self.unfinished.whole(line),
         };
         match &finished.code {
             Some(_) => self.counters.row_failed(),
