@@ -140,6 +140,8 @@ fn answer(prompt: &Prompt, params: &SamplingParams) -> RequestOutput {
     };
     RequestOutput {
         request_id: 0,
+        finished: true,
+        deltas: Vec::new(),
         prompt_token_ids: vec![1, 2],
         prompt_logprobs: params.prompt_logprobs.map(|_| vec![None, Some(position())]),
         outputs: (0..params.n.min(3)).map(completion).collect(),

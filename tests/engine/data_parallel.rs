@@ -22,6 +22,7 @@ use vllm_batch::engine::core::serve::input_processor::InputProcessor;
 use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 use vllm_batch::engine::core::serve::runner::{Runner, Work};
 
+use super::aborts;
 use super::adapters::{Made, make, testdata};
 use super::pooled;
 
@@ -136,6 +137,42 @@ fn engines_of_different_pace_give_the_same_rows() {
         load_with(&config, processor)
     });
     assert_eq!(answers(&mut several(&config(2), uneven)), expected);
+}
+
+#[test]
+fn rows_beside_aborted_ones_are_those_of_one_engine() {
+    let mut one = load_with(&config(1), None).unwrap();
+    let works = rows(&one.input_processor());
+    let (expected, _) = aborts::run(&mut one, &works, None);
+    let mut num_aborted = 0;
+    for num in [2, 3] {
+        for seed in 1..4 {
+            let mut engines = several(&config(num), Arc::new(load_with));
+            num_aborted += aborts::check(&mut engines, &works, &expected, seed);
+        }
+    }
+    assert!(num_aborted > 10, "{num_aborted} aborted");
+}
+
+#[test]
+fn engines_take_rows_after_all_that_they_had_were_aborted() {
+    let mut engines = several(&config(2), Arc::new(load_with));
+    let works = rows(&engines.input_processor());
+    for _ in 0..3 {
+        works.iter().for_each(|work| engines.add_request(work.clone()));
+        engines.step().unwrap();
+        let aborted = (0..NUM_ROWS).filter(|id| engines.abort_request(*id)).count();
+        assert!(aborted > 10, "{aborted} aborted");
+        // The engines say that they have none.
+        while engines.has_unfinished_requests() {
+            assert!(engines.step().unwrap().is_empty());
+        }
+        let stats = engines.stats();
+        assert_eq!((stats.num_running, stats.num_waiting, stats.num_used_blocks), (0, 0, 0));
+    }
+    let (answers, _) = aborts::run(&mut engines, &works, None);
+    let (expected, _) = aborts::run(&mut load_with(&config(1), None).unwrap(), &works, None);
+    assert_eq!(answers, expected);
 }
 
 /// A model whose adapters tests can make.

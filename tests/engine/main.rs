@@ -1,6 +1,7 @@
 //! The engine as a library: text, requests, scheduling and sampling, models on the CPU; and the
 //! inputs that fuzzing found.
 
+mod aborts;
 mod adapters;
 mod amx_twin;
 mod answers;
@@ -11,6 +12,7 @@ mod classifiers;
 mod config_keys;
 mod data_parallel;
 mod decoder_vectors;
+mod deltas;
 mod embeddings;
 mod fuzz_corpus;
 mod gguf;

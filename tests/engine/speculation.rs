@@ -19,19 +19,19 @@ use vllm_batch::engine::core::stats::EngineStats;
 use crate::guesser::{Guesser, Skill};
 use crate::random::Rng;
 
-const MODEL: &str = "testdata/golden/llama3";
+pub const MODEL: &str = "testdata/golden/llama3";
 const NUM_TOKENS: usize = 4;
 /// Rows at a time, and blocks of the KV cache: in the last there is no room for all.
-const BATCHES: [(usize, usize); 3] = [(1, 400), (7, 400), (64, 30)];
+pub const BATCHES: [(usize, usize); 3] = [(1, 400), (7, 400), (64, 30)];
 
 /// Who guesses in a run.
 #[derive(Clone, Debug)]
-enum Method {
+pub enum Method {
     Of(SpeculationMethod),
     Known(Skill),
 }
 
-fn config(
+pub fn config(
     model: &str,
     (max_num_seqs, num_blocks): (usize, usize),
     method: Option<&Method>,
@@ -119,7 +119,7 @@ fn kinds() -> Vec<(&'static str, SamplingParams)> {
 }
 
 /// Rows of all kinds; many begin alike.
-fn rows() -> Vec<(Vec<u32>, SamplingParams)> {
+pub fn rows() -> Vec<(Vec<u32>, SamplingParams)> {
     let kinds = kinds();
     let row = |index: usize| {
         let (_, params) = &kinds[index % kinds.len()];
@@ -176,7 +176,7 @@ fn guesser(skill: Skill, answers: &HashMap<(u64, u32), Vec<u32>>) -> Guesser {
     Guesser { rng: Rng(9), skill, vocab_size: 100, answers: answers.clone() }
 }
 
-fn draft_model(model: &str) -> SpeculationMethod {
+pub fn draft_model(model: &str) -> SpeculationMethod {
     SpeculationMethod::DraftModel { model_dir: Path::new(env!("CARGO_MANIFEST_DIR")).join(model) }
 }
 

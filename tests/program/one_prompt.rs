@@ -1,6 +1,9 @@
 //! `run --prompt`: one prompt that is typed, and its answer alone on standard output.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -46,6 +49,91 @@ fn the_answer_is_that_of_a_row_and_stands_alone() {
     let chat = asked(path, PLAIN, "a", &["--chat"]);
     assert_exit(&chat, 2);
     assert!(text(&chat.stderr).contains("no_chat_template"), "{}", text(&chat.stderr));
+}
+
+/// Every write is a message of its own, and no more than a few fit: the program waits for whoever
+/// reads them.
+#[test]
+fn an_answer_is_printed_piece_by_piece() {
+    let folder = temporary();
+    let path = folder.path();
+    let flags = ["--max-tokens", "60", "--ignore-eos", "--no-chat", "--stop", "zq!"];
+    let row = r#"{"prompt":"two words"}"#;
+    let whole = response(path, row, TINY, &flags);
+    let (reader, writer) = UnixDatagram::pair().unwrap();
+    let mut command = vllm_batch(path, &["run", "-m", TINY, "--temperature", "0"]);
+    command.args(["-p", "two words"]).args(flags);
+    command.stdin(Stdio::null()).stdout(OwnedFd::from(writer)).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let (mut printed, mut num_pieces, mut piece) = (String::new(), 0, [0; 1 << 16]);
+    while printed.len() <= whole.len() {
+        let len = reader.recv(&mut piece).unwrap();
+        assert!(num_pieces > 0 || len < whole.len(), "the first piece is the whole answer");
+        printed.push_str(text(&piece[..len]));
+        num_pieces += usize::from(len > 0);
+    }
+    assert_eq!(printed, format!("{whole}\n"));
+    assert!(num_pieces > 20, "{num_pieces} pieces");
+    assert_exit(&child.wait_with_output().unwrap(), 0);
+}
+
+/// The cache is too small for the answer, which is found out when it is full.
+#[test]
+fn what_was_said_before_a_failure_is_out() {
+    let folder = temporary();
+    let path = folder.path();
+    let flags = ["--max-tokens", "200", "--ignore-eos", "--no-chat"];
+    let whole = response(path, r#"{"prompt":"a"}"#, TINY, &flags);
+    let cache = ["--kv-cache-memory-bytes", "40KiB"];
+    let output = asked(path, TINY, "a", &[&flags[..], &cache].concat());
+    assert_exit(&output, 3);
+    let (printed, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(said.contains("error[kv_cache_too_small]: "), "{said}");
+    let beginning = printed.strip_suffix('\n').expect("a line");
+    assert!(beginning.len() > 20 && whole.starts_with(beginning), "{printed:?}");
+    assert!(beginning.len() < whole.len(), "{printed:?}");
+}
+
+/// An answer that no pipe holds, of which somebody wants the beginning.
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let folder = temporary();
+    let context = r#"{"max_position_embeddings": 60000}"#;
+    let flags = ["--hf-overrides", context, "--max-tokens", "50000", "--ignore-eos", "--no-chat"];
+    let mut command = vllm_batch(folder.path(), &["run", "-m", TINY, "-p", "a"]);
+    command.args(flags).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut first = [0; 8];
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert_exit(&output, 141);
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn thinking_and_forms_are_printed_as_before() {
+    let folder = temporary();
+    let path = folder.path();
+    let row = r#"{"messages":[{"role":"user","content":"hi"}]}"#;
+    let more: [&[&str]; 4] = [
+        &["--reasoning-parser", "qwen3"],
+        &["--reasoning-parser", "olmo3"],
+        &["--structured-outputs.regex", "[a-z]{3,9}"],
+        &["--stop", "e", "--include-stop-str-in-output"],
+    ];
+    for more in more {
+        let flags = [&["--max-tokens", "40"], more].concat();
+        let output = asked(path, TINY, "hi", &flags);
+        assert_exit(&output, 0);
+        let answer = rows(text(
+            &over(path, row, TINY, &[&["--temperature", "0"], &flags[..]].concat()).stdout,
+        ));
+        let answer = answer[0]["response"].as_str().unwrap_or_default().to_owned();
+        let end = if answer.ends_with('\n') { "" } else { "\n" };
+        assert_eq!(text(&output.stdout), format!("{answer}{end}"), "{more:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::pooling::PoolingOutput;
 use super::request::{RequestError, RequestOutput};
 
-/// A finished request.
+/// A finished request; or what is new of one that goes on, where that is asked for.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Completions.
@@ -18,6 +18,14 @@ impl Answer {
         match self {
             Answer::Generate(output) => output.request_id,
             Answer::Pooling(output) => output.request_id,
+        }
+    }
+
+    /// Whether the request is finished.
+    pub fn is_finished(&self) -> bool {
+        match self {
+            Answer::Generate(output) => output.finished,
+            Answer::Pooling(_) => true,
         }
     }
 

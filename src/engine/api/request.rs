@@ -2,8 +2,8 @@
 
 pub use super::likelihood::{ChoiceTexts, KnownText, Likelihood, RollingText, Scored};
 pub use super::sampling_params::{
-    BeamSearchParams, Constraint, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
-    UNLIMITED_LOGPROBS,
+    BeamSearchParams, Constraint, NumLogprobs, RequestOutputKind, SamplingParams,
+    StructuredOutputs, TruncationSide, UNLIMITED_LOGPROBS,
 };
 pub use vllm_batch_base::config::LoraId;
 
@@ -36,8 +36,6 @@ pub enum FinishReason {
     /// Stopped, by a stop string for example, before the text matches what was asked of its form
     /// (structured output). Not vLLM's.
     Incomplete,
-    /// Aborted by the caller.
-    Abort,
     /// The row cannot be answered: see `CompletionOutput::error`.
     Error,
 }
@@ -49,7 +47,6 @@ impl FinishReason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
             FinishReason::Incomplete => "incomplete",
-            FinishReason::Abort => "abort",
             FinishReason::Error => "error",
         }
     }
@@ -109,11 +106,32 @@ pub struct CompletionOutput {
     pub error: Option<RequestError>,
 }
 
-/// A finished request: what `step` returns.
+/// What a completion has more than the deltas before had. All deltas of a completion, one after the
+/// other, are its text, ids and logprobs.
+#[derive(Clone, Debug)]
+pub struct CompletionDelta {
+    /// 0..n
+    pub index: u32,
+    /// Whole characters that nothing takes back: a stop string that has perhaps begun is not there
+    /// yet. May be empty.
+    pub text: String,
+    /// New ids, also where their text is still held back.
+    pub token_ids: Vec<u32>,
+    /// Of these, when asked for.
+    pub logprobs: Option<Vec<PositionLogprobs>>,
+    /// Of the last delta of the completion.
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// What `step` returns of a request: when it is finished, and before where it asks for deltas.
 #[derive(Clone, Debug)]
 pub struct RequestOutput {
     /// The caller's number.
     pub request_id: u64,
+    /// Whether it is finished. If not, it has deltas and nothing else.
+    pub finished: bool,
+    /// What is new, where that is asked for.
+    pub deltas: Vec<CompletionDelta>,
     /// The prompt as it was run.
     pub prompt_token_ids: Vec<u32>,
     /// Per prompt token, or of the last ones that were asked for. That of the first token is None:
@@ -152,6 +170,20 @@ impl Asked {
 }
 
 impl RequestOutput {
+    /// An output of a request that goes on.
+    pub fn of_deltas(request_id: u64, deltas: Vec<CompletionDelta>) -> Self {
+        Self {
+            request_id,
+            finished: false,
+            deltas,
+            prompt_token_ids: Vec::new(),
+            prompt_logprobs: None,
+            outputs: Vec::new(),
+            scored: None,
+            num_cached_tokens: 0,
+        }
+    }
+
     /// As `Request::num_prompt_tokens` of the engine.
     pub fn num_prompt_tokens(&self) -> usize {
         let of_choices: usize = match &self.scored {

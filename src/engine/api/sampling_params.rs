@@ -64,6 +64,8 @@ pub struct SamplingParams {
     pub truncation_side: TruncationSide,
     /// The most likely completions are searched for, and none is sampled. `n` is the beam width.
     pub beam_search: Option<BeamSearchParams>,
+    /// When `step` returns what was generated.
+    pub output_kind: RequestOutputKind,
     /// What the answer must match.
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
     /// Most tokens of thinking, where the run knows how the model thinks (a reasoning parser).
@@ -89,6 +91,17 @@ impl BeamSearchParams {
     pub fn of_width(beam_width: u32) -> Self {
         Self { beam_width, length_penalty: Self::DEFAULT_LENGTH_PENALTY }
     }
+}
+
+/// When `step` returns what was generated: vLLM's `RequestOutputKind`, without `CUMULATIVE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestOutputKind {
+    /// Once, when the request is finished.
+    #[default]
+    FinalOnly,
+    /// What is new in each step that has something new. The finished request is returned whole
+    /// besides.
+    Delta,
 }
 
 /// The end of a prompt that is cut off.
@@ -161,6 +174,7 @@ impl Default for SamplingParams {
             truncate_prompt_tokens: None,
             truncation_side: TruncationSide::default(),
             beam_search: None,
+            output_kind: RequestOutputKind::default(),
             structured_outputs: None,
             thinking_token_budget: None,
         }

@@ -1,5 +1,6 @@
-//! The in-process continuous-batching engine, with vLLM's verbs: `add_request`, `step`,
-//! `has_unfinished_requests`. Knows no file of rows, prints nothing and reads no environment.
+//! The in-process continuous-batching engine, with vLLM's verbs: `add_request`, `abort_request`,
+//! `step`, `has_unfinished_requests`. Knows no file of rows, prints nothing and reads no
+//! environment.
 //!
 //! Read first: [`Engine`], [`plan::scheduler::Scheduler`], [`serve::runner::Runner`].
 
@@ -289,13 +290,24 @@ impl Engine {
         self.scheduler.add_request(request);
     }
 
+    /// Ends a request, wherever it is, and frees its blocks; `step` returns nothing more of it, and
+    /// its number may be used again. False: no request of this number is unfinished. What others
+    /// answer does not change.
+    pub fn abort_request(&mut self, request_id: u64) -> bool {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.forget(request_id);
+        }
+        self.scheduler.abort(request_id)
+    }
+
     /// Whether any request is waiting or running.
     pub fn has_unfinished_requests(&self) -> bool {
         self.scheduler.has_unfinished_requests()
     }
 
-    /// One scheduling and model step; returns the requests that finished in it. On a GPU the step
-    /// after it is queued before its tokens are read, where that step is known.
+    /// One scheduling and model step; returns the requests that finished in it, and before them
+    /// what is new of others that ask for it (`RequestOutputKind::Delta`). On a GPU the step after
+    /// it is queued before its tokens are read, where that step is known.
     ///
     /// # Errors
     /// The device failed.

@@ -42,6 +42,15 @@ impl StopChecker {
             truncate_to: if include { end } else { end - stop[stop_index].len() },
         })
     }
+
+    /// Bytes at the end of a text that a stop string may begin with: what comes next decides.
+    pub fn num_undecided_bytes(text: &str, stop: &[impl AsRef<str>]) -> usize {
+        let of_one = |stop: &str| {
+            let begins = |&len: &usize| text.as_bytes().ends_with(&stop.as_bytes()[..len]);
+            (1..stop.len()).rev().find(begins).unwrap_or(0)
+        };
+        stop.iter().map(|stop| of_one(stop.as_ref())).max().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -76,6 +85,17 @@ mod tests {
         assert_eq!(check("x..y", 2, &["x"], false), None);
         assert_eq!(check("x..y", 1, &["..y"], false), Some((0, "x".into())));
         assert_eq!(check("aXXb", 1, &["XX"], false), None);
+    }
+
+    #[test]
+    fn the_longest_beginning_of_a_stop_string_is_undecided() {
+        let num = |text: &str, stop: &[&str]| StopChecker::num_undecided_bytes(text, stop);
+        assert_eq!(num("ab STO", &["STOP"]), 3);
+        assert_eq!(num("ab STO", &["TOO", "STOP", "O!"]), 3);
+        assert_eq!(num("ab STOP", &["STOP"]), 0, "it was looked for, and does not count");
+        assert_eq!(num("aaa", &["aaaaa", "aab"]), 3);
+        assert_eq!(num("a\u{e9}", &["\u{e9}\u{e9}"]), 2);
+        assert_eq!((num("", &["x"]), num("x", &[])), (0, 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! they are run, and when the device fails. `tests/golden.rs` has them against transformers in
 //! float32.
 
+mod aborts;
 mod against_cpu;
 mod data_parallel;
 mod device_choice;

@@ -7,6 +7,7 @@
 //! `VLLM_BATCH_TEST_SIMULATION_SEEDS=1000000` many more than usual.
 
 mod beams;
+mod deltas;
 mod guesses;
 mod oracle;
 pub(super) mod workload;
@@ -17,11 +18,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use deltas::Deltas;
 use guesses::Guesses;
 use oracle::Oracle;
-use vllm_batch::engine::api::request::{
-    Asked, CompletionOutput, FinishReason, RequestOutput, StopReason,
-};
+use vllm_batch::engine::api::request::{Asked, FinishReason, RequestOutput, StopReason};
 use vllm_batch::engine::core::execute::executor::Executor;
 use vllm_batch::engine::core::execute::simulated_executor::SimulatedExecutor;
 use vllm_batch::engine::core::plan::block_pool::BlockPool;
@@ -53,7 +53,13 @@ struct Coverage {
     stop_strings: u64,
     stop_tokens: u64,
     lengths: u64,
+    /// Deltas of requests that ask for them, the last ones too.
+    deltas: u64,
+    /// Requests that were aborted, those of them in whose time a step was begun ahead, and those
+    /// whose number came again.
     aborts: u64,
+    aborts_ahead: u64,
+    came_again: u64,
     too_small: u64,
     nothing_allowed: u64,
     prompt_logprobs: u64,
@@ -79,6 +85,7 @@ impl Coverage {
         let Self { steps_ahead, rows_in_vain, beams, block_copies, scored, .. } = *self;
         let Self { nothing_generated, steps_of_loras, admitted_ahead, chunks_ahead, .. } = *self;
         let Self { drafts_right, drafts_wrong, offloaded_blocks, returned_blocks, .. } = *self;
+        let Self { aborts_ahead, came_again, deltas, .. } = *self;
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [
             scored,
@@ -96,8 +103,8 @@ impl Coverage {
             lengths,
             aborts,
         ];
-        let rarer = [too_small, nothing_allowed];
-        let tokens = [cached_tokens, prompt_logprobs];
+        let rarer = [too_small, nothing_allowed, aborts_ahead, came_again];
+        let tokens = [cached_tokens, prompt_logprobs, deltas];
         assert!(returned_blocks > 1000, "{self:?}");
         assert!(drafts_right > 10_000 && drafts_wrong > 20_000, "{self:?}");
         assert!(events.iter().all(|&count| count > 2000), "{self:?}");
@@ -119,7 +126,10 @@ impl AddAssign for Coverage {
         self.stop_strings += other.stop_strings;
         self.stop_tokens += other.stop_tokens;
         self.lengths += other.lengths;
+        self.deltas += other.deltas;
         self.aborts += other.aborts;
+        self.aborts_ahead += other.aborts_ahead;
+        self.came_again += other.came_again;
         self.too_small += other.too_small;
         self.nothing_allowed += other.nothing_allowed;
         self.prompt_logprobs += other.prompt_logprobs;
@@ -143,12 +153,19 @@ struct Simulation {
     batch: Batch,
     scratch: SamplerScratch,
     outputs: Vec<RequestOutput>,
+    /// What came of requests before they were finished.
+    deltas: Deltas,
+    /// Requests that have no output.
+    aborted: HashSet<u64>,
     /// Guesses tokens, in some runs.
     guesses: Option<Guesses>,
     /// Steps are begun before the tokens of the one before are taken in, as on a GPU.
     runs_ahead: bool,
     /// The step after the last one, with its logits.
     ahead: Option<(Ahead, Vec<f32>)>,
+    num_aborts: u64,
+    num_aborts_ahead: u64,
+    num_came_again: u64,
     num_steps_ahead: u64,
     num_rows_in_vain: u64,
     num_admitted_ahead: u64,
@@ -194,9 +211,14 @@ impl Simulation {
             batch: Batch::default(),
             scratch: SamplerScratch::default(),
             outputs: Vec::new(),
+            deltas: Deltas::default(),
+            aborted: HashSet::new(),
             guesses,
             runs_ahead: rng.once_in(2),
             ahead: None,
+            num_aborts: 0,
+            num_aborts_ahead: 0,
+            num_came_again: 0,
             num_steps_ahead: 0,
             num_rows_in_vain: 0,
             num_admitted_ahead: 0,
@@ -208,7 +230,7 @@ impl Simulation {
     }
 
     /// Adds requests at random times and steps until all are finished.
-    fn run(&mut self, rng: &mut Rng) {
+    fn run(&mut self, rng: &mut Rng, pieces: &[String]) {
         let mut num_added = 0;
         let num_requests = self.workload.requests.len();
         let patience = 1 + rng.up_to(8);
@@ -223,14 +245,39 @@ impl Simulation {
             }
             self.step();
             if aborts && rng.once_in(20) {
-                let victim = self.workload.requests[rng.up_to(num_requests - 1)].request_id;
-                self.outputs.extend(self.scheduler.abort(victim));
+                self.abort((rng.up_to(num_requests - 1), num_added), rng, pieces);
             }
             if aborts && num_added == num_requests && rng.once_in(100) {
-                self.outputs.extend(self.scheduler.abort_all());
+                for victim in 0..num_requests {
+                    self.abort((victim, num_added), rng, pieces);
+                }
             }
         }
         panic!("the scheduler makes no progress");
+    }
+
+    /// Ends a request, where it is unfinished. Some come again at once, under the same number.
+    fn abort(&mut self, (victim, num_added): (usize, usize), rng: &mut Rng, pieces: &[String]) {
+        let request = &self.workload.requests[victim];
+        let request_id = request.request_id;
+        let is_answered = self.outputs.iter().any(|output| output.request_id == request_id);
+        let is_unfinished =
+            victim < num_added && !is_answered && !self.aborted.contains(&request_id);
+        assert_eq!(self.scheduler.abort(request_id), is_unfinished);
+        self.scheduler.assert_consistent();
+        if !is_unfinished {
+            return;
+        }
+        let oracle = Oracle { workload: &self.workload, pieces };
+        self.deltas.check_aborted(&oracle, request);
+        self.num_aborts += 1;
+        self.num_aborts_ahead += u64::from(self.ahead.is_some());
+        if rng.once_in(3) {
+            self.num_came_again += 1;
+            self.scheduler.add_request(request.clone());
+        } else {
+            self.aborted.insert(request_id);
+        }
     }
 
     fn step(&mut self) {
@@ -256,7 +303,10 @@ impl Simulation {
         if self.runs_ahead && !step.is_empty() {
             self.begin_ahead(&step, &results);
         }
-        self.outputs.extend(self.scheduler.update(&step, results));
+        for mut output in self.scheduler.update(&step, results) {
+            self.deltas.take_in(&mut output);
+            self.outputs.extend(output.finished.then_some(output));
+        }
         self.scheduler.assert_consistent();
     }
 
@@ -314,12 +364,16 @@ impl Simulation {
         (step, rows.into_iter().flat_map(row).copied().collect())
     }
 
-    /// Every request once, with the oracle's completions; nothing left behind.
+    /// Every request once, with the oracle's completions, whoever was aborted beside it; nothing
+    /// left behind.
     fn check(&self, pieces: &[String]) -> Coverage {
         let stats = self.scheduler.stats();
         assert_eq!((stats.num_running, stats.num_waiting, stats.num_used_blocks), (0, 0, 0));
         let mut coverage = Coverage {
             steps: stats.num_steps,
+            aborts: self.num_aborts,
+            aborts_ahead: self.num_aborts_ahead,
+            came_again: self.num_came_again,
             steps_ahead: self.num_steps_ahead,
             rows_in_vain: self.num_rows_in_vain,
             admitted_ahead: self.num_admitted_ahead,
@@ -340,8 +394,10 @@ impl Simulation {
         for output in &self.outputs {
             let request = requests.remove(&output.request_id).expect("it was asked for, once");
             check_request(&oracle, request, output, &mut coverage);
+            coverage.deltas += self.deltas.check(request, output);
         }
-        assert!(requests.is_empty(), "{} requests have no output", requests.len());
+        let without_output: HashSet<u64> = requests.into_keys().collect();
+        assert_eq!(without_output, self.aborted);
         coverage
     }
 }
@@ -365,11 +421,6 @@ fn check_request(
     coverage.siblings += output.outputs.len() as u64 - 1;
     for (index, actual) in (0..).zip(&output.outputs) {
         let expected = oracle.completion(request, index);
-        if actual.finish_reason == FinishReason::Abort {
-            check_aborted(oracle, request, actual, &expected);
-            coverage.aborts += 1;
-            continue;
-        }
         assert_eq!(actual.index, index);
         assert_eq!(actual.token_ids, expected.token_ids);
         assert_eq!(actual.text, expected.text);
@@ -399,7 +450,6 @@ fn check_scored(
     let [only] = &output.outputs[..] else { panic!("{} outputs", output.outputs.len()) };
     assert!(only.token_ids.is_empty() && only.text.is_empty());
     match only.finish_reason {
-        FinishReason::Abort => coverage.aborts += 1,
         FinishReason::Error => {
             assert_eq!(only.error.as_ref().map(|error| error.code), Some("kv_cache_too_small"));
             assert!(!oracle.texts_fit(request));
@@ -419,11 +469,6 @@ fn check_beams(
     output: &RequestOutput,
     coverage: &mut Coverage,
 ) {
-    if output.outputs.iter().all(|beam| beam.finish_reason == FinishReason::Abort) {
-        assert!((1..=request.params.n as usize).contains(&output.outputs.len()));
-        coverage.aborts += 1;
-        return;
-    }
     let expected = oracle.beams(request);
     if expected.is_empty() {
         let codes = output.outputs.iter().map(|beam| beam.error.as_ref().map(|e| e.code));
@@ -453,23 +498,6 @@ fn check_beams(
     }
 }
 
-/// An aborted completion is the beginning of the whole one.
-fn check_aborted(
-    oracle: &Oracle,
-    request: &Request,
-    actual: &CompletionOutput,
-    expected: &CompletionOutput,
-) {
-    // An error is found out in the step after the last token.
-    let fails = expected.finish_reason == FinishReason::Error;
-    let is_shorter = actual.token_ids.len() < expected.token_ids.len();
-    assert!(fails || is_shorter || request.params.max_tokens == Some(0));
-    assert!(expected.token_ids.starts_with(&actual.token_ids));
-    assert_eq!(actual.text, oracle.text(request, &actual.token_ids));
-    let num_logprobs = actual.logprobs.as_ref().map(Vec::len);
-    assert_eq!(num_logprobs, request.params.logprobs.map(|_| actual.token_ids.len()));
-}
-
 fn check_prompt_logprobs(
     oracle: &Oracle,
     request: &Request,
@@ -493,7 +521,7 @@ fn check_prompt_logprobs(
 fn run_seed(seed: u64, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Coverage {
     let mut rng = Rng(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93));
     let mut simulation = Simulation::new(&mut rng, tokenizer, pieces);
-    simulation.run(&mut rng);
+    simulation.run(&mut rng, pieces);
     simulation.check(pieces)
 }
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use vllm_batch::engine::api::request::{
-    Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, RollingText, RowKey,
-    SamplingParams,
+    Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, RequestOutputKind,
+    RollingText, RowKey, SamplingParams,
 };
 use vllm_batch::engine::base::config::SchedulerConfig;
 use vllm_batch::engine::core::request::{Request, StopIds};
@@ -179,6 +179,7 @@ fn beam_params(rng: &mut Rng) -> SamplingParams {
 
 fn sampling_params(rng: &mut Rng) -> SamplingParams {
     let greedy = rng.once_in(2);
+    let wants_deltas = rng.once_in(2);
     let max_tokens = (!rng.once_in(4)).then(|| 1 + rng.up_to(23) as u32);
     let mut stop = Vec::new();
     if rng.once_in(3) {
@@ -194,7 +195,12 @@ fn sampling_params(rng: &mut Rng) -> SamplingParams {
     let last = prompt_logprobs.is_some() && rng.once_in(2);
     let prompt_logprobs_last = last.then(|| 1 + rng.up_to(20) as u32);
     let max_tokens = if prompt_logprobs.is_some() && rng.once_in(3) { Some(0) } else { max_tokens };
+    let output_kind = match wants_deltas && max_tokens != Some(0) {
+        true => RequestOutputKind::Delta,
+        false => RequestOutputKind::FinalOnly,
+    };
     SamplingParams {
+        output_kind,
         logprobs,
         prompt_logprobs,
         prompt_logprobs_last,

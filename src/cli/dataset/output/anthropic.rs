@@ -140,6 +140,6 @@ fn stopped_by(completion: &CompletionOutput) -> (Option<&'static str>, Option<&s
         }
         (FinishReason::Stop, _) => (Some("end_turn"), None),
         (FinishReason::Incomplete, _) => (Some(completion.finish_reason.name()), None),
-        (FinishReason::Abort | FinishReason::Error, _) => (None, None),
+        (FinishReason::Error, _) => (None, None),
     }
 }

@@ -61,6 +61,8 @@ fn answer(prompt: &Prompt) -> RequestOutput {
     };
     RequestOutput {
         request_id: 0,
+        finished: true,
+        deltas: Vec::new(),
         prompt_token_ids: vec![1, 2],
         prompt_logprobs: None,
         outputs: vec![CompletionOutput {

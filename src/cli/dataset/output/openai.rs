@@ -239,6 +239,6 @@ fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::Incomplete => reason.name(),
         // An aborted row has no line, and one with an error is an error.
-        FinishReason::Stop | FinishReason::Abort | FinishReason::Error => "stop",
+        FinishReason::Stop | FinishReason::Error => "stop",
     }
 }

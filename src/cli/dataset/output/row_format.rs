@@ -23,7 +23,7 @@ use crate::terminal::exit::Exit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use vllm_batch_api::pooling::PoolingOutput;
-use vllm_batch_api::request::{RequestOutput, SamplingParams};
+use vllm_batch_api::request::{RequestOutput, RequestOutputKind, SamplingParams};
 use vllm_batch_text::{AnswerForm, AnswerParser, ToolChoice};
 
 /// Format of rows.
@@ -226,9 +226,31 @@ impl RowFormat {
         self
     }
 
+    /// Whether rows are printed while they are answered, where nothing else decides what a row is.
+    fn shows_beginnings(&self, params: &SamplingParams) -> bool {
+        let is_plain = params.beam_search.is_none()
+            && params.structured_outputs.is_none()
+            && params.max_tokens != Some(0);
+        is_plain && matches!(self, RowFormat::Json(json) if json.is_answer_alone)
+    }
+
+    /// What a row begins with whose answer has this text so far, where rows are answers alone.
+    pub fn beginning(&self, form: Option<&AnswerForm>, text: &str) -> String {
+        match (self, form) {
+            (RowFormat::Json(json), Some(form)) if json.is_answer_alone => {
+                json.parser.content_so_far(text, form)
+            }
+            (RowFormat::Json(json), None) if json.is_answer_alone => text.to_owned(),
+            _ => String::new(),
+        }
+    }
+
     /// Sets what the text of an answer needs, so that its parts can be found in it: the tags of
-    /// some models are special tokens.
+    /// some models are special tokens. Asks for it as it grows, where rows are printed so.
     pub fn adjust(&self, params: &mut SamplingParams, form: Option<&AnswerForm>) {
+        if self.shows_beginnings(params) {
+            params.output_kind = RequestOutputKind::Delta;
+        }
         let parser = match self {
             RowFormat::Csv(csv) => &csv.parser,
             RowFormat::Json(json)

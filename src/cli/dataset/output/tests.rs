@@ -29,6 +29,8 @@ pub(super) fn completion(index: u32, text: &str) -> CompletionOutput {
 pub(super) fn output(outputs: Vec<CompletionOutput>) -> RequestOutput {
     RequestOutput {
         request_id: 0,
+        finished: true,
+        deltas: Vec::new(),
         prompt_token_ids: vec![0, 17, 9],
         prompt_logprobs: None,
         outputs,

@@ -123,6 +123,7 @@ pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingPara
             Some(TruncationSideArg::Right) => TruncationSide::Right,
         },
         beam_search: beam_search.or(base.beam_search),
+        output_kind: base.output_kind,
         structured_outputs: base.structured_outputs,
         thinking_token_budget: args.thinking_token_budget.or(base.thinking_token_budget),
     }

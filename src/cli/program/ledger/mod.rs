@@ -168,6 +168,14 @@ impl Ledger {
         self.output.begin_table(table);
     }
 
+    /// Hands a piece of the row whose turn it is to the system: `push` takes the row whole.
+    ///
+    /// # Errors
+    /// It cannot be written. Nothing more may follow.
+    pub fn begin_row(&mut self, piece: &[u8]) -> Result<(), LedgerError> {
+        self.output.begin_row(piece)
+    }
+
     /// Takes a row that has just finished; emits it and those that waited for it, when its turn has
     /// come.
     ///

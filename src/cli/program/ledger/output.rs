@@ -70,6 +70,8 @@ pub struct Output {
     /// Emitted, not yet written: plain text, less than a member of it where it is compressed.
     buffer: Vec<u8>,
     num_rows: u64,
+    /// Bytes of the next row that are out already.
+    num_begun: usize,
     /// Handed to the system.
     bytes: u64,
     hasher: blake3::Hasher,
@@ -90,7 +92,17 @@ impl Output {
     fn new(target: Target, compression: Compression) -> Self {
         let (buffer, hasher) = (Vec::new(), blake3::Hasher::new());
         let (matrix, table) = (None, None);
-        Self { target, compression, matrix, table, buffer, num_rows: 0, bytes: 0, hasher }
+        Self {
+            target,
+            compression,
+            matrix,
+            table,
+            buffer,
+            num_rows: 0,
+            num_begun: 0,
+            bytes: 0,
+            hasher,
+        }
     }
 
     /// Takes bytes that belong to no row (a CSV header), before the first row. A file gets them
@@ -129,7 +141,7 @@ impl Output {
         self.matrix.map_or(Ok(()), |width| self.emit(&npy::hole(width)))
     }
 
-    /// Takes the next row, newline included.
+    /// Takes the next row, newline included. Where it was begun, it begins so.
     ///
     /// # Errors
     /// It cannot be written.
@@ -137,8 +149,23 @@ impl Output {
         if let Some(table) = &mut self.table {
             table.look_at(row);
         }
-        self.add_piece(row);
+        let num_begun = std::mem::take(&mut self.num_begun);
+        self.add_piece(&row[num_begun..]);
         self.end_row()
+    }
+
+    /// Hands a piece of the next row to the system, which is not finished yet.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    ///
+    /// # Panics
+    /// It is a file: those have whole rows.
+    pub fn begin_row(&mut self, piece: &[u8]) -> Result<(), LedgerError> {
+        assert!(self.part().is_none(), "files have whole rows");
+        self.num_begun += piece.len();
+        self.add_piece(piece);
+        self.flush()
     }
 
     /// Takes a piece of the next row.

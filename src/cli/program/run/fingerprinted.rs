@@ -212,6 +212,8 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
         truncate_prompt_tokens,
         truncation_side,
         beam_search,
+        // No byte of an answer depends on it.
+        output_kind: _,
         structured_outputs,
         thinking_token_budget,
     } = params;

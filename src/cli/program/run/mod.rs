@@ -31,6 +31,7 @@ mod running;
 mod shared;
 pub mod signals;
 pub mod tally;
+mod unfinished;
 mod warnings;
 pub mod window;
 mod write;

@@ -236,6 +236,8 @@ mod tests {
         ] {
             let output = RequestOutput {
                 request_id: 0,
+                finished: true,
+                deltas: Vec::new(),
                 prompt_token_ids: vec![1; 1000],
                 prompt_logprobs: None,
                 scored: None,

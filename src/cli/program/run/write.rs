@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::previous::Good;
 use super::shared::Shared;
 use super::tally::Tally;
+use super::unfinished::Unfinished;
 use crate::args::values::MaxErrors;
 use crate::ledger::meta::TokenCounts;
 use crate::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
@@ -33,7 +34,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(2);
 pub enum Message {
     /// A row was read.
     Row(Waiting),
-    /// The engine answered it: the request's number is the row's position.
+    /// The engine answered it, or a part of it: the request's number is the row's position.
     Done(Answer),
     /// It cannot be asked.
     Failed {
@@ -129,6 +130,7 @@ pub struct WriteThread {
     /// When the oldest row that is not durable must be.
     sync_due: Option<Instant>,
     first_error: Option<RowError>,
+    unfinished: Unfinished,
     /// Why the last row has no verdict; the run ends.
     unjudged: Option<CommandError>,
 }
@@ -154,6 +156,7 @@ impl WriteThread {
             input: InputRead::default(),
             sync_due: None,
             first_error: None,
+            unfinished: Unfinished::default(),
             unjudged: None,
         }
     }
@@ -222,6 +225,14 @@ impl WriteThread {
                 Message::Stop => return Ok(End::Told),
                 Message::InputEnd(input) => self.input = input,
                 Message::Row(row) => drop(self.waiting.insert(row.position, row)),
+                Message::Done(Answer::Generate(output)) if !output.finished => {
+                    let row = self.waiting.get(&output.request_id);
+                    let form = row.and_then(|row| row.answer_form.as_deref());
+                    let more = self.unfinished.take_in(&output.deltas, &self.format, form);
+                    if !more.is_empty() {
+                        ledger.begin_row(more.as_bytes())?;
+                    }
+                }
                 Message::Done(answer) => {
                     let position = answer.request_id();
                     let row = self.waiting.get(&position);
@@ -338,7 +349,7 @@ impl WriteThread {
             code: result.err().map(|error| error.code),
             input_tokens: input_tokens as u32,
             output_tokens: output_tokens as u32,
-            row: line,
+            row: self.unfinished.whole(line),
         };
         match &finished.code {
             Some(_) => self.shared.counters.row_failed(),

@@ -1,6 +1,6 @@
 //! Ranges of `SamplingParams`, in vLLM's words, and the values that take effect.
 
-use super::{BeamSearchParams, NumLogprobs, SamplingParams};
+use super::{BeamSearchParams, NumLogprobs, RequestOutputKind, SamplingParams};
 use crate::request::RequestError;
 
 /// Most completions of one prompt (vLLM's `VLLM_MAX_N_SEQUENCES`).
@@ -123,6 +123,8 @@ impl SamplingParams {
             ("prompt_logprobs", self.prompt_logprobs.is_some()),
             ("structured_outputs", self.structured_outputs.is_some()),
             ("thinking_token_budget", self.thinking_token_budget.is_some()),
+            // Which beam is the answer is known at the end.
+            ("output_kind", self.output_kind == RequestOutputKind::Delta),
         ];
         for (name, is_asked) in asked {
             require(!is_asked, || match name {
@@ -149,6 +151,7 @@ impl SamplingParams {
             ("logprobs", self.logprobs.is_some()),
             ("structured_outputs", self.structured_outputs.is_some()),
             ("thinking_token_budget", self.thinking_token_budget.is_some()),
+            ("output_kind", self.output_kind == RequestOutputKind::Delta),
         ];
         require_none(&asked, what)
     }

@@ -2,8 +2,8 @@
 
 use crate::request::Request;
 use vllm_batch_api::request::{
-    Asked, CompletionOutput, FinishReason, Likelihood, PositionLogprobs, RequestError,
-    SamplingParams, StopReason,
+    Asked, CompletionDelta, CompletionOutput, FinishReason, Likelihood, PositionLogprobs,
+    RequestError, SamplingParams, StopReason,
 };
 use vllm_batch_text::{Detokenizer, StopChecker, TextError, Tokenizer};
 
@@ -23,8 +23,6 @@ pub enum Finish {
     },
     /// `max_tokens` or the context limit.
     Length,
-    /// The caller's wish.
-    Abort,
     /// It cannot go on.
     Error(RequestError),
 }
@@ -41,7 +39,6 @@ impl Finish {
         match self {
             Finish::Eos | Finish::StopToken(_) | Finish::StopString { .. } => FinishReason::Stop,
             Finish::Length => FinishReason::Length,
-            Finish::Abort => FinishReason::Abort,
             Finish::Error(_) => FinishReason::Error,
         }
     }
@@ -60,12 +57,20 @@ impl Finish {
 /// Text and logprobs of a sequence, gathered token by token.
 #[derive(Debug)]
 pub struct Completion {
-    /// Only rows with stop strings need their text before the end.
+    /// Only rows with stop strings, or with deltas, need their text before the end.
     detokenizer: Option<Detokenizer>,
     cumulative_logprob: f64,
     /// Per generated token, when asked for.
     logprobs: Option<Vec<PositionLogprobs>>,
     of_prompt: OfPrompt,
+    emitted: Emitted,
+}
+
+/// What deltas have had.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Emitted {
+    num_text_bytes: usize,
+    num_tokens: usize,
 }
 
 /// What is gathered of the logits of known tokens.
@@ -87,7 +92,30 @@ impl Completion {
             cumulative_logprob: 0.0,
             logprobs: request.params.logprobs.map(|_| Vec::new()),
             of_prompt: OfPrompt::new(request, index),
+            emitted: Emitted::default(),
         }
+    }
+
+    /// What no delta has had yet and nothing takes back, of a sequence that goes on.
+    pub fn take_delta(
+        &mut self,
+        params: &SamplingParams,
+        index: u32,
+        output_token_ids: &[u32],
+    ) -> CompletionDelta {
+        let text = self.detokenizer.as_ref().map_or("", Detokenizer::text);
+        let num_undecided = match params.include_stop_str_in_output {
+            // It is cut behind what was there before the token that ends it.
+            true => 0,
+            false => StopChecker::num_undecided_bytes(text, &params.stop),
+        };
+        let text = &text[..text.len() - num_undecided];
+        self.emitted.next(index, text, output_token_ids, self.logprobs.as_deref())
+    }
+
+    /// What deltas have had.
+    pub fn emitted(&self) -> Emitted {
+        self.emitted
     }
 
     /// The logprobs of the next prompt token.
@@ -197,6 +225,38 @@ impl Completion {
             detokenizer.push(tokenizer, token_id)?;
         }
         Ok(detokenizer.text().into())
+    }
+}
+
+impl Emitted {
+    /// Whether there are more tokens.
+    pub fn is_behind(self, token_ids: &[u32]) -> bool {
+        self.num_tokens < token_ids.len()
+    }
+
+    fn next(
+        &mut self,
+        index: u32,
+        text: &str,
+        token_ids: &[u32],
+        logprobs: Option<&[PositionLogprobs]>,
+    ) -> CompletionDelta {
+        let Self { num_text_bytes, num_tokens } = *self;
+        *self = Self { num_text_bytes: text.len(), num_tokens: token_ids.len() };
+        CompletionDelta {
+            index,
+            text: text[num_text_bytes..].to_owned(),
+            token_ids: token_ids[num_tokens..].to_vec(),
+            logprobs: logprobs.map(|logprobs| logprobs[num_tokens..].to_vec()),
+            finish_reason: None,
+        }
+    }
+
+    /// The last delta, of a completion that is finished.
+    pub fn last(mut self, output: &CompletionOutput) -> CompletionDelta {
+        let CompletionOutput { index, text, token_ids, logprobs, finish_reason, .. } = output;
+        let rest = self.next(*index, text, token_ids, logprobs.as_deref());
+        CompletionDelta { finish_reason: Some(*finish_reason), ..rest }
     }
 }
 

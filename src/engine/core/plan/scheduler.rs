@@ -12,6 +12,7 @@
 mod ahead;
 mod beam;
 mod conclude;
+mod deltas;
 mod drafts;
 mod flatten;
 mod look_ahead;
@@ -34,8 +35,8 @@ use crate::stats::EngineStats;
 use beam::BeamRow;
 use look_ahead::WaitingQueue;
 use vllm_batch_api::request::{
-    Asked, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs, RequestError,
-    RequestOutput,
+    Asked, CompletionDelta, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs,
+    RequestError, RequestOutput,
 };
 use vllm_batch_base::config::SchedulerConfig;
 use vllm_batch_text::Tokenizer;
@@ -85,6 +86,8 @@ struct RequestState {
     /// With the index of the sequence.
     likelihoods: Vec<(u32, Vec<Likelihood>)>,
     num_cached_tokens: usize,
+    /// Of this step, where they are asked for.
+    deltas: Vec<CompletionDelta>,
 }
 
 /// Queues, KV blocks and the state of every unfinished request.
@@ -103,12 +106,16 @@ pub struct Scheduler {
     /// Adapters of those, each once, while sequences are admitted.
     running_loras: Vec<LoraId>,
     requests: HashMap<u64, RequestState>,
+    /// Requests that ever came: the next one's serial.
+    num_requests: u64,
     /// Rows that are searched with beams.
     beam_rows: HashMap<u64, BeamRow>,
     /// Of the step that is put together.
     block_copies: Vec<(u32, u32)>,
     /// Finished, to be returned by the next `update`.
     finished: Vec<RequestOutput>,
+    /// Requests that have deltas, or had some and are finished.
+    with_deltas: Vec<u64>,
     /// Between `schedule` and `update`.
     in_step: bool,
     /// The sequences of that step are where they will be after it.
@@ -146,9 +153,11 @@ impl Scheduler {
             running: Vec::new(),
             running_loras: Vec::new(),
             requests: HashMap::new(),
+            num_requests: 0,
             beam_rows: HashMap::new(),
             block_copies: Vec::new(),
             finished: Vec::new(),
+            with_deltas: Vec::new(),
             in_step: false,
             is_advanced: false,
             granule: 1,
@@ -169,14 +178,16 @@ impl Scheduler {
             prompt_logprobs: None,
             likelihoods: Vec::new(),
             num_cached_tokens: 0,
+            deltas: Vec::new(),
         };
         let previous = self.requests.insert(request.request_id, state);
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
         self.stats.num_prompt_tokens += request.num_prompt_tokens() as u64;
         let max_output_tokens = self.max_output_tokens(&request);
-        let request = Arc::new(request);
+        let (request, serial) = (Arc::new(request), self.num_requests);
+        self.num_requests += 1;
         for index in 0..n {
-            let seq = Sequence::new(Arc::clone(&request), index);
+            let seq = Sequence { serial, ..Sequence::new(Arc::clone(&request), index) };
             let num_tokens = seq.num_tokens() + max_output_tokens;
             assert!(num_tokens <= self.max_model_len, "the context is too short");
             let has_room = max_output_tokens > 0 || seq.known_end.is_some();
@@ -292,7 +303,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes in the results of a step, one per row task; returns the requests that are finished.
+    /// Takes in the results of a step, one per row task; returns the requests that are finished,
+    /// after what is new of those that ask for it.
     pub fn update(
         &mut self,
         scheduled: &Scheduled,
@@ -315,9 +327,12 @@ impl Scheduler {
             let num_sampled = if entry.samples { entry.num_drafts + 1 } else { 0 };
             let num_rows = entry.num_prompt_logits + num_sampled;
             let finish = self.apply(entry, results.by_ref().take(num_rows));
-            if let Some(finish) = finish {
-                self.finish(entry.slot, finish);
-                any_finished = true;
+            match finish {
+                Some(finish) => {
+                    self.finish(entry.slot, finish);
+                    any_finished = true;
+                }
+                None => self.add_delta(entry.slot),
             }
         }
         assert!(results.next().is_none(), "more results than row tasks");
@@ -330,7 +345,7 @@ impl Scheduler {
             self.stats.num_steps += 1;
             self.stats.num_computed_tokens += scheduled.num_tokens as u64;
         }
-        std::mem::take(&mut self.finished)
+        self.take_outputs()
     }
 
     /// Takes the buffer of a step that is done, for the next one.
@@ -338,33 +353,26 @@ impl Scheduler {
         self.spare = scheduled;
     }
 
-    /// Ends a request; its completions say `abort` where they were not finished. None: it is not
-    /// here (any more). Not between `schedule` and `update`.
-    pub fn abort(&mut self, request_id: u64) -> Option<RequestOutput> {
+    /// Ends a request and frees its blocks; nothing more is returned of it. A step that was begun
+    /// ahead is adopted without it. False: it is not here (any more). Not between `schedule` and
+    /// `update`.
+    pub fn abort(&mut self, request_id: u64) -> bool {
         assert!(!self.in_step, "abort within a step");
-        let of_request = |seq: &Sequence| seq.request.request_id == request_id;
-        for slot in 0..self.seqs.len() {
-            if self.seqs[slot].as_ref().is_some_and(of_request) {
-                self.finish(slot, Finish::Abort);
+        let num_finished = self.finished.len();
+        self.finished.retain(|output| output.request_id != request_id);
+        if self.requests.remove(&request_id).is_none() {
+            return self.finished.len() < num_finished;
+        }
+        self.beam_rows.remove(&request_id);
+        for (slot, seq) in self.seqs.iter_mut().enumerate() {
+            if let Some(seq) = seq.take_if(|seq| seq.request.request_id == request_id) {
+                self.block_pool.free(&seq.block_table);
+                self.free_slots.push(slot);
             }
         }
         self.waiting.retain(|slot| self.seqs[slot].is_some());
         self.running.retain(|&slot| self.seqs[slot].is_some());
-        let at = self.finished.iter().position(|output| output.request_id == request_id)?;
-        Some(self.finished.remove(at))
-    }
-
-    /// Ends all requests, and returns what `update` has not.
-    pub fn abort_all(&mut self) -> Vec<RequestOutput> {
-        assert!(!self.in_step, "abort within a step");
-        for slot in 0..self.seqs.len() {
-            if self.seqs[slot].is_some() {
-                self.finish(slot, Finish::Abort);
-            }
-        }
-        self.waiting.clear();
-        self.running.clear();
-        std::mem::take(&mut self.finished)
+        true
     }
 
     /// Counters since `new`, and the present queue lengths.
@@ -471,6 +479,7 @@ impl Scheduler {
         let is_cut = matches!(finish, Finish::StopString { .. })
             && !seq.request.params.include_stop_str_in_output;
         let num_hidden = usize::from(matches!(finish, Finish::Eos | Finish::StopToken(_)));
+        let emitted = seq.wants_deltas().then(|| seq.completion.emitted());
         let mut output = seq.completion.into_output(
             &seq.request,
             seq.index,
@@ -481,6 +490,9 @@ impl Scheduler {
         if let Some(guide) = &mut seq.guide {
             let tokens = conclude::Tokens { all: output_token_ids, num_hidden };
             conclude::conclude(guide, &mut output, tokens, is_cut, tokenizer);
+        }
+        if let Some(emitted) = emitted {
+            deltas::push(&mut self.with_deltas, (request_id, &mut *state), emitted.last(&output));
         }
         state.outputs.push(output);
         state.num_unfinished -= 1;
@@ -510,6 +522,8 @@ impl Scheduler {
             .map_or_else(|shared| shared.prompt_token_ids.clone(), |own| own.prompt_token_ids);
         self.finished.push(RequestOutput {
             request_id,
+            finished: true,
+            deltas: state.deltas,
             prompt_token_ids,
             prompt_logprobs: state.prompt_logprobs,
             outputs: state.outputs,

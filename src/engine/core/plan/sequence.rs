@@ -26,7 +26,7 @@ use super::completion::{Completion, Finish};
 use super::speculation::Pace;
 use super::structured_output::Guide;
 use crate::request::{Known, Request, RequestStatus};
-use vllm_batch_api::request::{Asked, RequestError};
+use vllm_batch_api::request::{Asked, CompletionDelta, RequestError, RequestOutputKind};
 use vllm_batch_text::Tokenizer;
 
 /// One of the `n` completions of a request: its state in the scheduler.
@@ -34,6 +34,8 @@ use vllm_batch_text::Tokenizer;
 pub struct Sequence {
     /// What was asked for, shared by the n siblings.
     pub request: Arc<Request>,
+    /// Of its request, among all that came: numbers of aborted ones may come again.
+    pub serial: u64,
     /// Which of the n completions.
     pub index: u32,
     /// Waiting, running or preempted; a finished sequence is gone.
@@ -79,6 +81,7 @@ impl Sequence {
     pub fn new(request: Arc<Request>, index: u32) -> Self {
         let Known { token_ids, end, wanted } = request.known(index);
         Self {
+            serial: 0,
             index,
             status: RequestStatus::Waiting,
             token_ids: token_ids.to_vec(),
@@ -246,6 +249,20 @@ impl Sequence {
         self.block_table.reserve(num_tokens.div_ceil(block_size));
     }
 
+    /// Whether what is new is returned in each step.
+    pub fn wants_deltas(&self) -> bool {
+        self.request.params.output_kind == RequestOutputKind::Delta
+    }
+
+    /// What is new since the last delta; None: nothing is, or nobody asks.
+    pub fn take_delta(&mut self) -> Option<CompletionDelta> {
+        let num_tokens = self.num_known_tokens();
+        let output_token_ids = &self.token_ids[self.num_prompt_tokens..num_tokens];
+        let is_new = self.wants_deltas() && self.completion.emitted().is_behind(output_token_ids);
+        is_new
+            .then(|| self.completion.take_delta(&self.request.params, self.index, output_token_ids))
+    }
+
     /// Takes the K and V away: the sequence starts over, with the tokens that it has.
     pub fn preempt(&mut self) {
         self.status = RequestStatus::Preempted;
@@ -280,9 +297,8 @@ impl Sequence {
         } else {
             None
         };
-        let Some(tokenizer) = tokenizer.filter(|_| !self.request.params.stop.is_empty()) else {
-            return Ok(finish);
-        };
+        let needs_text = !self.request.params.stop.is_empty() || self.wants_deltas();
+        let Some(tokenizer) = tokenizer.filter(|_| needs_text) else { return Ok(finish) };
         let hidden = finish.as_ref().is_some_and(|f| f.hides_last_token(&self.request.params));
         let shown = (!hidden).then_some(token_id);
         let stopped =

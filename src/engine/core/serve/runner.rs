@@ -75,6 +75,16 @@ impl Runner {
         }
     }
 
+    /// Ends a request, as `Engine::abort_request`. Of several engines, the one that has it frees
+    /// its blocks before its next step.
+    pub fn abort_request(&mut self, request_id: u64) -> bool {
+        match self {
+            Runner::Generate(engine) => engine.abort_request(request_id),
+            Runner::Pooling(engine) => engine.abort_request(request_id),
+            Runner::Parallel(engines) => engines.abort_request(request_id),
+        }
+    }
+
     /// Whether any request is waiting or running.
     pub fn has_unfinished_requests(&self) -> bool {
         match self {
@@ -84,7 +94,8 @@ impl Runner {
         }
     }
 
-    /// One step, or the next one of any of several engines; returns the requests that finished.
+    /// One step, or the next one of any of several engines; returns the requests that finished,
+    /// and what is new of those that ask for it.
     ///
     /// # Errors
     /// The device failed.

@@ -139,6 +139,17 @@ impl AnswerParser {
         answer
     }
 
+    /// The content of an answer that goes on, as far as nothing that comes takes it back: a
+    /// beginning of the content of `parse`. None where calls are looked for, or on channels.
+    pub fn content_so_far(&self, text: &str, form: &AnswerForm) -> String {
+        let may_call = form.tool_choice != ToolChoice::None;
+        match self.reasoning {
+            _ if may_call || self.is_harmony() => String::new(),
+            Some(format) => joined(text, &format.split_so_far(text, form).content),
+            None => text.to_owned(),
+        }
+    }
+
     /// Where the thinking is.
     pub(super) fn thinking(&self, text: &str, form: &AnswerForm) -> Vec<Range<usize>> {
         match self.reasoning {
@@ -149,13 +160,10 @@ impl AnswerParser {
     }
 
     fn parse_tags(&self, text: &str, form: &AnswerForm) -> ParsedAnswer {
-        let joined = |parts: &[Range<usize>]| -> String {
-            parts.iter().map(|part| &text[part.clone()]).collect()
-        };
         let (thinking, content) = match self.reasoning {
             Some(format) => {
                 let split = format.split(text, form);
-                (joined(&split.thinking), joined(&split.content))
+                (joined(text, &split.thinking), joined(text, &split.content))
             }
             None => (String::new(), text.to_owned()),
         };
@@ -179,6 +187,11 @@ impl AnswerParser {
     fn is_harmony(&self) -> bool {
         matches!(self.tool_calls, ToolCalls::Harmony) || self.thinks_in_channels()
     }
+}
+
+/// Some parts of a text as one.
+fn joined(text: &str, parts: &[Range<usize>]) -> String {
+    parts.iter().map(|part| &text[part.clone()]).collect()
 }
 
 /// An answer of parts, of which empty ones are absent. White space beside calls is no content.
@@ -329,6 +342,49 @@ mod tests {
         assert!(error.contains("reasoning") && error.contains("deepseek_r1"), "{error}");
         assert!(AnswerParser::new("qwen3", "openai", None).is_err());
         assert!(AnswerParser::new("openai_gptoss", "hermes", None).is_err());
+    }
+
+    /// Of every text, whatever its tags, at every place where it may be cut.
+    #[test]
+    fn content_so_far_is_the_beginning_of_the_content() {
+        let pieces = [
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "Here is my thought process:",
+            "Here's my response:",
+            "[THINK]",
+            "[/THINK]",
+            "<|channel|>final<|message|>",
+            "one \u{e9}",
+            "<th",
+            " \n",
+        ];
+        let (mut state, mut num_shown) = (3u64, 0);
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % n
+        };
+        let tools = ["none", "hermes", "openai"];
+        for name in AnswerParser::reasoning_names().into_iter().filter(|name| *name != "auto") {
+            for _ in 0..300 {
+                let text: String = (0..random(9)).map(|_| pieces[random(pieces.len())]).collect();
+                let thinking = [None, Some(true), Some(false)][random(3)];
+                let tool_choice = [ToolChoice::None, ToolChoice::Auto][random(2)].clone();
+                let form = AnswerForm { thinking, tool_choice, ..AnswerForm::default() };
+                let Ok(parser) = AnswerParser::new(name, tools[random(3)], None) else { continue };
+                let content = parser.parse(&text, &form).content.unwrap_or_default();
+                let mut before = String::new();
+                for end in (0..=text.len()).filter(|end| text.is_char_boundary(*end)) {
+                    let so_far = parser.content_so_far(&text[..end], &form);
+                    assert!(content.starts_with(&so_far), "{name}, {text:?}: {so_far:?}");
+                    assert!(so_far.starts_with(&before), "{name}, {text:?}: {before:?}");
+                    before = so_far;
+                }
+                num_shown += usize::from(!before.is_empty());
+            }
+        }
+        assert!(num_shown > 500, "{num_shown} answers had content before their ends");
     }
 
     #[test]

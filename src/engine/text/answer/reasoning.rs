@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{AnswerForm, harmony, tags};
+use crate::StopChecker;
 
 /// Markers of a family's thinking.
 #[derive(Debug)]
@@ -180,6 +181,28 @@ impl ReasoningFormat {
         }
     }
 
+    /// The same of a text that goes on: without content that may turn out to be none. Content is
+    /// the beginning of the whole text's.
+    pub(super) fn split_so_far(&self, text: &str, form: &AnswerForm) -> Split {
+        let is_decided = match self.rule {
+            _ if !self.switch.is_on(form.thinking) => true,
+            Rule::UpToEnd | Rule::Tags { .. } => true,
+            Rule::IfEnded => text.contains(self.end),
+            Rule::Sentences => thinking_of_sentences(text).is_some(),
+            Rule::Harmony => false,
+        };
+        match self.rule {
+            _ if !is_decided => Split::default(),
+            Rule::Tags { call, .. } => {
+                // A tag may have begun.
+                let tags = [self.start, self.end, call];
+                let num_undecided = StopChecker::num_undecided_bytes(text, &tags);
+                self.split(&text[..text.len() - num_undecided], form)
+            }
+            _ => self.split(text, form),
+        }
+    }
+
     fn split_at_end(&self, text: &str) -> Split {
         let end = text.find(self.end);
         let thinking_end = end.unwrap_or(text.len());
@@ -255,14 +278,18 @@ fn trim_end(text: &str, parts: &mut Vec<Range<usize>>) {
     }
 }
 
-fn split_at_sentences(text: &str) -> Split {
+/// Start and end of the thinking between two sentences, and where the content begins.
+fn thinking_of_sentences(text: &str) -> Option<(usize, usize, usize)> {
     let after = |from: usize, sentences: &[&str]| {
         let (offset, sentence) = tags::first(&text[from..], sentences)?;
         Some((from + offset, from + offset + sentences[sentence].len()))
     };
-    let thinking = after(0, THOUGHTS)
-        .and_then(|(_, start)| after(start, RESPONSE).map(|(end, content)| (start, end, content)));
-    match thinking {
+    let (_, start) = after(0, THOUGHTS)?;
+    after(start, RESPONSE).map(|(end, content)| (start, end, content))
+}
+
+fn split_at_sentences(text: &str) -> Split {
+    match thinking_of_sentences(text) {
         Some((start, end, content)) => {
             Split { thinking: present(start..end), content: present(content..text.len()) }
         }

@@ -85,6 +85,22 @@ fn rows_that_came_in_pieces_are_the_same_bytes() {
 }
 
 #[test]
+fn a_row_that_was_begun_is_out_at_once_and_no_byte_of_it_twice() {
+    let probe = Probe::new();
+    let mut output = Output::to_stream(Box::new(probe.clone()));
+    for piece in ["One", " two"] {
+        output.begin_row(piece.as_bytes()).expect("a stream");
+    }
+    assert_eq!(probe.writes(), ["One", " two"]);
+    output.emit(b"One two three\n").expect("a stream");
+    output.emit(b"four\n").expect("a stream");
+    let facts = output.complete().expect("a stream");
+    assert_eq!(probe.text(), "One two three\nfour\n");
+    let blake3 = blake3::hash(b"One two three\nfour\n").to_hex().to_string();
+    assert_eq!(facts, Facts { num_rows: 2, bytes: 19, blake3 });
+}
+
+#[test]
 fn a_member_ends_with_the_row_that_fills_it() {
     let filled = |length: usize| "x".repeat(length - 1) + "\n";
     let short = filled(10);

@@ -27,7 +27,7 @@ use crate::plan::sequence::Sequence;
 pub struct Ahead {
     /// Who runs, in the order of the rows of its batch.
     pub scheduled: Scheduled,
-    /// Request and index of each of its sequences: a slot may be another's by the time.
+    /// Serial and index of each of its sequences: a slot may be another's by the time.
     ids: Vec<(u64, u32)>,
 }
 
@@ -59,7 +59,7 @@ impl Scheduler {
             self.reuse(scheduled);
             return None;
         }
-        let id = |slot: usize| (self.seq(slot).request.request_id, self.seq(slot).index);
+        let id = |slot: usize| (self.seq(slot).serial, self.seq(slot).index);
         let ids = scheduled.seqs.iter().map(|entry| id(entry.slot)).collect();
         Some(Ahead { scheduled, ids })
     }
@@ -108,7 +108,7 @@ impl Scheduler {
             let id = ids.next().expect("one per sequence");
             let own = first_row..first_row + entry.num_prompt_logits + usize::from(entry.samples);
             first_row = own.end;
-            let of_id = |seq: &Sequence| (seq.request.request_id, seq.index) == id;
+            let of_id = |seq: &Sequence| (seq.serial, seq.index) == id;
             let is_left = self.seqs[entry.slot].as_ref().is_some_and(of_id);
             if is_left {
                 self.register_full_blocks(entry.slot, entry.num_tokens);

@@ -158,11 +158,6 @@ impl WaitingQueue {
         self.entries.retain(|entry| is_kept(entry.slot));
     }
 
-    /// Takes out all.
-    pub(super) fn clear(&mut self) {
-        self.entries.clear();
-    }
-
     /// How many wait.
     pub(super) fn len(&self) -> usize {
         self.entries.len()

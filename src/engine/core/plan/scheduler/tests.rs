@@ -1,5 +1,6 @@
 //! Targeted tests of single decisions. The whole is tested by `tests/engine/simulation`.
 
+mod aborts;
 mod drafts;
 mod look_ahead;
 mod loras;
@@ -392,23 +393,6 @@ fn parameters_that_forbid_every_token_fail_their_row_only() {
     let outputs = s.update(&step, vec![RowResult::NoTokenAllowed, sampled]);
     assert_eq!(outputs[0].outputs[0].error.as_ref().map(|e| e.code), Some("no_token_allowed"));
     assert_eq!(run(&mut s, 5)[0].request_id, 2);
-}
-
-#[test]
-fn abort_returns_what_there_is_and_frees_the_blocks() {
-    let mut s = scheduler(1, 64, 16);
-    add(&mut s, 1, 4, 10);
-    add(&mut s, 2, 4, 10);
-    let step = s.schedule();
-    end_step(&mut s, &step, 5);
-    let running = s.abort(1).expect("it runs");
-    assert_eq!(running.outputs[0].token_ids, [5]);
-    assert_eq!(running.outputs[0].finish_reason, FinishReason::Abort);
-    assert!(s.abort(2).expect("it waits").outputs[0].token_ids.is_empty());
-    assert!(s.abort(2).is_none());
-    s.assert_consistent();
-    assert!(!s.has_unfinished_requests());
-    assert_eq!(s.stats().num_used_blocks, 0);
 }
 
 /// A device counts the tokens that it samples, but knows no other tokens before the host does.

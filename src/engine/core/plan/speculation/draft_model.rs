@@ -216,4 +216,8 @@ impl Proposer for DraftModel {
             }
         }
     }
+
+    fn forget(&mut self, request_id: u64) {
+        self.rows.retain(|(of_row, _), _| *of_row != request_id);
+    }
 }

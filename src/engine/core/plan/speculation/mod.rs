@@ -31,6 +31,9 @@ pub trait Proposer {
 
     /// Learns from rows that are finished.
     fn learn(&mut self, _outputs: &[RequestOutput]) {}
+
+    /// Forgets a row that is finished before its time.
+    fn forget(&mut self, _request_id: u64) {}
 }
 
 /// Adds to each row of a step what `guess` makes of its tokens and of the room that there is.
@@ -152,5 +155,10 @@ impl Speculation {
     /// Learns from rows that are finished.
     pub fn learn(&mut self, outputs: &[RequestOutput]) {
         self.proposer.learn(outputs);
+    }
+
+    /// Forgets a row that is finished before its time.
+    pub fn forget(&mut self, request_id: u64) {
+        self.proposer.forget(request_id);
     }
 }

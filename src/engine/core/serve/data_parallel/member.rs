@@ -19,12 +19,20 @@ use super::LoadEngine;
 pub(super) struct Stepped {
     /// Which one.
     pub engine: usize,
-    /// Requests that it had received before the step.
+    /// Orders that it had received before the step.
     pub num_received: u64,
     /// After the step.
     pub stats: EngineStats,
     /// What the step finished.
     pub result: Result<Vec<Answer>, EngineError>,
+}
+
+/// What an engine is told.
+pub(super) enum Order {
+    /// A request.
+    Add(Box<Work>),
+    /// The end of one, by its number.
+    Abort(u64),
 }
 
 /// What was loaded.
@@ -36,7 +44,7 @@ pub(super) struct Loaded {
 
 /// An engine on its thread. Dropped, it ends after the step that it is in.
 pub(super) struct Member {
-    requests: Option<Sender<Work>>,
+    orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     loaded: Receiver<Result<Loaded, EngineError>>,
 }
@@ -49,7 +57,7 @@ impl Member {
         (load, processor): (LoadEngine, Option<Arc<InputProcessor>>),
         steps: Sender<Stepped>,
     ) -> Result<Self, EngineError> {
-        let (requests, incoming) = channel();
+        let (orders, incoming) = channel();
         let (loaded_sender, loaded) = channel();
         let run = move || {
             let mut runner = match load(&config, processor) {
@@ -71,7 +79,7 @@ impl Member {
         let thread = std::thread::Builder::new().name(format!("engine {engine}"));
         let thread = thread.stack_size(LOADING_STACK).spawn(run);
         let thread = thread.map_err(|error| no_thread(&error))?;
-        Ok(Self { requests: Some(requests), thread: Some(thread), loaded })
+        Ok(Self { orders: Some(orders), thread: Some(thread), loaded })
     }
 
     /// Waits until it is loaded.
@@ -83,10 +91,10 @@ impl Member {
         self.loaded.recv().unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Gives it a request. What happens to one that an ended thread gets, `has_ended` says.
-    pub(super) fn send(&self, work: Work) {
-        let requests = self.requests.as_ref().expect("it is there until the drop");
-        let _ = requests.send(work);
+    /// Gives it an order. What happens to one that an ended thread gets, `has_ended` says.
+    pub(super) fn send(&self, order: Order) {
+        let orders = self.orders.as_ref().expect("it is there until the drop");
+        let _ = orders.send(order);
     }
 
     /// Whether its thread has ended, which only a failure makes it do.
@@ -97,7 +105,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        drop(self.requests.take());
+        drop(self.orders.take());
         if let Some(thread) = self.thread.take() {
             // One that has panicked has said so.
             let _ = thread.join();
@@ -105,8 +113,8 @@ impl Drop for Member {
     }
 }
 
-/// Steps until nobody gives requests any more, or the device fails.
-fn serve(engine: usize, runner: &mut Runner, incoming: &Receiver<Work>, steps: &Sender<Stepped>) {
+/// Steps until nobody gives orders any more, or the device fails.
+fn serve(engine: usize, runner: &mut Runner, incoming: &Receiver<Order>, steps: &Sender<Stepped>) {
     let mut num_received = 0;
     loop {
         let received = match runner.has_unfinished_requests() {
@@ -114,10 +122,16 @@ fn serve(engine: usize, runner: &mut Runner, incoming: &Receiver<Work>, steps: &
             false => incoming.recv().map_err(|_| TryRecvError::Disconnected),
         };
         match received {
-            Ok(work) => {
-                runner.add_request(work);
+            Ok(order) => {
                 num_received += 1;
-                continue;
+                match order {
+                    Order::Add(work) => runner.add_request(*work),
+                    Order::Abort(request_id) => drop(runner.abort_request(request_id)),
+                }
+                // After the end of the last request one more step says that none is left.
+                if runner.has_unfinished_requests() {
+                    continue;
+                }
             }
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {}

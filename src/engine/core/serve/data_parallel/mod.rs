@@ -15,7 +15,7 @@ use super::runner::{Runner, Work};
 use crate::EngineInfo;
 use crate::request::Request;
 use crate::stats::EngineStats;
-use member::{Loaded, Member, Stepped};
+use member::{Loaded, Member, Order, Stepped};
 use router::{Load, Router};
 use vllm_batch_api::answer::Answer;
 use vllm_batch_api::pooling::PoolingRequest;
@@ -60,7 +60,8 @@ struct Known {
     stats: EngineStats,
     num_tokens: usize,
     num_seqs: usize,
-    /// Sequences of requests that it may not have received when it made `stats`, oldest first.
+    /// Sequences that came with each order that it may not have received when it made `stats`,
+    /// oldest first.
     sent: VecDeque<usize>,
     num_received: u64,
 }
@@ -70,6 +71,8 @@ struct Known {
 struct Placed {
     engine: usize,
     size: Size,
+    /// Which order of this engine it was, from 1.
+    order: u64,
 }
 
 /// What a request may come to.
@@ -143,9 +146,28 @@ impl DataParallel {
         self.waiting.push_back(work);
     }
 
-    /// Whether any request waits or is in an engine.
+    /// Ends a request, as `Engine::abort_request`. One that an engine has is gone from here at
+    /// once; the engine frees its blocks before its next step.
+    pub fn abort_request(&mut self, request_id: u64) -> bool {
+        let num_waiting = self.waiting.len();
+        self.waiting.retain(|work| self::request_id(work) != request_id);
+        if self.waiting.len() < num_waiting {
+            return true;
+        }
+        let Some(Placed { engine, size, .. }) = self.placed.remove(&request_id) else {
+            return false;
+        };
+        self.known[engine].finishes(size);
+        self.known[engine].sent.push_back(0);
+        self.members[engine].send(Order::Abort(request_id));
+        true
+    }
+
+    /// Whether any request waits or is in an engine, or an engine has not said yet that it has
+    /// received the end of one.
     pub fn has_unfinished_requests(&self) -> bool {
-        !self.waiting.is_empty() || !self.placed.is_empty()
+        let is_told = |known: &Known| !known.sent.is_empty();
+        !self.waiting.is_empty() || !self.placed.is_empty() || self.known.iter().any(is_told)
     }
 
     /// Gives requests to engines that have room, and waits for a step of any of them, for a moment;
@@ -156,7 +178,7 @@ impl DataParallel {
     pub fn step(&mut self) -> Result<Vec<Answer>, EngineError> {
         self.place();
         let mut answers = Vec::new();
-        if self.placed.is_empty() {
+        if !self.has_unfinished_requests() {
             return Ok(answers);
         }
         match self.steps.recv_timeout(LOOK_AROUND) {
@@ -195,10 +217,10 @@ impl DataParallel {
             };
             let work = self.waiting.pop_front().expect("it is the front");
             let (size, request_id) = (Size::of(&work), request_id(&work));
-            self.known[engine].sends(size);
-            let before = self.placed.insert(request_id, Placed { engine, size });
+            let order = self.known[engine].sends(size);
+            let before = self.placed.insert(request_id, Placed { engine, size, order });
             assert!(before.is_none(), "a request's number is its own");
-            self.members[engine].send(work);
+            self.members[engine].send(Order::Add(Box::new(work)));
         }
     }
 
@@ -208,8 +230,17 @@ impl DataParallel {
         let result = result.map_err(|error| of_engine(engine, self.names.get(engine), error))?;
         self.known[engine].receives(num_received, stats);
         for answer in result {
-            let placed = self.placed.remove(&answer.request_id()).expect("an engine has it");
-            self.known[placed.engine].finishes(placed.size);
+            let of_it = |placed: &Placed| placed.engine == engine && placed.order <= num_received;
+            let request_id = answer.request_id();
+            // One that was aborted meanwhile is not here, or is another one of its number.
+            let Some(Placed { size, .. }) = self.placed.get(&request_id).copied().filter(of_it)
+            else {
+                continue;
+            };
+            if answer.is_finished() {
+                self.placed.remove(&request_id);
+                self.known[engine].finishes(size);
+            }
             answers.push(answer);
         }
         Ok(())
@@ -230,10 +261,12 @@ impl Known {
         Load { num_tokens: self.num_tokens, has_room }
     }
 
-    fn sends(&mut self, size: Size) {
+    /// Which order the next one is.
+    fn sends(&mut self, size: Size) -> u64 {
         self.num_tokens += size.num_tokens;
         self.num_seqs += size.num_seqs;
         self.sent.push_back(size.num_seqs);
+        self.num_received + self.sent.len() as u64
     }
 
     fn receives(&mut self, num_received: u64, stats: EngineStats) {

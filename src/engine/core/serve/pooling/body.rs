@@ -48,6 +48,14 @@ impl Body {
         }
     }
 
+    /// Keeps the texts that are as asked.
+    pub(super) fn retain(&mut self, is_kept: &dyn Fn(&Text) -> bool) {
+        match self {
+            Body::Whole(body) => body.retain(is_kept),
+            Body::Cached(body) => body.retain(is_kept),
+        }
+    }
+
     /// Whether texts wait.
     pub(super) fn has_unfinished_texts(&self) -> bool {
         match self {

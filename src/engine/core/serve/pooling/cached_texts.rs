@@ -87,6 +87,18 @@ impl CachedTexts {
         self.texts.insert(request_id, text);
     }
 
+    /// As `Body::retain`.
+    pub(super) fn retain(&mut self, is_kept: &dyn Fn(&Text) -> bool) {
+        let Self { texts, scheduler, .. } = self;
+        texts.retain(|request_id, text| {
+            let keeps = is_kept(text);
+            if !keeps {
+                scheduler.abort(*request_id);
+            }
+            keeps
+        });
+    }
+
     /// As `Body::has_unfinished_texts`.
     pub(super) fn has_unfinished_texts(&self) -> bool {
         self.scheduler.has_unfinished_requests()

@@ -228,6 +228,23 @@ impl PoolingEngine {
         }
     }
 
+    /// Ends a request, as `Engine::abort_request`. Texts that others ask for too are computed for
+    /// them.
+    pub fn abort_request(&mut self, request_id: u64) -> bool {
+        let num_finished = self.finished.len();
+        self.finished.retain(|output| output.request_id != request_id);
+        if self.unfinished.remove(&request_id).is_none() {
+            return self.finished.len() < num_finished;
+        }
+        self.shared.leave(request_id);
+        let shared = &self.shared;
+        self.body.retain(&|text| match &text.shared {
+            None => text.reader.0 != request_id,
+            Some(key) => shared.is_known(key),
+        });
+        true
+    }
+
     /// Whether any request waits.
     pub fn has_unfinished_requests(&self) -> bool {
         self.body.has_unfinished_texts() || !self.finished.is_empty()

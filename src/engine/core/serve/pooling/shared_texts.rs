@@ -79,6 +79,22 @@ impl SharedTexts {
         }
     }
 
+    /// A request is gone: texts that nobody else waits for are forgotten.
+    pub(super) fn leave(&mut self, request_id: u64) {
+        self.known.retain(|_, state| match state {
+            State::Computed(_) => true,
+            State::Waiting(readers) => {
+                readers.retain(|(reader, _)| *reader != request_id);
+                !readers.is_empty()
+            }
+        });
+    }
+
+    /// Whether a text is there, or somebody waits for it.
+    pub(super) fn is_known(&self, key: &TextKey) -> bool {
+        self.known.contains_key(key)
+    }
+
     /// Forgets a text that has no vector. Returns who waits for it.
     ///
     /// # Panics
@@ -152,6 +168,22 @@ mod tests {
         assert_eq!(texts.computed(&key(7), number(0.5)), [(1, 0), (2, 3)]);
         let Known::Computed(vector) = texts.ask(&key(7), (4, 0)) else { panic!() };
         assert_eq!(vector, number(0.5));
+    }
+
+    #[test]
+    fn a_text_is_forgotten_when_the_last_who_waits_leaves() {
+        let mut texts = SharedTexts::default();
+        for reader in [(1, 0), (2, 0), (1, 1)] {
+            texts.ask(&key(7), reader);
+        }
+        texts.ask(&key(8), (3, 0));
+        texts.computed(&key(8), number(0.5));
+        texts.leave(1);
+        texts.leave(3);
+        assert!(texts.is_known(&key(7)) && texts.is_known(&key(8)));
+        texts.leave(2);
+        assert!(!texts.is_known(&key(7)));
+        assert!(matches!(texts.ask(&key(7), (4, 0)), Known::No));
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl WholeTexts {
         self.waiting.push_back(text);
     }
 
+    /// As `Body::retain`.
+    pub(super) fn retain(&mut self, is_kept: &dyn Fn(&Text) -> bool) {
+        self.waiting.retain(is_kept);
+    }
+
     /// As `Body::has_unfinished_texts`.
     pub(super) fn has_unfinished_texts(&self) -> bool {
         !self.waiting.is_empty()

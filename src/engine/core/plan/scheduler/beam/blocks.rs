@@ -19,6 +19,7 @@ impl Scheduler {
     pub(super) fn sharing(&mut self, parent: &Sequence) -> Sequence {
         parent.block_table.iter().for_each(|&block| self.block_pool.share(block));
         Sequence {
+            serial: parent.serial,
             status: parent.status,
             token_ids: parent.token_ids.clone(),
             num_computed_tokens: parent.num_computed_tokens,
