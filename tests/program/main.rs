@@ -13,6 +13,7 @@ mod demo;
 mod diff;
 mod documents;
 mod embed;
+mod empty_prompts;
 mod ended;
 mod eval;
 mod file_names;

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod asked;
+mod blank;
 mod chat;
 mod choices;
 mod compared;
@@ -95,6 +96,8 @@ pub struct RowOptions {
     pub names: ModelNames,
     /// `--row-params`: which of their fields set parameters.
     pub own_params: OwnParams,
+    /// `--allow-empty-prompts`: rows without text are asked like others.
+    pub allows_empty: bool,
     /// They come one by one, and whoever sends them may wait for the answer to the first.
     pub are_streamed: bool,
 }
@@ -246,17 +249,8 @@ impl RowParser {
         };
         let shape = other.as_ref().unwrap_or(first);
         let names = &mut self.near_misses;
-        let asked = match shape {
-            RowShape::OpenAiBatch if shape.fits(&named) => {
-                check_task(&named.fields, self.lines_decide.then_some(self.task), line).and_then(
-                    |()| openai::read(&named.fields, self.task, &self.builder, names, line),
-                )
-            }
-            RowShape::AnthropicBatch if shape.fits(&named) => {
-                anthropic::read(&named.fields, &self.builder, names, line)
-            }
-            shape => own::read(&self.builder, self.task, names, (shape, &named), line),
-        };
+        let tasks = (self.task, self.lines_decide.then_some(self.task));
+        let asked = ask(&self.builder, tasks, names, (shape, &named), line);
         let id = match shape.is_batch() {
             true => custom_id(&named.fields),
             false => row_id(&named.fields),
@@ -457,6 +451,31 @@ impl RowParser {
             }),
         }
     }
+}
+
+/// Request of a row of a shape, in a run of a task, which the first line may have decided.
+fn ask(
+    builder: &PromptBuilder,
+    (task, decided): (Task, Option<Task>),
+    names: &mut NearMisses,
+    (shape, named): (&RowShape, &NamedRow),
+    line: u64,
+) -> Result<Asked, RowError> {
+    let fields = &named.fields;
+    let asked = match shape {
+        RowShape::OpenAiBatch if shape.fits(named) => {
+            check_task(fields, decided, line)?;
+            openai::read(fields, task, builder, names, line)
+        }
+        RowShape::AnthropicBatch if shape.fits(named) => {
+            anthropic::read(fields, builder, names, line)
+        }
+        shape => own::read(builder, task, names, (shape, named), line),
+    }?;
+    if !builder.allows_empty() {
+        blank::check(&asked.prompt, (shape, named), line)?;
+    }
+    Ok(asked)
 }
 
 /// Refuses a line of OpenAI's batch API that asks for something else than the first one, where that

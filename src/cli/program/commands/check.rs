@@ -215,6 +215,7 @@ impl<'a> Check<'a> {
                 ..ChatDefaults::default()
             },
             names: self.names.clone(),
+            allows_empty: self.args.allow_empty_prompts,
             own_params: self.args.row_params.clone().unwrap_or_default(),
             ..RowOptions::default()
         }

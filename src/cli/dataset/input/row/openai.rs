@@ -42,7 +42,8 @@ pub(super) fn read(
         Endpoint::Responses => responses::read(&body, builder.chats(), line),
         Endpoint::Embeddings => embeddings::read(&body, line),
         Endpoint::Score | Endpoint::Rerank => {
-            compared::read_request(endpoint, &body, builder.variables(), line)
+            let options = (builder.variables(), builder.allows_empty());
+            compared::read_request(endpoint, &body, options, line)
         }
     }?;
     let remarks = unused::remarks(&body, endpoint.place(), names, builder.own_params());
