@@ -27,6 +27,7 @@ mod judges;
 mod likelihoods;
 mod lora;
 mod machine;
+mod marks;
 mod memory;
 mod merge;
 mod model_sources;

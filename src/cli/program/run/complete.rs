@@ -12,6 +12,7 @@ use crate::ledger::meta::Meta;
 use crate::ledger::{Draft, LedgerError};
 use crate::model;
 use vllm_batch_dataset::input::files::{self, Shape};
+use vllm_batch_dataset::input::reader::UTF8_BOM;
 use vllm_batch_dataset::input::sample::RowsThen;
 use vllm_batch_dataset::output::{FileFormat, FinishedRows, RowFormat};
 use vllm_batch_dataset::terminal::error::CliError;
@@ -179,11 +180,14 @@ impl Job<'_> {
         let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
         let mut header = Vec::new();
         csv.format_header(names, &mut header);
-        if rows.header() == header {
+        // A spreadsheet may have given the input a mark, or taken it away.
+        let then = rows.header();
+        let then = then.strip_prefix(UTF8_BOM).unwrap_or(then);
+        if then == header {
             return Ok(());
         }
-        let [then, now] = [rows.header(), &header]
-            .map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
+        let [then, now] =
+            [then, &header].map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
         let differences = vec![format!("columns: {then} then, {now} now")];
         Err(LedgerError::at_start(LedgerError::Complete { path, differences }))
     }
