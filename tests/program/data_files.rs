@@ -132,6 +132,34 @@ fn a_table_from_a_pipe_is_known_by_its_header() {
 }
 
 #[test]
+fn names_of_columns_may_be_in_capitals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let answers = |rows: &str| -> Vec<String> {
+        rows.lines().skip(1).map(|row| row.split(',').nth(2).unwrap().to_owned()).collect()
+    };
+    let table = |header: &str| format!("{header}\n1,2+3=\n2,1+1=\n");
+    let (expected, _) = rows_of(path, "a.csv", table("id,text").as_bytes(), &[]);
+    for header in ["ID,Text", "id,TEXT", "Id,Question", "nr,Prompt"] {
+        let ended = run(path, &[], table(header).as_bytes());
+        assert_eq!(ended.code, Some(0), "{}", ended.said);
+        assert!(ended.rows.starts_with(&format!("{header},response,")), "{}", ended.rows);
+        assert_eq!(answers(&ended.rows), answers(&expected), "{header}");
+        assert_eq!(rows_of(path, "b.csv", table(header).as_bytes(), &[]).0, ended.rows);
+        let named = rows_of(path, "b.csv", table(header).as_bytes(), &["-o", "-"]).0;
+        assert_eq!(named, ended.rows);
+    }
+    // A name that the user writes is the name of the column.
+    let typo = run(path, &["--prompt-column", "text"], table("ID,Text").as_bytes());
+    assert_refused(&typo, &["--prompt-column: there is no column 'text'", "ID, Text"]);
+    let told = run(path, &["--template", "{{Text}}"], table("ID,Text").as_bytes());
+    assert_eq!(answers(&told.rows), answers(&expected), "{}", told.said);
+    let pairs = "Text_1,Text_2\nthe cat,a cat sits\n";
+    let scored = piped(path, &["score", "-m", CROSS], pairs.as_bytes());
+    assert!(scored.code == Some(0) && scored.rows.contains("\"score\""), "{}", scored.said);
+}
+
+#[test]
 fn lines_of_text_stay_lines_and_what_is_in_doubt_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let first = |input: &str, flags: &[&str]| {

@@ -148,7 +148,10 @@ pub struct RowParser {
     lines_decide: bool,
     format: InputFormat,
     lines: BatchLines,
+    /// Columns of a table.
     names: Option<Arc<[String]>>,
+    /// The same as fields of its rows.
+    field_names: Arc<[String]>,
     shape: Option<RowShape>,
     next_index: u64,
     note: Option<String>,
@@ -178,7 +181,8 @@ impl RowParser {
             lines_decide: options.lines_decide,
             format: records.format(),
             lines: options.lines,
-            names,
+            names: None,
+            field_names: Arc::default(),
             shape: None,
             next_index: 0,
             note: None,
@@ -189,8 +193,9 @@ impl RowParser {
             file: None,
         };
         // The columns are the same in every row, so the header decides before the first.
-        if let Some(names) = parser.names.clone().filter(|names| !names.is_empty()) {
-            parser.decide_by_columns(&names)?;
+        parser.take_columns(names);
+        if parser.names.as_ref().is_some_and(|names| !names.is_empty()) {
+            parser.decide_by_columns()?;
         }
         parser.read_ahead(records)?;
         Ok(parser)
@@ -202,14 +207,23 @@ impl RowParser {
     /// It is a table with other columns than the one before, or none that holds a prompt.
     pub fn begin_file(&mut self, records: &mut Records) -> Result<(), InputError> {
         let names = records.headers();
-        match (&self.names, &names) {
-            (Some(known), Some(found)) => check_columns(known, found)?,
-            (None, Some(found)) if !found.is_empty() => self.decide_by_columns(found)?,
-            _ => {}
+        let decides = match (&self.names, &names) {
+            (Some(known), Some(found)) => check_columns(known, found).map(|()| false)?,
+            (None, Some(found)) => !found.is_empty(),
+            _ => false,
+        };
+        self.take_columns(names);
+        if decides {
+            self.decide_by_columns()?;
         }
-        self.names = names;
         self.format = records.format();
         self.read_ahead(records)
+    }
+
+    fn take_columns(&mut self, names: Option<Arc<[String]>>) {
+        self.field_names =
+            names.as_ref().map(|names| self.builder.field_names(names)).unwrap_or_default();
+        self.names = names;
     }
 
     /// The name of the file that is read, where there are several: rows that cannot be read show
@@ -233,7 +247,7 @@ impl RowParser {
                 return bad(self.passthrough(fields, None, None, index), error);
             }
             Named::Cells(cells, error) => {
-                let fields = fields_of_cells(self.columns(), &cells, self.builder.own_params());
+                let fields = self.fields_of(&cells);
                 return bad(self.passthrough(fields, Some(cells), None, index), error);
             }
         };
@@ -303,8 +317,9 @@ impl RowParser {
         self.remarks.totals()
     }
 
-    fn columns(&self) -> &[String] {
-        self.names.as_ref().expect("only a CSV has cells")
+    /// The fields of a table's row.
+    fn fields_of(&self, cells: &[String]) -> JsonFields {
+        fields_of_cells(&self.field_names, cells, self.builder.own_params())
     }
 
     /// Gives every kind of row named fields.
@@ -314,8 +329,7 @@ impl RowParser {
                 return Ok(match record.error {
                     Some(error) => Named::Cells(cells, error),
                     None => {
-                        let fields =
-                            fields_of_cells(self.columns(), &cells, self.builder.own_params());
+                        let fields = self.fields_of(&cells);
                         Named::Row(NamedRow { fields, is_bare: false }, Some(cells))
                     }
                 });

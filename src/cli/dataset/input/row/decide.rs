@@ -1,6 +1,7 @@
 //! Decisions of the first row that has a prompt for all others: their shape, and their task.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::endpoint::Endpoint;
 use super::named::{Named, NamedRow};
@@ -94,8 +95,9 @@ impl RowParser {
     }
 
     /// The columns of a table decide for all of its rows.
-    pub(super) fn decide_by_columns(&mut self, names: &[String]) -> Result<(), InputError> {
-        let shape = self.builder.shape_of_columns(names)?;
+    pub(super) fn decide_by_columns(&mut self) -> Result<(), InputError> {
+        let names = Arc::clone(&self.field_names);
+        let shape = self.builder.shape_of_columns(&names)?;
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.say_params("column", &names);

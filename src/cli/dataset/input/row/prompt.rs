@@ -1,9 +1,11 @@
 //! `PromptBuilder`: the prompt of a row, by its shape and the user's options.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
-use super::header::no_prompt_column;
+use super::header::{field_names, no_prompt_column};
 use super::named::NamedRow;
 use super::shape::{
     MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
@@ -109,6 +111,14 @@ impl PromptBuilder {
     /// Goes on for another task, which the first row decides.
     pub(super) fn decide(&mut self, task: Task) {
         self.task = task;
+    }
+
+    /// Names of a table's columns as fields of its rows. A name that the user wrote is as it is.
+    pub(super) fn field_names(&self, names: &Arc<[String]>) -> Arc<[String]> {
+        match self.is_told() {
+            true => Arc::clone(names),
+            false => field_names(names, self.task).into(),
+        }
     }
 
     /// The shape of a CSV, by its columns.
