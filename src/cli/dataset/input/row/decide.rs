@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::endpoint::Endpoint;
 use super::named::{Named, NamedRow};
 use super::shape::{NoShape, RowShape};
-use super::{RowParser, Task};
+use super::{RowParser, Task, own};
+use crate::input::fields::JsonFields;
 use crate::input::overrides::names_for;
 use crate::input::own_params::is_parameter;
 use crate::input::reader::{InputError, Records};
@@ -123,7 +124,10 @@ impl RowParser {
         if is_batch || self.names.is_some() || row.is_bare {
             return;
         }
-        let given = row.fields.iter().filter(|field| {
+        let shape = self.shape.as_ref();
+        let beside = shape.and_then(|shape| own::beside_messages(shape, &row.fields));
+        let beside = beside.iter().flat_map(JsonFields::iter);
+        let given = row.fields.iter().chain(beside).filter(|field| {
             let is_own = field.name == "response_format" && !field.value.starts_with('{');
             field.value != "null" && !is_own
         });

@@ -11,7 +11,7 @@ use super::shape::{
     MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
 };
 use super::template::Template;
-use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, blank, compared, messages};
+use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, blank, compared, messages, own};
 use crate::input::fields::JsonFields;
 use crate::input::own_params::OwnParams;
 use crate::input::path::{self, Missing};
@@ -232,7 +232,11 @@ impl PromptBuilder {
         let shape = RowShape::of(row).ok_or_else(|| {
             let found = field_list(&row.fields);
             let message = format!("line {line}: the row has no prompt; it has {found}");
-            NoShape::Lacks(InputError::refused(message, NO_PROMPT_HELP))
+            let help = match own::nested_messages(&row.fields) {
+                Some(name) => format!("name the field with the chat: --prompt-column {name}"),
+                None => NO_PROMPT_HELP.to_owned(),
+            };
+            NoShape::Lacks(InputError::refused(message, help))
         })?;
         Ok(self.accept(shape)?)
     }
@@ -406,7 +410,7 @@ impl PromptBuilder {
                 Ok(Prompt::TokenIds(ids).into())
             }
             PromptKind::Messages => {
-                let system = system_text(fields, line)?;
+                let system = system_text(settings, line)?;
                 let messages = messages::parse(name, json, system, line)?;
                 self.chat(messages, settings, (name, line)).map(Built::from)
             }
