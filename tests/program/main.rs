@@ -53,6 +53,7 @@ mod shards;
 mod show;
 mod signal;
 mod structured_output;
+mod wrong_requests;
 
 #[path = "../files/crash/random.rs"]
 mod random;

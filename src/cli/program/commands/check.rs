@@ -243,7 +243,7 @@ impl<'a> Check<'a> {
             }
             _ => row.overrides.apply_pooling(&PoolingParams::default()).map(drop),
         };
-        checked.map_err(|error| RowError::from_request(&error, row.line))
+        checked.map_err(|error| row.overrides.row_error(&error, row.line))
     }
 
     fn report(&mut self, error: &RowError) {

@@ -104,6 +104,10 @@ fn chat(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, Row
     let overrides = Overrides::collect(body)
         .with("logprobs", chat_logprobs(body, line)?)
         .with_default_length(DefaultLength::Context);
+    let overrides = match body.get("top_logprobs") {
+        None => overrides,
+        Some(_) => overrides.spelling("logprobs", "top_logprobs"),
+    };
     Ok(Asked::of_chat(made, overrides))
 }
 
