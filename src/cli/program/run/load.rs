@@ -224,6 +224,9 @@ impl Job<'_> {
         processor: &InputProcessor,
     ) -> Result<(), CliError> {
         self.console.detail(&PoolingConfig::line(params, summary));
+        if let Some(warning) = PoolingConfig::warning(summary) {
+            self.console.warn(&warning);
+        }
         let is_own = self.config.engine.model.chat_template.is_none();
         match params.scoring {
             Scoring::Joined => self.console.note(
