@@ -1,6 +1,7 @@
 //! Work that is left where the output is complete: none, new rows of the input, or error rows that
 //! are asked again. Decided before the model is loaded.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -86,30 +87,25 @@ impl Job<'_> {
         let input = Input::of(meta, &read);
         let path = draft.path().expect("a stream is never complete").to_owned();
         let stays = self.remote.is_some() && input == Input::Grown;
-        if is_complete && (input == Input::Other || stays) {
+        // Rows that were edited are known by their fields.
+        let retries = self.config.output.retry_failed && are_files && self.remote.is_none();
+        if is_complete && (input == Input::Other && !retries || stays) {
             let (then, now, name) = (meta.input.rows, read.all.num_rows, &self.config.input.name);
             differences.push(format!("input: {then} rows then, {now} in {name} now, not the same"));
+            let may_retry = are_files && self.remote.is_none() && meta.format != FileFormat::Npy;
+            if input == Input::Other && may_retry && differences.len() == 1 {
+                let error = LedgerError::at_start(LedgerError::Complete { path, differences });
+                return Err(error.help(
+                    "--retry-failed computes rows that were edited, are new or failed, and keeps \
+                     the others; or choose another --out, or start over with --overwrite",
+                ));
+            }
         }
         if !differences.is_empty() {
             return Err(LedgerError::at_start(LedgerError::Complete { path, differences }));
         }
         if is_complete && input == Input::Same {
-            self.console.note(&format!(
-                "Nothing to do: {} is complete, with {}, {} of them error rows",
-                path.display(),
-                num_rows(meta.rows.total),
-                meta.rows.failed
-            ));
-            let failed = meta.rows.failed > 0;
-            let exit = if failed { Exit::ErrorRows } else { Exit::Success };
-            self.console.result(json!({
-                "complete": true,
-                "exit_code": exit.code(),
-                "output": path.display().to_string(),
-                "rows": { "total": meta.rows.total, "ok": meta.rows.ok,
-                          "failed": meta.rows.failed, "reused": meta.rows.total },
-            }));
-            return Ok(Next::Nothing(exit));
+            return Ok(Next::Nothing(self.say_nothing_is_left(&path, meta)));
         }
         if !are_files {
             let difference = format!(
@@ -126,7 +122,7 @@ impl Job<'_> {
         }
         self.refuse_other_columns(draft, meta, &shape)?;
         draft.go_on();
-        self.say_what_is_left(meta, &read);
+        self.say_what_is_left(meta, &read, input);
         let reading = self.read_again()?;
         let shape = Some(super::shape(&reading)?);
         let then = (input != Input::Other).then(|| rows_then(meta));
@@ -192,15 +188,35 @@ impl Job<'_> {
         Err(LedgerError::at_start(LedgerError::Complete { path, differences }))
     }
 
-    fn say_what_is_left(&self, meta: &Meta, read: &Digested) {
+    fn say_nothing_is_left(&self, path: &Path, meta: &Meta) -> Exit {
+        self.console.note(&format!(
+            "Nothing to do: {} is complete, with {}, {} of them error rows",
+            path.display(),
+            num_rows(meta.rows.total),
+            meta.rows.failed
+        ));
+        let failed = meta.rows.failed > 0;
+        let exit = if failed { Exit::ErrorRows } else { Exit::Success };
+        self.console.result(json!({
+            "complete": true,
+            "exit_code": exit.code(),
+            "output": path.display().to_string(),
+            "rows": { "total": meta.rows.total, "ok": meta.rows.ok,
+                      "failed": meta.rows.failed, "reused": meta.rows.total },
+        }));
+        exit
+    }
+
+    fn say_what_is_left(&self, meta: &Meta, read: &Digested, input: Input) {
         let total = self.config.input.shard.num_rows(read.all.num_rows);
         let new = total.saturating_sub(meta.rows.total);
         let failed = match meta.rows.failed {
             0 => String::new(),
             failed => format!(", and the {failed} that failed"),
         };
+        let edited = if input == Input::Other { ", and those that were edited" } else { "" };
         self.console.note(&format!(
-            "Going on from {} with an answer: asking {new} new{failed}",
+            "Going on from {} with an answer: asking {new} new{failed}{edited}",
             num_rows(meta.rows.ok)
         ));
     }
