@@ -42,7 +42,7 @@ pub fn check(data: &[u8]) {
         return;
     };
     let names = records.headers().expect("a CSV has a header");
-    let crlf = records.crlf();
+    let (crlf, is_marked) = (records.crlf(), records.is_marked());
     let mut all = vec![];
     let expected = plainly_read(input, delimiter);
     let mut expected = expected.into_iter().skip(1);
@@ -61,6 +61,7 @@ pub fn check(data: &[u8]) {
         let written = CsvFormat {
             delimiter,
             crlf,
+            is_marked,
             out_field: "response".to_owned(),
             is_simple: false,
             parser: AnswerParser::default(),
@@ -79,7 +80,7 @@ fn assert_reads_back(
     all: &[Vec<String>],
 ) {
     let mut text = Vec::new();
-    written.format_header(names, &mut text);
+    written.format_marked_header(names, &mut text);
     let options = RowOptions::default();
     let mut index = 0;
     let found = rows::run(input, layout, &options, RowFormat::Csv(written), &mut |row, line| {

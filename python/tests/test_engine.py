@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -207,13 +208,54 @@ class Rows(unittest.TestCase):
     def test_a_run_that_is_left_ends_its_process(self):
         answers = self.engine.run(some_rows(500))
         next(answers)
-        with self.assertRaisesRegex(RuntimeError, "running other rows"):
-            next(self.engine.run(["a"]))
         before = self.engine.pid
         answers.close()
         self.assertIsNone(self.engine.pid)
         self.assertEqual(len(list(self.engine.run(["1+1="]))), 1)
         self.assertNotEqual(self.engine.pid, before)
+
+    def test_runs_of_one_thread_are_taken_in_turns(self):
+        rows = some_rows(40)
+        expected = list(self.engine.run(rows))
+        before = self.engine.pid
+        for ordered in (True, False):
+            outer, seen = self.engine.run(rows), []
+            for index, row in enumerate(outer):
+                seen.append(row)
+                if index % 10 == 0:
+                    # Rows of the same names, and of others.
+                    inner = self.engine.run(rows, ordered=ordered)
+                    self.assertIn(next(inner), expected)
+                    (asked,) = self.engine.run([{"id": "q", "prompt": row["prompt"]}])
+                    self.assertEqual(asked["prompt"], row["prompt"])
+                    self.assertEqual(len(list(inner)), len(rows) - 1)
+                    # Left before its end.
+                    left = self.engine.run(rows)
+                    self.assertEqual(next(left), expected[0])
+                    left.close()
+            self.assertEqual(seen, expected)
+        # One that was begun and is never read on is in nobody's way.
+        half = self.engine.run(rows)
+        next(half)
+        self.assertEqual(list(self.engine.run(rows)), expected)
+        self.assertEqual(list(half), expected[1:])
+        self.assertEqual(self.engine.pid, before)
+
+    def test_another_thread_is_told_to_take_an_engine_of_its_own(self):
+        answers, caught = self.engine.run(some_rows(20)), []
+        next(answers)
+
+        def run():
+            try:
+                list(self.engine.run(["a"]))
+            except RuntimeError as error:
+                caught.append(str(error))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        self.assertIn("another thread", caught[0])
+        self.assertEqual(len(list(answers)), 19)
 
 
 class Memory(unittest.TestCase):
@@ -276,6 +318,22 @@ class Ends(unittest.TestCase):
         engine.close()
         with self.assertRaisesRegex(ValueError, "closed"):
             engine.run(["a"])
+
+    def test_an_interpreter_ends_well_with_an_engine_that_nobody_closed(self):
+        begin = f"import sys, vllm_batch; engine = vllm_batch.Engine({DEMO!r}, max_tokens=4)\n"
+        rows = "rows = ({'prompt': f'{i}+1=', 'x': 'y' * 9999} for i in range(100000))\n"
+        for code, expected in [
+            ("list(engine.run(['1+1=']))", 0),
+            ("", 0),
+            ("answers = engine.run(rows); next(answers)", 0),
+            ("answers = engine.run(rows); next(answers); sys.exit(9)", 9),
+            ("engine.me = engine; answers = engine.run(rows); next(answers)", 0),
+            ("next(engine.run(rows)); print(1 / 0)", 1),
+        ]:
+            words = [sys.executable, "-c", begin + rows + code]
+            ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+            self.assertEqual(ended.returncode, expected, (code, ended.stderr))
+            self.assertNotIn("Fatal Python error", ended.stderr)
 
     def test_no_thread_and_no_process_is_left(self):
         before = threading.active_count()

@@ -7,7 +7,8 @@ import os
 import queue
 import subprocess
 import threading
-from typing import Any, Dict, List, Mapping, Optional
+import weakref
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 LOGGER = logging.getLogger("vllm_batch")
 
@@ -45,6 +46,7 @@ class Process:
     """A child that has loaded its model.
 
     `lines` has what it writes: bytes of a line, and None at its end.
+    `writing` is held by whoever writes to it.
     """
 
     def __init__(self, words: List[str], env: Optional[Mapping[str, str]]) -> None:
@@ -65,6 +67,8 @@ class Process:
             os.close(ready_of_child)
         self.pid = self._child.pid
         self.lines: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self.writing = threading.Lock()
+        self._ended = threading.Event()
         self._tail: "collections.deque[str]" = collections.deque(maxlen=TAIL)
         self._closing = threading.Event()
         self._errors = threading.Thread(
@@ -75,6 +79,10 @@ class Process:
             target=_read_rows, args=(self._child.stdout, self.lines), daemon=True
         )
         self._rows.start()
+        threads = (self._rows, self._errors)
+        self._at_exit = weakref.finalize(
+            self, _end, self._child, threads, self.writing, self._ended
+        )
         try:
             with open(ready, "rb") as reader:
                 line = reader.readline()
@@ -87,7 +95,9 @@ class Process:
             raise
 
     def write(self, line: bytes) -> None:
-        """Sends a line. Raises OSError where the process reads no more."""
+        """Sends a line, by who holds `writing`. Raises OSError where the process reads no more."""
+        if self._ended.is_set():
+            raise BrokenPipeError("the process was ended")
         self._child.stdin.write(line)
         self._child.stdin.flush()
 
@@ -118,21 +128,35 @@ class Process:
         self._errors.join()
         self._child.stdout.close()
         self._child.stderr.close()
+        self._at_exit.detach()
         if code not in COMPLETE:
             raise self.error("the process failed")
 
     def kill(self) -> None:
         """Ends it at once."""
-        self._child.kill()
-        self._child.wait()
-        self._rows.join()
-        self._errors.join()
+        self._at_exit()
         for pipe in (self._child.stdout, self._child.stderr, self._child.stdin):
             try:
                 pipe.close()
             except OSError:
                 # What was not written yet cannot be any more.
                 pass
+
+
+def _end(
+    child: "subprocess.Popen[bytes]",
+    threads: Tuple[threading.Thread, ...],
+    writing: threading.Lock,
+    ended: threading.Event,
+) -> None:
+    """Ends a process at once, also one that nobody closes, before the interpreter's exit: a thread
+    that is at one of its pipes then would abort the interpreter."""
+    child.kill()
+    child.wait()
+    for thread in threads:
+        thread.join()
+    with writing:
+        ended.set()
 
 
 def _read_rows(pipe: Any, lines: "queue.SimpleQueue[Any]") -> None:

@@ -60,7 +60,7 @@ fn a_decoder_gives_the_state_of_the_last_token() {
     let texts = golden["texts"].as_array().unwrap();
     let input: String =
         texts.iter().map(|row| json!({"text": row["text"]}).to_string() + "\n").collect();
-    let output = embed(&input, &["--model", model]);
+    let output = embed(&input, &["--model", model, "--allow-empty-prompts"]);
     let rows = lines(&output);
     assert_eq!(rows.len(), texts.len(), "{}", errors(&output));
     for (row, text) in rows.iter().zip(texts) {
@@ -335,4 +335,52 @@ fn vectors_are_cut_as_the_files_of_the_model_say() {
     fs::write(at("config_sentence_transformers.json"), r#"{"max_active_dims": 8}"#).unwrap();
     let output = embed(&input, &["--model", model]);
     assert_refused(&output, &["max_active_dims"], "`max_active_dims` is not supported");
+}
+
+/// Models of `testdata/golden_sparse` have none of their own.
+fn tokenizer_of(model: &str) -> &'static [&'static str] {
+    if model.contains("golden_sparse") { &["--tokenizer", MODEL] } else { &[] }
+}
+
+#[test]
+fn a_language_model_is_told_apart_from_one_that_was_trained_for_vectors() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The same chat model with the files of sentence-transformers.
+    let modules = root.join("testdata/golden_modules/weightedmean");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(root.join("testdata/demo").join(name), folder.path().join(name)).unwrap();
+    }
+    for name in ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"] {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(modules.join(name), path).unwrap();
+    }
+    let trained = folder.path().to_str().unwrap();
+    let text = json!({"text": "a"}).to_string() + "\n";
+    let pair = json!({"text_1": "a", "text_2": "b"}).to_string() + "\n";
+    let ranking = json!({"query": "a", "documents": ["b"]}).to_string() + "\n";
+    for (name, model, input, class) in [
+        ("embed", "testdata/demo", &text, Some("LlamaForCausalLM")),
+        ("score", "testdata/demo", &pair, Some("LlamaForCausalLM")),
+        ("rerank", "testdata/demo", &ranking, Some("LlamaForCausalLM")),
+        ("embed", "testdata/gguf/llama.gguf", &text, Some("LlamaForCausalLM")),
+        ("embed", "testdata/golden_sparse/bert", &text, Some("BertForMaskedLM")),
+        ("embed", trained, &text, None),
+        ("embed", MODEL, &text, None),
+        ("embed", "testdata/golden_embeddings/qwen3", &text, None),
+        ("embed", "testdata/golden_embeddings/qwen2_bidirectional", &text, None),
+        ("score", "testdata/golden_scores/bert", &pair, None),
+    ] {
+        let output = fed(super::piped::command(name, model, tokenizer_of(model)), input);
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(0), "{name} {model}: {said}");
+        let warning = "none of its files says that it was trained for vectors";
+        assert_eq!(said.matches(warning).count(), usize::from(class.is_some()), "{model}: {said}");
+        assert!(class.is_none_or(|class| said.contains(&format!("({class})"))), "{said}");
+    }
+    let model = "testdata/golden_sparse/bert";
+    let flags = [tokenizer_of(model), &["--sparse"]].concat();
+    let sparse = fed(super::piped::command("embed", model, &flags), &text);
+    assert!(!errors(&sparse).contains("trained for vectors"), "{}", errors(&sparse));
 }

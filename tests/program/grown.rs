@@ -233,3 +233,60 @@ fn the_old_output_stays_until_the_new_one_is_complete_whenever_it_is_killed() {
         assert_eq!(meta(path, out)["tokens"], meta(path, &name)["tokens"]);
     }
 }
+
+#[test]
+fn edited_rows_alone_are_computed() {
+    for out in OUTPUTS {
+        for temperature in ["0", "1"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path();
+            let csv = out.contains("csv");
+            let name = if csv { "in.csv" } else { "in.jsonl" };
+            let flags = ["-i", name, "-o", out, "--temperature", temperature];
+            let rows = input(csv, 200, &[5]);
+            fs::write(path.join(name), &rows).unwrap();
+            done(path, &flags).assert_exit(3);
+            // Rows that had an answer, in front, in a burst and at the end; and one that failed.
+            let edited = |text: String, number: usize| {
+                let (then, now) = match csv {
+                    true => (format!("\"n\n{number}\""), format!("\"m\n{number}\"")),
+                    false => (format!("\"n {number}\""), format!("\"m {number}\"")),
+                };
+                text.replace(&then, &now)
+            };
+            let mut now = rows.replace("-3", "4");
+            for number in [0].into_iter().chain(20..120).chain([199]) {
+                now = edited(now, number);
+            }
+            fs::write(path.join(name), &now).unwrap();
+            let refused = done(path, &flags);
+            refused.assert_exit(6);
+            refused.assert_says("--retry-failed computes rows that were edited");
+            let retried = done(path, &[&flags[..], &["--retry-failed"]].concat());
+            retried.assert_exit(0);
+            assert_eq!(num_computed(path), 103, "{out}: {}", retried.stderr);
+            let fresh = format!("fresh.{out}");
+            done(path, &["-i", name, "-o", &fresh, "--temperature", temperature]).assert_exit(0);
+            let bytes = |name: &str| fs::read(path.join(name)).unwrap();
+            assert!(bytes(out) == bytes(&fresh), "{out} {temperature}");
+        }
+    }
+    // Rows that are gone, and rows between others.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let flags = ["-i", "in.jsonl", "-o", "out.jsonl", "--temperature", "0"];
+    let rows = input(false, 100, &[]);
+    fs::write(path.join("in.jsonl"), &rows).unwrap();
+    done(path, &flags).assert_exit(0);
+    let kept = rows.lines().enumerate().filter(|(at, _)| ![3, 50, 51].contains(at));
+    let between = "{\"prompt\":\"new\"}\n";
+    let now = kept.map(|(at, row)| {
+        let before = if at % 40 == 0 { between } else { "" };
+        format!("{before}{row}\n")
+    });
+    fs::write(path.join("in.jsonl"), now.collect::<String>()).unwrap();
+    done(path, &[&flags[..], &["--retry-failed"]].concat()).assert_exit(0);
+    assert_eq!(num_computed(path), 3);
+    let again = done(path, &[&flags[..], &["--retry-failed"]].concat());
+    again.assert_says("Nothing to do");
+}

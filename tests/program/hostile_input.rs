@@ -142,7 +142,7 @@ fn each_broken_line_is_one_error_row() {
 #[test]
 fn what_looks_odd_and_is_right_is_a_row() {
     for line in [
-        "{\"prompt\":\"\u{2028}\u{2029}\u{85}\u{b}\"}".replace('\u{b}', "\\u000b"),
+        "{\"prompt\":\"\u{2028}\u{2029}a\u{85}\u{b}\"}".replace('\u{b}', "\\u000b"),
         "\r{\"prompt\":\"a\"}\r".to_owned(),
         "\t {\"prompt\" :\t\"a\"} \r".to_owned(),
         r#"{"prompt":"a","x":1e400,"y":-1e-400,"z":1E+9999999999}"#.to_owned(),

@@ -193,3 +193,55 @@ fn a_judge_that_never_answers_is_ended_in_time_and_with_the_run() {
     run.wait().unwrap();
     wait_for("the judge ends with its run", &is_gone);
 }
+
+#[test]
+fn labels_of_measures_follow_from_the_scorers() {
+    let evals = Evals::new();
+    // Right and wrong alone; in part right; no answer at all.
+    let answers = [["a b", "x"], ["a c", "a b"], ["a b", "a b"]];
+    let rows = |answers: &[&str; 2]| -> String {
+        let row = |answer: &&str| {
+            let mut row = json!({"prompt": "p", "expected": "a b", "group": "g"});
+            row["response"] = json!(answer);
+            row["finish_reason"] = json!("stop");
+            row["usage"] = json!({"prompt_tokens": 1, "completion_tokens": 1});
+            format!("{row}\n")
+        };
+        answers.iter().map(row).collect()
+    };
+    let labels = |answers: &[&str; 2], flags: &[&str]| -> Vec<String> {
+        fs::write(evals.path("old.jsonl"), rows(answers)).unwrap();
+        let (md, json) = (evals.path("r.md"), evals.path("r.json"));
+        let reports = ["--report", &md, "--report", &json, "--overwrite"];
+        let output = evals.rescored("old.jsonl", "new.jsonl", &[&reports[..], flags].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        let lines = text(&output).lines().filter_map(|line| line.strip_prefix("  "));
+        let labels = lines.map(|line| line.split("  ").next().unwrap());
+        let labels: Vec<String> =
+            labels.filter(|name| !name.ends_with(']')).map(str::to_owned).collect();
+        for label in &labels {
+            let cell = label.replace('_', "&#95;").replace('@', "&#64;");
+            assert!(evals.read("r.md").contains(&format!("|  | {cell} |")), "{label}");
+        }
+        let of = evals.json("r.json")["acc_of"].take();
+        assert_eq!(
+            labels.contains(&format!("acc ({})", of.as_str().unwrap_or("none"))),
+            of.is_string()
+        );
+        labels
+    };
+    let cases: [(&[&str], &[&str]); 7] = [
+        (&[], &["acc (exact)"]),
+        (&["--scorer", "contains"], &["acc (contains)"]),
+        (&["--scorer", "exact,f1"], &["acc", "exact", "f1", "score"]),
+        (&["--scorer", "exact,contains"], &["acc", "contains", "exact", "score"]),
+        (&["--scorer", "f1"], &["f1"]),
+        (&["--scorer", "f1", "--pass-if", "1"], &["acc", "f1"]),
+        (&["--scorer", "exact", "--pass-if", "1"], &["acc", "exact"]),
+    ];
+    for (flags, expected) in cases {
+        for answers in &answers {
+            assert_eq!(labels(answers, flags), expected, "{answers:?}");
+        }
+    }
+}

@@ -13,6 +13,7 @@ mod demo;
 mod diff;
 mod documents;
 mod embed;
+mod empty_prompts;
 mod ended;
 mod eval;
 mod file_names;
@@ -26,6 +27,7 @@ mod judges;
 mod likelihoods;
 mod lora;
 mod machine;
+mod marks;
 mod memory;
 mod merge;
 mod model_sources;
@@ -51,6 +53,7 @@ mod shards;
 mod show;
 mod signal;
 mod structured_output;
+mod wrong_requests;
 
 #[path = "../files/crash/random.rs"]
 mod random;

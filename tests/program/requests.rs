@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
-const ENCODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_embeddings/bert");
-const CROSS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_scores/bert");
+pub const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+pub const ENCODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_embeddings/bert");
+pub const CROSS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_scores/bert");
 
 /// What becomes of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +201,7 @@ const RERANK: &[Field] = &[
     ("chat_template", r#""a""#, Refused),
 ];
 
-fn run(folder: &Path, model: &str, rows: &[Value], flags: &[&str]) -> Output {
+pub fn run(folder: &Path, model: &str, rows: &[Value], flags: &[&str]) -> Output {
     let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
     fs::write(folder.join("in.jsonl"), lines.join("\n")).unwrap();
     Command::new(env!("CARGO_BIN_EXE_vllm-batch"))

@@ -146,6 +146,8 @@ pub struct Shape {
     pub delimiter: Option<u8>,
     /// Lines end with CRLF.
     pub crlf: bool,
+    /// The output of a CSV begins with a mark.
+    pub is_marked: bool,
     /// Rows become lines of a batch API.
     pub has_batch_lines: bool,
     /// Every row of this shape is chat.

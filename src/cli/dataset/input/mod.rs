@@ -16,3 +16,4 @@ pub mod row_error;
 pub mod sample;
 pub mod shard;
 pub mod sources;
+pub mod spellings;

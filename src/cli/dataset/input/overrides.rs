@@ -13,7 +13,8 @@ use self::values::{
 
 use super::fields::{JsonFields, json_string};
 use super::row::Task;
-use super::row_error::code;
+use super::row_error::{RowError, code};
+use super::spellings::Spellings;
 use vllm_batch_api::pooling::PoolingParams;
 use vllm_batch_api::request::{RequestError, SamplingParams};
 
@@ -25,6 +26,7 @@ pub const DEFAULT_MAX_TOKENS: u32 = 512;
 pub struct Overrides {
     entries: Vec<(&'static str, String)>,
     default_length: DefaultLength,
+    spellings: Spellings,
 }
 
 /// `max_tokens` where neither row, flag nor generation_config.json says it.
@@ -110,6 +112,10 @@ const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
     (TOP_N, |p, v| set(&mut p.top_n, limit(v))),
 ];
 
+/// Parameters that errors call by the first name, where a row may have them by the second.
+const SECOND_NAMES: [(&str, &str); 2] =
+    [("max_tokens", "max_completion_tokens"), ("structured_outputs", "response_format")];
+
 /// Whether a model's activation is applied.
 const USE_ACTIVATION: &str = "use_activation";
 
@@ -120,7 +126,14 @@ impl Overrides {
     /// The sampling fields among a row's fields. `null` is "not given"; of duplicates the last
     /// counts.
     pub fn collect(fields: &JsonFields) -> Self {
-        Self::collect_of(PARAMETERS.iter().map(|(name, _)| *name), fields)
+        let mut collected = Self::collect_of(PARAMETERS.iter().map(|(name, _)| *name), fields);
+        for (read, written) in SECOND_NAMES {
+            let has = |name: &str| collected.entries.iter().any(|(known, _)| *known == name);
+            if has(written) && !has(read) {
+                collected.spellings.add(read, written);
+            }
+        }
+        collected
     }
 
     /// The fields of an embeddings request that say how its vectors are made.
@@ -149,7 +162,8 @@ impl Overrides {
 
     /// Overrides of a row without any.
     pub fn none() -> Self {
-        Self { entries: Vec::new(), default_length: DefaultLength::Row }
+        let (entries, spellings) = (Vec::new(), Spellings::default());
+        Self { entries, default_length: DefaultLength::Row, spellings }
     }
 
     /// `base` with the row's fields over it. Sizes that depend on the model are checked later.
@@ -165,8 +179,35 @@ impl Overrides {
     /// The same with another value of a parameter; None: not given.
     pub fn with(mut self, name: &'static str, json: Option<String>) -> Self {
         self.entries.retain(|(known, _)| *known != name);
+        if json.is_none() {
+            self.spellings.remove(name);
+        }
         self.entries.extend(json.map(|json| (name, json)));
         self
+    }
+
+    /// The same with the value of a parameter that the row calls `written`; None: not given.
+    pub fn with_written(
+        mut self,
+        name: &'static str,
+        written: &'static str,
+        json: Option<String>,
+    ) -> Self {
+        if json.is_some() {
+            self.spellings.add(name, written);
+        }
+        self.with(name, json)
+    }
+
+    /// The same with one more name that errors have, and what the row calls it.
+    pub fn spelling(mut self, name: &'static str, written: &'static str) -> Self {
+        self.spellings.add(name, written);
+        self
+    }
+
+    /// The error of the row's request, in the row's names.
+    pub fn row_error(&self, error: &RequestError, line: u64) -> RowError {
+        self.spellings.in_words_of_row(RowError::from_request(error, line))
     }
 
     /// The same with another default of `max_tokens`.

@@ -53,6 +53,13 @@ pub fn find_by<'a>(
     Ok(value)
 }
 
+/// The object that the value of a path is a field of, as JSON text. None: it is a field of the row
+/// itself, or an item of a list.
+pub fn object_around<'a>(fields: &'a JsonFields, path: &str) -> Option<&'a str> {
+    let (around, _) = path.rsplit_once('.').filter(|_| fields.get(path).is_none())?;
+    find(fields, around).ok().filter(|json| json.starts_with('{'))
+}
+
 /// The name of the field that a path begins with.
 pub fn root(name: &str) -> &str {
     &name[..beginnings(name).last().unwrap_or(name.len())]

@@ -27,7 +27,7 @@ pub use self::encoding::TextEncoding;
 pub use self::foreign::{foreign_kind, refuse_name};
 pub use self::layout::{HeaderNames, Layout, Reading};
 use self::lines::Lines;
-pub use self::sniff::is_mark;
+pub use self::sniff::{UTF8_BOM, is_mark};
 pub use self::table::is_delimiter;
 use super::compress::Compression;
 use super::parquet::{MAGIC_LEN, ParquetFile, ParquetRows, is_parquet, may_be_parquet};
@@ -245,6 +245,7 @@ pub struct Records {
     format: InputFormat,
     body: Body,
     crlf: bool,
+    is_marked: bool,
     blank_lines: u64,
     /// Read and given back.
     given_back: VecDeque<Record>,
@@ -289,7 +290,8 @@ impl Records {
 
     fn new(format: InputFormat, body: Body) -> Self {
         let (given_back, notes) = (VecDeque::new(), Vec::new());
-        Self { format, body, crlf: false, blank_lines: 0, given_back, notes }
+        let (crlf, is_marked, blank_lines) = (false, false, 0);
+        Self { format, body, crlf, is_marked, blank_lines, given_back, notes }
     }
 
     /// Looks at the first line: decompresses, finds the encoding and the format, skips a mark,
@@ -334,6 +336,12 @@ impl Records {
     /// Whether a CSV's header line ends with CRLF: then its output does too.
     pub fn crlf(&self) -> bool {
         self.crlf
+    }
+
+    /// Whether the output of a CSV begins with the mark of UTF-8: the CSV does, or it is in another
+    /// encoding. Without it spreadsheets take the output for text of another encoding, too.
+    pub fn is_marked(&self) -> bool {
+        self.is_marked
     }
 
     /// The number of the line that would come next, which no record so far has gone beyond.

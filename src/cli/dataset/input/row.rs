@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod asked;
+mod blank;
 mod chat;
 mod choices;
 mod compared;
@@ -95,6 +96,8 @@ pub struct RowOptions {
     pub names: ModelNames,
     /// `--row-params`: which of their fields set parameters.
     pub own_params: OwnParams,
+    /// `--allow-empty-prompts`: rows without text are asked like others.
+    pub allows_empty: bool,
     /// They come one by one, and whoever sends them may wait for the answer to the first.
     pub are_streamed: bool,
 }
@@ -145,7 +148,10 @@ pub struct RowParser {
     lines_decide: bool,
     format: InputFormat,
     lines: BatchLines,
+    /// Columns of a table.
     names: Option<Arc<[String]>>,
+    /// The same as fields of its rows.
+    field_names: Arc<[String]>,
     shape: Option<RowShape>,
     next_index: u64,
     note: Option<String>,
@@ -175,7 +181,8 @@ impl RowParser {
             lines_decide: options.lines_decide,
             format: records.format(),
             lines: options.lines,
-            names,
+            names: None,
+            field_names: Arc::default(),
             shape: None,
             next_index: 0,
             note: None,
@@ -186,8 +193,9 @@ impl RowParser {
             file: None,
         };
         // The columns are the same in every row, so the header decides before the first.
-        if let Some(names) = parser.names.clone().filter(|names| !names.is_empty()) {
-            parser.decide_by_columns(&names)?;
+        parser.take_columns(names);
+        if parser.names.as_ref().is_some_and(|names| !names.is_empty()) {
+            parser.decide_by_columns()?;
         }
         parser.read_ahead(records)?;
         Ok(parser)
@@ -199,14 +207,23 @@ impl RowParser {
     /// It is a table with other columns than the one before, or none that holds a prompt.
     pub fn begin_file(&mut self, records: &mut Records) -> Result<(), InputError> {
         let names = records.headers();
-        match (&self.names, &names) {
-            (Some(known), Some(found)) => check_columns(known, found)?,
-            (None, Some(found)) if !found.is_empty() => self.decide_by_columns(found)?,
-            _ => {}
+        let decides = match (&self.names, &names) {
+            (Some(known), Some(found)) => check_columns(known, found).map(|()| false)?,
+            (None, Some(found)) => !found.is_empty(),
+            _ => false,
+        };
+        self.take_columns(names);
+        if decides {
+            self.decide_by_columns()?;
         }
-        self.names = names;
         self.format = records.format();
         self.read_ahead(records)
+    }
+
+    fn take_columns(&mut self, names: Option<Arc<[String]>>) {
+        self.field_names =
+            names.as_ref().map(|names| self.builder.field_names(names)).unwrap_or_default();
+        self.names = names;
     }
 
     /// The name of the file that is read, where there are several: rows that cannot be read show
@@ -230,7 +247,7 @@ impl RowParser {
                 return bad(self.passthrough(fields, None, None, index), error);
             }
             Named::Cells(cells, error) => {
-                let fields = fields_of_cells(self.columns(), &cells, self.builder.own_params());
+                let fields = self.fields_of(&cells);
                 return bad(self.passthrough(fields, Some(cells), None, index), error);
             }
         };
@@ -246,17 +263,8 @@ impl RowParser {
         };
         let shape = other.as_ref().unwrap_or(first);
         let names = &mut self.near_misses;
-        let asked = match shape {
-            RowShape::OpenAiBatch if shape.fits(&named) => {
-                check_task(&named.fields, self.lines_decide.then_some(self.task), line).and_then(
-                    |()| openai::read(&named.fields, self.task, &self.builder, names, line),
-                )
-            }
-            RowShape::AnthropicBatch if shape.fits(&named) => {
-                anthropic::read(&named.fields, &self.builder, names, line)
-            }
-            shape => own::read(&self.builder, self.task, names, (shape, &named), line),
-        };
+        let tasks = (self.task, self.lines_decide.then_some(self.task));
+        let asked = ask(&self.builder, tasks, names, (shape, &named), line);
         let id = match shape.is_batch() {
             true => custom_id(&named.fields),
             false => row_id(&named.fields),
@@ -309,8 +317,9 @@ impl RowParser {
         self.remarks.totals()
     }
 
-    fn columns(&self) -> &[String] {
-        self.names.as_ref().expect("only a CSV has cells")
+    /// The fields of a table's row.
+    fn fields_of(&self, cells: &[String]) -> JsonFields {
+        fields_of_cells(&self.field_names, cells, self.builder.own_params())
     }
 
     /// Gives every kind of row named fields.
@@ -320,8 +329,7 @@ impl RowParser {
                 return Ok(match record.error {
                     Some(error) => Named::Cells(cells, error),
                     None => {
-                        let fields =
-                            fields_of_cells(self.columns(), &cells, self.builder.own_params());
+                        let fields = self.fields_of(&cells);
                         Named::Row(NamedRow { fields, is_bare: false }, Some(cells))
                     }
                 });
@@ -457,6 +465,31 @@ impl RowParser {
             }),
         }
     }
+}
+
+/// Request of a row of a shape, in a run of a task, which the first line may have decided.
+fn ask(
+    builder: &PromptBuilder,
+    (task, decided): (Task, Option<Task>),
+    names: &mut NearMisses,
+    (shape, named): (&RowShape, &NamedRow),
+    line: u64,
+) -> Result<Asked, RowError> {
+    let fields = &named.fields;
+    let asked = match shape {
+        RowShape::OpenAiBatch if shape.fits(named) => {
+            check_task(fields, decided, line)?;
+            openai::read(fields, task, builder, names, line)
+        }
+        RowShape::AnthropicBatch if shape.fits(named) => {
+            anthropic::read(fields, builder, names, line)
+        }
+        shape => own::read(builder, task, names, (shape, named), line),
+    }?;
+    if !builder.allows_empty() {
+        blank::check(&asked.prompt, (shape, named), line)?;
+    }
+    Ok(asked)
 }
 
 /// Refuses a line of OpenAI's batch API that asks for something else than the first one, where that

@@ -23,6 +23,8 @@ pub mod code {
     pub const ROW_SHAPE: &str = "row_shape";
     /// The prompt has the right place but not the right content.
     pub const INVALID_PROMPT: &str = "invalid_prompt";
+    /// The prompt has no text.
+    pub const EMPTY_PROMPT: &str = "empty_prompt";
     /// A sampling field of the row has the wrong type or value.
     pub const INVALID_PARAMETER: &str = "invalid_parameter";
     /// The last message is already an answer.

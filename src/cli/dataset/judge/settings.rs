@@ -49,6 +49,31 @@ pub enum Scorer {
     Command,
 }
 
+impl Scorer {
+    /// Whether it knows more than right and wrong.
+    pub fn is_graded(self) -> bool {
+        match self {
+            Scorer::F1
+            | Scorer::Levenshtein
+            | Scorer::RougeL
+            | Scorer::Bleu
+            | Scorer::Chrf
+            | Scorer::Perplexity => true,
+            Scorer::Exact
+            | Scorer::Contains
+            | Scorer::IContains
+            | Scorer::StartsWith
+            | Scorer::Regex
+            | Scorer::Number
+            | Scorer::Letter
+            | Scorer::Json
+            | Scorer::JsonSchema
+            | Scorer::Choice
+            | Scorer::Command => false,
+        }
+    }
+}
+
 impl Settings {
     /// Those that change what a verdict means, as outputs and reports say them.
     pub fn described(&self) -> Map<String, Value> {

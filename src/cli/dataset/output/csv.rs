@@ -24,6 +24,8 @@ pub struct CsvFormat {
     pub delimiter: u8,
     /// End lines with CRLF, because the input does.
     pub crlf: bool,
+    /// Begin with the mark of UTF-8, because the input does.
+    pub is_marked: bool,
     /// Name of the column with the text.
     pub out_field: String,
     /// Only the first completion is wanted, whatever else is asked for (`--output-format simple`).
@@ -35,6 +37,14 @@ pub struct CsvFormat {
 }
 
 impl CsvFormat {
+    /// Appends the header line, behind the mark of a file that has one.
+    pub fn format_marked_header(&self, names: &[String], out: &mut Vec<u8>) {
+        if self.is_marked {
+            out.extend_from_slice(reader::UTF8_BOM);
+        }
+        self.format_header(names, out);
+    }
+
     /// Appends the header line. It begins the file, so names are quoted if that would otherwise
     /// begin like something that is no CSV.
     pub fn format_header(&self, names: &[String], out: &mut Vec<u8>) {

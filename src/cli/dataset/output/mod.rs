@@ -33,7 +33,7 @@ use self::format_settings::Detail;
 pub use self::pooled::PooledForm;
 pub use self::row_format::{FileFormat, JsonFormat, RowFormat};
 use crate::input::batch_line::{BatchKind, RowDigest};
-use crate::input::fields::Passthrough;
+use crate::input::fields::{Field, Passthrough};
 use crate::input::row::are_functions;
 use crate::input::row_error::RowError;
 use vllm_batch_api::request::{
@@ -45,6 +45,9 @@ use vllm_batch_text::{AnswerForm, AnswerParser};
 /// name is kept as `input_<name>`. `prompt_token_ids` is not among them: where the input has it, it
 /// says the same, and ours is left out.
 const RESERVED: &[&str] = &["finish_reason", "usage", "error", "outputs", "prompt_logprobs"];
+
+/// Fields with tools, as JSON writes their names.
+const TOOLS: [&str; 2] = ["\"tools\"", "\"functions\""];
 
 /// Values that all batch lines of a run share. They come from outside, so that a row's bytes do
 /// not depend on when it is written.
@@ -187,7 +190,15 @@ fn is_ours(
         "tool_calls" => match passthrough {
             Passthrough::Json(fields) => {
                 let is_request = |name| fields.get(name).is_some_and(|json| json.starts_with('{'));
-                are_functions(fields) || is_request("body") || is_request("params")
+                // Messages inside of a field may have them beside them.
+                let has_inside = |field: Field<'_>| {
+                    let is_of = |name| field.value.contains(name);
+                    field.value.starts_with(['{', '[']) && TOOLS.into_iter().any(is_of)
+                };
+                are_functions(fields)
+                    || is_request("body")
+                    || is_request("params")
+                    || fields.iter().any(has_inside)
             }
             Passthrough::Cells { .. } | Passthrough::Batch(_) => false,
         },

@@ -207,7 +207,12 @@ impl RowWriter<'_> {
             ("context_length", BatchKind::Completions) => {
                 ("context_length_exceeded", Some("prompt"))
             }
-            ("context_length", BatchKind::Response) => ("context_length_exceeded", Some("input")),
+            ("context_length", BatchKind::Response | BatchKind::Embeddings) => {
+                ("context_length_exceeded", Some("input"))
+            }
+            ("context_length", BatchKind::Score | BatchKind::Rerank) => {
+                ("context_length_exceeded", error.param)
+            }
             ("context_length", _) => ("context_length_exceeded", Some("messages")),
             (code::INVALID_PARAMETER, _) => {
                 (error.code, error.param.or_else(|| parameter_of(&error.message)))

@@ -150,7 +150,7 @@ impl RowFormat {
             (format, _) => format.delimiter(),
         };
         match delimiter {
-            Some(delimiter) => csv_format(settings, delimiter, shape.crlf).map(RowFormat::Csv),
+            Some(delimiter) => csv_format(settings, delimiter, shape).map(RowFormat::Csv),
             None => Ok(RowFormat::Json(json())),
         }
     }
@@ -363,7 +363,11 @@ fn is_same(asked: &Value, shown: Option<&Value>) -> bool {
 }
 
 /// CSV format of the rows of a run.
-fn csv_format(settings: &FormatSettings, delimiter: u8, crlf: bool) -> Result<CsvFormat, CliError> {
+fn csv_format(
+    settings: &FormatSettings,
+    delimiter: u8,
+    shape: &Shape,
+) -> Result<CsvFormat, CliError> {
     let sources = &settings.sources;
     if !sources.are_tables() && sources.list().len() > 1 {
         return refused("one CSV cannot hold the rows of tables and of other inputs");
@@ -371,7 +375,8 @@ fn csv_format(settings: &FormatSettings, delimiter: u8, crlf: bool) -> Result<Cs
     let detail = settings.detail;
     let csv = CsvFormat {
         delimiter,
-        crlf,
+        crlf: shape.crlf,
+        is_marked: shape.is_marked,
         out_field: settings.out_field.clone(),
         is_simple: detail == Detail::Simple,
         parser: AnswerParser::default(),

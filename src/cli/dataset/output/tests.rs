@@ -220,8 +220,15 @@ fn csv_rows_keep_their_columns_and_line_ends() {
     let names = ["id", "error", "text"].map(str::to_owned);
     let csv = |delimiter, crlf| {
         let (out_field, parser) = ("response".to_owned(), AnswerParser::default());
-        let format =
-            CsvFormat { delimiter, crlf, out_field, is_simple: false, parser, pooled: None };
+        let format = CsvFormat {
+            delimiter,
+            crlf,
+            is_marked: false,
+            out_field,
+            is_simple: false,
+            parser,
+            pooled: None,
+        };
         let mut out = Vec::new();
         assert_eq!(format.collisions(&names), ["error"]);
         format.format_header(&names, &mut out);
@@ -251,6 +258,7 @@ fn a_csv_never_begins_like_another_kind_of_file() {
     let format = CsvFormat {
         delimiter: b',',
         crlf: false,
+        is_marked: false,
         out_field: "response".to_owned(),
         is_simple: false,
         parser: AnswerParser::default(),

@@ -65,6 +65,9 @@ pub struct CheckArgs {
     /// Rows as `run --last-assistant` takes them
     #[arg(long, value_name = "WHAT", help_heading = "Input")]
     pub last_assistant: Option<LastAssistantArg>,
+    /// Rows as `run --allow-empty-prompts` takes them
+    #[arg(long, help_heading = "Input")]
+    pub allow_empty_prompts: bool,
     /// Names that rows may use of adapters. No folder is looked at.
     #[command(flatten)]
     pub lora: LoraModulesArgs,

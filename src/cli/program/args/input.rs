@@ -107,6 +107,9 @@ pub struct InputArgs {
     /// Let text of chat messages produce control tokens (unsafe with text you do not trust)
     #[arg(long, hide_short_help = true)]
     pub allow_special: bool,
+    /// Answer rows whose prompt is empty or white space, which are error rows without it
+    #[arg(long, hide_short_help = true)]
+    pub allow_empty_prompts: bool,
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,

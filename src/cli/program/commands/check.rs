@@ -215,6 +215,7 @@ impl<'a> Check<'a> {
                 ..ChatDefaults::default()
             },
             names: self.names.clone(),
+            allows_empty: self.args.allow_empty_prompts,
             own_params: self.args.row_params.clone().unwrap_or_default(),
             ..RowOptions::default()
         }
@@ -242,7 +243,7 @@ impl<'a> Check<'a> {
             }
             _ => row.overrides.apply_pooling(&PoolingParams::default()).map(drop),
         };
-        checked.map_err(|error| RowError::from_request(&error, row.line))
+        checked.map_err(|error| row.overrides.row_error(&error, row.line))
     }
 
     fn report(&mut self, error: &RowError) {

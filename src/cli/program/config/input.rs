@@ -92,6 +92,7 @@ pub(super) fn input_config(
             fills_template: false,
             names: ModelNames::default(),
             own_params: args.row_params.unwrap_or_default(),
+            allows_empty: args.allow_empty_prompts,
             are_streamed: !sources.are_seekable(),
             chats: ChatDefaults {
                 system_prompt: args.system_prompt.filter(|text| !text.is_empty()),

@@ -299,6 +299,16 @@ impl PoolingConfig {
         }
     }
 
+    /// What is said of a model that was not trained for what it is asked.
+    pub fn warning(summary: &PoolingSummary) -> Option<String> {
+        let class = summary.language_class.as_ref()?;
+        Some(format!(
+            "the model is a language model ({class}), and none of its files says that it was \
+             trained for vectors (modules.json of sentence-transformers, a pooling of GGUF): its \
+             vectors, and scores and rankings by them, mean little"
+        ))
+    }
+
     /// What texts become, in one line.
     pub fn line(params: &PoolingParams, summary: &PoolingSummary) -> String {
         let pooling = &summary.pooling;

@@ -86,6 +86,9 @@ pub fn say(
         }
         RowParams::Pooling(params, summary) => {
             console.detail(&PoolingConfig::line(params, summary));
+            if let Some(warning) = PoolingConfig::warning(summary) {
+                console.warn(&warning);
+            }
             check_scoring(config, params, processor, console)
         }
     }

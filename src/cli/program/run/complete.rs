@@ -14,6 +14,7 @@ use crate::ledger::meta::Meta;
 use crate::ledger::{LedgerError, LockedOutput};
 use crate::model;
 use vllm_batch_dataset::input::files::Shape;
+use vllm_batch_dataset::input::reader::UTF8_BOM;
 use vllm_batch_dataset::input::sample::RowsThen;
 use vllm_batch_dataset::output::{FileFormat, FinishedRows, RowFormat};
 use vllm_batch_dataset::terminal::error::CliError;
@@ -93,10 +94,20 @@ impl Comparison<'_> {
         let input = Input::of(self.meta, &read);
         let path = output.path().expect("a stream is never complete").to_owned();
         let stays = self.session.remote.is_some() && input == Input::Grown;
-        if is_complete && (input == Input::Other || stays) {
+        // Rows that were edited are known by their fields.
+        let may_retry = are_files && self.session.remote.is_none();
+        let retries = may_retry && self.config.output.retry_failed;
+        if is_complete && (input == Input::Other && !retries || stays) {
             let (then, now) = (self.meta.input.rows, read.all.num_rows);
             let name = &self.config.input.name;
             differences.push(format!("input: {then} rows then, {now} in {name} now, not the same"));
+            let is_known = may_retry && self.meta.format != FileFormat::Npy;
+            if input == Input::Other && is_known && differences.len() == 1 {
+                return Err(LedgerError::Complete { path, differences }.at_start().help(
+                    "--retry-failed computes rows that were edited, are new or failed, and keeps \
+                     the others; or choose another --out, or start over with --overwrite",
+                ));
+            }
         }
         if !differences.is_empty() {
             return Err(LedgerError::Complete { path, differences }.at_start());
@@ -119,7 +130,7 @@ impl Comparison<'_> {
         }
         self.refuse_other_columns(&path)?;
         output.go_on();
-        self.say_what_is_left(&read);
+        self.say_what_is_left(&read, input);
         let then = (input != Input::Other).then(|| rows_then(self.meta));
         Ok(Remaining::Rest { then, files })
     }
@@ -154,11 +165,14 @@ impl Comparison<'_> {
         let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
         let mut header = Vec::new();
         csv.format_header(names, &mut header);
-        if rows.header() == header {
+        // A spreadsheet may have given the input a mark, or taken it away.
+        let then = rows.header();
+        let then = then.strip_prefix(UTF8_BOM).unwrap_or(then);
+        if then == header {
             return Ok(());
         }
-        let [then, now] = [rows.header(), &header]
-            .map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
+        let [then, now] =
+            [then, &header].map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
         let differences = vec![format!("columns: {then} then, {now} now")];
         Err(LedgerError::Complete { path: path.to_owned(), differences }.at_start())
     }
@@ -183,7 +197,7 @@ impl Comparison<'_> {
         exit
     }
 
-    fn say_what_is_left(&self, read: &Digested) {
+    fn say_what_is_left(&self, read: &Digested, input: Input) {
         let rows = &self.meta.rows;
         let total = self.config.input.shard.num_rows(read.all.num_rows);
         let new = total.saturating_sub(rows.total);
@@ -191,8 +205,9 @@ impl Comparison<'_> {
             0 => String::new(),
             failed => format!(", and the {failed} that failed"),
         };
+        let edited = if input == Input::Other { ", and those that were edited" } else { "" };
         self.session.console.note(&format!(
-            "Going on from {} with an answer: asking {new} new{failed}",
+            "Going on from {} with an answer: asking {new} new{failed}{edited}",
             num_rows(rows.ok)
         ));
     }

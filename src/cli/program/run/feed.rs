@@ -250,7 +250,7 @@ impl Feeder<'_> {
         };
         let key = row_key(name);
         let failed =
-            |error: &RequestError, hash| Asked::Failed(hash, RowError::from_request(error, line));
+            |error: &RequestError, hash| Asked::Failed(hash, overrides.row_error(error, line));
         let params = match self.feed.base.of_row(&overrides) {
             Ok(mut params) => {
                 if let RowParams::Sampling(params) = &mut params {

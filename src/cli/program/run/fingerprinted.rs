@@ -18,7 +18,7 @@ use vllm_batch_engine::load::model_summary::ModelSummary;
 use vllm_batch_engine::serve::pooling::{PoolingSummary, SparseSpec};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
-const ROW_FORMAT: u32 = 6;
+const ROW_FORMAT: u32 = 7;
 
 /// The field with who judges. Answers are the same whoever does.
 pub const JUDGE: &str = "judge";
@@ -74,6 +74,7 @@ pub fn of_files(
     set("chat", format!("{:?}", input.rows.chat));
     set("template", format!("{:?}", input.rows.template));
     set("prompt_column", format!("{:?}", input.rows.prompt_column));
+    set("allow_empty_prompts", input.rows.allows_empty.to_string());
     set("row_params", input.rows.own_params.text());
     let ChatDefaults { system_prompt, last_assistant, template_kwargs } = &input.rows.chats;
     set("system_prompt", format!("{system_prompt:?}"));

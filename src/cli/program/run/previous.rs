@@ -2,6 +2,7 @@
 //! or its error rows are asked again. A row is found by its place where the rows of then are among
 //! those of now, else by what the output shows of it, in the order of the input.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
@@ -12,11 +13,19 @@ use vllm_batch_dataset::input::shard::Shard;
 use vllm_batch_dataset::output::{FileFormat, FinishedRows, RowFormat};
 use vllm_batch_dataset::terminal::error::CliError;
 
+/// Good rows among which a row of an edited input is looked for, wherever it is now.
+const NEAR: usize = 64;
+
+/// Good rows that are kept at once, and their bytes: rows in the place of as many may be edited.
+const MAX_KEPT: (usize, usize) = (4096, 64 << 20);
+
 /// The rows of an output, one after the other.
 pub struct Previous {
     rows: FinishedRows,
-    /// The next good row that was not taken, and its place among all rows of the output.
-    next: Option<(u64, Good)>,
+    /// Good rows that were read and not taken, with their places among all rows of the output.
+    kept: VecDeque<(u64, Good)>,
+    num_bytes: usize,
+    is_read: bool,
     num_read: u64,
     finds_by: FindsBy,
     shard: Shard,
@@ -74,7 +83,9 @@ impl Previous {
         };
         let untold = if is_matrix { meta.tokens.clone() } else { TokenCounts::default() };
         let (shard, is_sample) = (meta.shard, meta.sample.is_some());
-        Ok(Self { rows, next: None, num_read: 0, finds_by, shard, is_sample, untold })
+        let kept = VecDeque::new();
+        let (num_bytes, is_read, num_read) = (0, false, 0);
+        Ok(Self { rows, kept, num_bytes, is_read, num_read, finds_by, shard, is_sample, untold })
     }
 
     /// Tokens of answers whose rows do not say how many they took.
@@ -92,34 +103,80 @@ impl Previous {
         format: &RowFormat,
         Place { index, is_key }: Place,
     ) -> io::Result<Option<Good>> {
-        // Where it was in the output of then.
-        let wanted = match &self.finds_by {
+        match &self.finds_by {
             FindsBy::Place(then) => {
+                // Where it was in the output of then.
                 let place = then.place(index).filter(|place| self.shard.owns(*place));
-                let Some(place) = place else { return Ok(None) };
-                Some(place / self.shard.count)
+                let Some(place) = place.map(|place| place / self.shard.count) else {
+                    return Ok(None);
+                };
+                self.at(place, |good| format.may_answer(passthrough, &good.row))
             }
-            FindsBy::Fields | FindsBy::FieldsOfSome => None,
-        };
-        let is_past = |next: &Option<(u64, Good)>| {
-            let place = next.as_ref().map(|(place, _)| *place);
-            place.is_none_or(|place| wanted.is_some_and(|wanted| place < wanted))
-        };
-        while is_past(&self.next) {
-            self.next = self.read_good()?;
-            if self.next.is_none() {
+            FindsBy::Fields | FindsBy::FieldsOfSome => {
+                let (count, first) = (self.shard.count, self.shard.index);
+                let knows_numbers = !self.is_sample && matches!(self.finds_by, FindsBy::Fields);
+                let place = knows_numbers.then(|| index.saturating_sub(first) / count);
+                let is_it = |(of_row, good): &(u64, Good)| {
+                    let has_number = place == Some(*of_row) && of_row * count + first == index;
+                    (!is_key || has_number) && format.answers(passthrough, &good.row)
+                };
+                self.among_near(place, is_it)
+            }
+        }
+    }
+
+    /// The good row of a place.
+    fn at(&mut self, place: u64, is_it: impl Fn(&Good) -> bool) -> io::Result<Option<Good>> {
+        while self.kept.front().is_none_or(|(known, _)| *known < place) {
+            self.pop();
+            if !self.keep_next()? {
                 return Ok(None);
             }
         }
-        let knows_numbers = !self.is_sample && matches!(self.finds_by, FindsBy::Fields);
-        let (count, first) = (self.shard.count, self.shard.index);
-        let has_number = |place: u64| knows_numbers && place * count + first == index;
-        let is_it = |(place, good): &mut (u64, Good)| match wanted {
-            Some(wanted) => *place == wanted && format.may_answer(passthrough, &good.row),
-            None if is_key && !has_number(*place) => false,
-            None => format.answers(passthrough, &good.row),
+        let is_there = |(known, good): &(u64, Good)| *known == place && is_it(good);
+        Ok(if self.kept.front().is_some_and(is_there) { self.pop() } else { None })
+    }
+
+    /// The good row that shows a row: one of the next ones, or the one in its place. Those before
+    /// it are of rows that were edited or are gone.
+    fn among_near(
+        &mut self,
+        place: Option<u64>,
+        is_it: impl Fn(&(u64, Good)) -> bool,
+    ) -> io::Result<Option<Good>> {
+        let (max_rows, max_bytes) = MAX_KEPT;
+        let is_near = |kept: &VecDeque<(u64, Good)>| {
+            let reaches = |place| kept.back().is_some_and(|(last, _)| *last >= place);
+            kept.len() >= NEAR && place.is_none_or(reaches)
         };
-        Ok(self.next.take_if(is_it).map(|(_, good)| good))
+        while !is_near(&self.kept)
+            && self.kept.len() < max_rows
+            && (self.kept.is_empty() || self.num_bytes < max_bytes)
+            && self.keep_next()?
+        {}
+        let in_place = place
+            .and_then(|place| self.kept.binary_search_by_key(&place, |(known, _)| *known).ok());
+        let mut near = (0..self.kept.len().min(NEAR)).chain(in_place);
+        let Some(found) = near.find(|at| is_it(&self.kept[*at])) else { return Ok(None) };
+        for _ in 0..found {
+            self.pop();
+        }
+        Ok(self.pop())
+    }
+
+    fn pop(&mut self) -> Option<Good> {
+        let (_, good) = self.kept.pop_front()?;
+        self.num_bytes -= good.row.len();
+        Some(good)
+    }
+
+    /// Reads the next good row; false: there is none.
+    fn keep_next(&mut self) -> io::Result<bool> {
+        let next = if self.is_read { None } else { self.read_good()? };
+        self.is_read = next.is_none();
+        self.num_bytes += next.as_ref().map_or(0, |(_, good)| good.row.len());
+        self.kept.extend(next);
+        Ok(!self.is_read)
     }
 
     fn read_good(&mut self) -> io::Result<Option<(u64, Good)>> {

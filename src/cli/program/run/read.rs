@@ -250,6 +250,7 @@ impl Input {
             headers: records.headers(),
             delimiter: records.delimiter(),
             crlf: records.crlf(),
+            is_marked: records.is_marked(),
             has_batch_lines: self.files.as_parser().writes_batch_lines(),
             is_chat: self.files.as_parser().is_chat(),
             is_batch: self.files.as_parser().is_batch(),

@@ -206,7 +206,7 @@ impl WriteThread {
             (RowFormat::Parquet(format), _) => ledger.begin_table(format.table()),
             (RowFormat::Csv(csv), Some(names)) => {
                 let mut line = Vec::new();
-                csv.format_header(names, &mut line);
+                csv.format_marked_header(names, &mut line);
                 ledger.write_header(&line);
             }
             _ => {}

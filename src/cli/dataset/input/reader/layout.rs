@@ -73,8 +73,9 @@ impl HeaderNames {
         self.needs_columns
     }
 
-    /// Whether cells are a header with the names.
+    /// Whether cells are a header with the names, in capitals or not.
     pub(super) fn are_in(&self, cells: &[String]) -> bool {
-        self.any_of.iter().any(|names| names.iter().all(|name| cells.contains(name)))
+        let is_there = |name: &String| cells.iter().any(|cell| cell.eq_ignore_ascii_case(name));
+        self.any_of.iter().any(|names| names.iter().all(is_there))
     }
 }

@@ -223,7 +223,9 @@ pub(super) fn records(
                 }
                 delimiter
             });
-            of_table(lines, (&line, delimiter), reading, (format, notes))
+            let is_marked = mark > 0 || encoding != UTF_8;
+            let records = of_table(lines, (&line, delimiter), reading, (format, notes))?;
+            Ok(Records { is_marked, ..records })
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::decompress::Codec;
 use super::{InputError, InputFormat, foreign};
 
-const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
+/// The mark of UTF-8.
+pub const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// The first byte of text that is not blank.
 pub(super) fn first_byte(head: &[u8]) -> Option<u8> {

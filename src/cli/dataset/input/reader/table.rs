@@ -170,6 +170,8 @@ mod tests {
     fn only_a_header_that_names_a_prompt_is_a_table() {
         for (line, delimiter) in [
             ("id,text", b','),
+            ("ID,Text", b','),
+            ("Nr;TEXT;Preis", b';'),
             ("text,id,score", b','),
             ("\"id\",\"text\"", b','),
             (",id,text", b','),

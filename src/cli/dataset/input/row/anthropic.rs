@@ -46,19 +46,25 @@ pub(super) fn read(
     let told = JsonFields::from_pairs(&told);
     let made = builder.chats().chat(messages, &told, Origin::Anthropic, (NAME, line))?;
     let mut overrides = Overrides::collect(&params);
-    for (name, json) in [
-        ("stop", stop_sequences(&params, line)?),
-        ("structured_outputs", structured_outputs(&params, line)?),
-        ("thinking_token_budget", said.budget.map(|budget| budget.to_string())),
+    let budget = said.budget.map(|budget| budget.to_string());
+    let format = structured_outputs(&params, line)?;
+    for (name, written, json) in [
+        ("stop", STOP, stop_sequences(&params, line)?),
+        ("thinking_token_budget", "thinking.budget_tokens", budget),
     ] {
         if json.is_some() {
-            overrides = overrides.with(name, json);
+            overrides = overrides.with_written(name, written, json);
         }
+    }
+    if let Some((written, json)) = format {
+        overrides = overrides.with_written("structured_outputs", written, Some(json));
     }
     let remarks = unused::remarks(&params, Place::Anthropic, names, builder.own_params());
     let asked = Asked { lora, ..Asked::of_chat(made, overrides) }.with_remarks(remarks);
     Ok(asked.with_remarks(unused::of_line(fields)))
 }
+
+const STOP: &str = "stop_sequences";
 
 /// Fields of a request that have the same meaning in OpenAI's.
 const TOLD: &[&str] = &[
@@ -83,12 +89,15 @@ fn messages_of(params: &JsonFields, name: &str, line: u64) -> Result<Vec<Value>,
 }
 
 /// The form of an answer: `output_config.format`, or `output_format` by its older name.
-fn structured_outputs(params: &JsonFields, line: u64) -> Result<Option<String>, RowError> {
+fn structured_outputs(
+    params: &JsonFields,
+    line: u64,
+) -> Result<Option<(&'static str, String)>, RowError> {
     let config = value(params, "output_config", line)?;
     if config.as_ref().is_some_and(|config| !config.is_object()) {
         return Err(invalid("output_config", "expected an object", line));
     }
-    let in_config = config.map(|mut config| ("output_config", config["format"].take()));
+    let in_config = config.map(|mut config| ("output_config.format", config["format"].take()));
     let format = match in_config.filter(|(_, format)| !format.is_null()) {
         Some(format) => Some(format),
         None => value(params, "output_format", line)?.map(|format| ("output_format", format)),
@@ -96,7 +105,7 @@ fn structured_outputs(params: &JsonFields, line: u64) -> Result<Option<String>, 
     let Some((name, format)) = format else { return Ok(None) };
     match (&format["type"], &format["schema"]) {
         (kind, schema @ Value::Object(_)) if kind == "json_schema" => {
-            Ok(Some(json!({ "json": schema }).to_string()))
+            Ok(Some((name, json!({ "json": schema }).to_string())))
         }
         _ => {
             let what = "expected a format {\"type\": \"json_schema\", \"schema\": {...}}";
@@ -132,8 +141,7 @@ fn system(params: &JsonFields, line: u64) -> Result<Option<String>, RowError> {
 
 /// `stop_sequences` as the JSON text of `stop`.
 fn stop_sequences(params: &JsonFields, line: u64) -> Result<Option<String>, RowError> {
-    const NAME: &str = "stop_sequences";
-    match params.get(NAME) {
+    match params.get(STOP) {
         None | Some("null") => Ok(None),
         Some(json) => match serde_json::from_str::<Vec<String>>(json) {
             Ok(texts) => {
@@ -141,8 +149,8 @@ fn stop_sequences(params: &JsonFields, line: u64) -> Result<Option<String>, RowE
                 Ok(Some(format!("[{}]", texts.join(","))))
             }
             Err(_) => {
-                let message = format!("{NAME}: expected a list of strings");
-                Err(RowError::new(code::INVALID_PARAMETER, line, message).of_param(NAME))
+                let message = format!("{STOP}: expected a list of strings");
+                Err(RowError::new(code::INVALID_PARAMETER, line, message).of_param(STOP))
             }
         },
     }

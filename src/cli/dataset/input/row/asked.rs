@@ -30,7 +30,8 @@ impl Asked {
         let overrides = match constraint {
             None => overrides,
             constraint => {
-                overrides.with("response_format", None).with("structured_outputs", constraint)
+                let overrides = overrides.with("response_format", None);
+                overrides.with_written("structured_outputs", "tools", constraint)
             }
         };
         let asked = Self::new(Prompt::Messages(Box::new(chat)), overrides);

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::Task;
 use super::asked::Asked;
+use super::blank;
 use super::endpoint::Endpoint;
 use super::shape::kind_name;
 use super::unsupported::{self, Place};
@@ -57,7 +58,12 @@ pub(super) fn spelling(all: &[Sides], has: impl Fn(&str) -> bool) -> Option<Side
 }
 
 /// Texts that a row compares. It has both fields.
-pub(super) fn read(sides: Sides, fields: &JsonFields, line: u64) -> Result<Compared, RowError> {
+pub(super) fn read(
+    sides: Sides,
+    fields: &JsonFields,
+    allows_empty: bool,
+    line: u64,
+) -> Result<Compared, RowError> {
     let get = |name| fields.get(name).expect("the spelling is that of its fields");
     let (queries, has_queries) = texts(sides.queries, get(sides.queries), line)?;
     let (documents, has_documents) = texts(sides.documents, get(sides.documents), line)?;
@@ -65,8 +71,12 @@ pub(super) fn read(sides: Sides, fields: &JsonFields, line: u64) -> Result<Compa
     if ranks && has_queries {
         return Err(wrong(sides.queries, "expected a text, found a list", line));
     }
-    Compared::new(queries, documents, has_queries || has_documents || ranks)
-        .map_err(|what| wrong(sides.documents, what, line))
+    let compared = Compared::new(queries, documents, has_queries || has_documents || ranks)
+        .map_err(|what| wrong(sides.documents, what, line))?;
+    if !allows_empty {
+        blank::check_sides(&compared, [sides.queries, sides.documents], line)?;
+    }
+    Ok(compared)
 }
 
 /// The same with the variables of a template, if there is one: the row's `instruction` is among
@@ -102,7 +112,7 @@ pub(super) fn prompt(
 pub(super) fn read_request(
     endpoint: Endpoint,
     body: &JsonFields,
-    variables: Option<&Map<String, Value>>,
+    (variables, allows_empty): (Option<&Map<String, Value>>, bool),
     line: u64,
 ) -> Result<Asked, RowError> {
     let spellings = if endpoint == Endpoint::Rerank { RERANK } else { SCORE };
@@ -115,7 +125,7 @@ pub(super) fn read_request(
     let Some(sides) = spelling(spellings, has) else {
         return Err(wrong("body", &format!("expected {}", described(spellings)), line));
     };
-    let compared = instructed(read(sides, body, line)?, body, variables);
+    let compared = instructed(read(sides, body, allows_empty, line)?, body, variables);
     let overrides = Overrides::collect_pooling(body);
     Ok(Asked::new(Prompt::Compared(Box::new(compared)), overrides))
 }
@@ -166,7 +176,8 @@ mod tests {
     fn row(task: Task, json: &str) -> Result<(Vec<String>, Vec<String>, bool), String> {
         let fields = fields(json);
         let sides = spelling(spellings(task).unwrap(), |name| fields.get(name).is_some());
-        let compared = read(sides.ok_or("no spelling")?, &fields, 1).map_err(|e| e.message)?;
+        let compared =
+            read(sides.ok_or("no spelling")?, &fields, false, 1).map_err(|e| e.message)?;
         let [queries, documents] = [compared.queries(), compared.documents()].map(<[_]>::to_vec);
         Ok((queries, documents, compared.is_list()))
     }
@@ -198,7 +209,7 @@ mod tests {
     #[test]
     fn two_texts_have_one_class() {
         let pair = |json: &str| {
-            let compared = read(PAIR[0], &fields(json), 1)?;
+            let compared = read(PAIR[0], &fields(json), false, 1)?;
             prompt(Task::Classify, compared, (PAIR[0], 1))
         };
         let texts = Prompt::Pair(["a".to_owned(), "b".to_owned()]);
@@ -210,7 +221,9 @@ mod tests {
     #[test]
     fn a_batch_request_has_the_fields_of_its_endpoint() {
         let asked = |endpoint, body: &str| {
-            read_request(endpoint, &fields(body), None, 1).map(drop).map_err(|error| error.code)
+            read_request(endpoint, &fields(body), (None, false), 1)
+                .map(drop)
+                .map_err(|error| error.code)
         };
         let pair = r#"{"text_1":"a","text_2":"b"}"#;
         let ranking = r#"{"query":"a","documents":["b"],"top_n":1}"#;

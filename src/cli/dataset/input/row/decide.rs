@@ -1,11 +1,13 @@
 //! Decisions of the first row that has a prompt for all others: their shape, and their task.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::endpoint::Endpoint;
 use super::named::{Named, NamedRow};
 use super::shape::{NoShape, RowShape};
-use super::{RowParser, Task};
+use super::{RowParser, Task, own};
+use crate::input::fields::JsonFields;
 use crate::input::overrides::names_for;
 use crate::input::own_params::is_parameter;
 use crate::input::reader::{InputError, Records};
@@ -94,8 +96,9 @@ impl RowParser {
     }
 
     /// The columns of a table decide for all of its rows.
-    pub(super) fn decide_by_columns(&mut self, names: &[String]) -> Result<(), InputError> {
-        let shape = self.builder.shape_of_columns(names)?;
+    pub(super) fn decide_by_columns(&mut self) -> Result<(), InputError> {
+        let names = Arc::clone(&self.field_names);
+        let shape = self.builder.shape_of_columns(&names)?;
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.say_params("column", &names);
@@ -121,7 +124,10 @@ impl RowParser {
         if is_batch || self.names.is_some() || row.is_bare {
             return;
         }
-        let given = row.fields.iter().filter(|field| {
+        let shape = self.shape.as_ref();
+        let beside = shape.and_then(|shape| own::beside_messages(shape, &row.fields));
+        let beside = beside.iter().flat_map(JsonFields::iter);
+        let given = row.fields.iter().chain(beside).filter(|field| {
             let is_own = field.name == "response_format" && !field.value.starts_with('{');
             field.value != "null" && !is_own
         });

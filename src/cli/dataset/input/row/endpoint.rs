@@ -51,6 +51,17 @@ impl Endpoint {
         }
     }
 
+    /// The field of a request that is asked about.
+    pub(super) fn prompt_field(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "messages",
+            Endpoint::Completions => "prompt",
+            Endpoint::Responses | Endpoint::Embeddings => "input",
+            Endpoint::Score => "text_1",
+            Endpoint::Rerank => "query",
+        }
+    }
+
     /// Task of a run whose first line goes there.
     pub(super) fn task(self) -> Task {
         match self {

@@ -40,6 +40,23 @@ pub(super) fn no_prompt_column(names: &[String]) -> InputError {
     }
 }
 
+/// Names of a table's columns as fields of its rows: a known name that spreadsheets write in
+/// capitals is that name, unless another column has it.
+pub(super) fn field_names(names: &[String], task: Task) -> Vec<String> {
+    let sides = compared::spellings(task).unwrap_or(compared::PAIR);
+    let sides = sides.iter().flat_map(|sides| [sides.queries, sides.documents]);
+    let others = ["system", Likelihoods::CHOICES];
+    let mut fields = names.to_vec();
+    for known in PROMPT_COLUMNS.iter().copied().chain(sides).chain(others) {
+        let is_there = fields.iter().any(|name| name == known);
+        let field = fields.iter_mut().find(|name| name.eq_ignore_ascii_case(known));
+        if let Some(field) = field.filter(|_| !is_there) {
+            known.clone_into(field);
+        }
+    }
+    fields
+}
+
 impl RowOptions {
     /// The columns that a table of rows must have.
     pub fn header_names(&self) -> HeaderNames {
@@ -75,5 +92,24 @@ impl RowOptions {
             }
             Likelihoods::None | Likelihoods::OfTexts => HeaderNames::any_of(lists),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_names_may_be_in_capitals() {
+        let of = |names: &[&str], task| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            field_names(&names, task).join(",")
+        };
+        assert_eq!(of(&["ID", "Text", "SYSTEM"], Task::Complete), "ID,text,system");
+        assert_eq!(of(&["Text", "text", "TEXT"], Task::Complete), "Text,text,TEXT");
+        assert_eq!(of(&["Instruction", "Input"], Task::Complete), "instruction,input");
+        assert_eq!(of(&["Query", "Documents"], Task::Rerank), "query,documents");
+        assert_eq!(of(&["Text_1", "Text_2"], Task::Classify), "text_1,text_2");
+        assert_eq!(of(&["Temperature", "Review"], Task::Complete), "Temperature,Review");
     }
 }

@@ -42,7 +42,8 @@ pub(super) fn read(
         Endpoint::Responses => responses::read(&body, builder.chats(), line),
         Endpoint::Embeddings => embeddings::read(&body, line),
         Endpoint::Score | Endpoint::Rerank => {
-            compared::read_request(endpoint, &body, builder.variables(), line)
+            let options = (builder.variables(), builder.allows_empty());
+            compared::read_request(endpoint, &body, options, line)
         }
     }?;
     let remarks = unused::remarks(&body, endpoint.place(), names, builder.own_params());
@@ -103,6 +104,10 @@ fn chat(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, Row
     let overrides = Overrides::collect(body)
         .with("logprobs", chat_logprobs(body, line)?)
         .with_default_length(DefaultLength::Context);
+    let overrides = match body.get("top_logprobs") {
+        None => overrides,
+        Some(_) => overrides.spelling("logprobs", "top_logprobs"),
+    };
     Ok(Asked::of_chat(made, overrides))
 }
 

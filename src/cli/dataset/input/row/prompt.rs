@@ -1,15 +1,17 @@
 //! `PromptBuilder`: the prompt of a row, by its shape and the user's options.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
-use super::header::no_prompt_column;
+use super::header::{field_names, no_prompt_column};
 use super::named::NamedRow;
 use super::shape::{
     MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
 };
 use super::template::Template;
-use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, compared, messages};
+use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, blank, compared, messages, own};
 use crate::input::fields::JsonFields;
 use crate::input::own_params::OwnParams;
 use crate::input::path::{self, Missing};
@@ -28,6 +30,7 @@ pub(super) struct PromptBuilder {
     fills_template: bool,
     names: ModelNames,
     own_params: OwnParams,
+    allows_empty: bool,
 }
 
 /// The prompt of a row.
@@ -71,6 +74,7 @@ impl PromptBuilder {
             fills_template: options.fills_template,
             names: options.names.clone(),
             own_params: options.own_params.clone(),
+            allows_empty: options.allows_empty,
         })
     }
 
@@ -82,6 +86,11 @@ impl PromptBuilder {
     /// Fields of rows that set parameters.
     pub(super) fn own_params(&self) -> &OwnParams {
         &self.own_params
+    }
+
+    /// Whether rows without text are asked.
+    pub(super) fn allows_empty(&self) -> bool {
+        self.allows_empty
     }
 
     /// Whether the user says where the prompt is.
@@ -102,6 +111,14 @@ impl PromptBuilder {
     /// Goes on for another task, which the first row decides.
     pub(super) fn decide(&mut self, task: Task) {
         self.task = task;
+    }
+
+    /// Names of a table's columns as fields of its rows. A name that the user wrote is as it is.
+    pub(super) fn field_names(&self, names: &Arc<[String]>) -> Arc<[String]> {
+        match self.is_told() {
+            true => Arc::clone(names),
+            false => field_names(names, self.task).into(),
+        }
     }
 
     /// The shape of a CSV, by its columns.
@@ -215,7 +232,11 @@ impl PromptBuilder {
         let shape = RowShape::of(row).ok_or_else(|| {
             let found = field_list(&row.fields);
             let message = format!("line {line}: the row has no prompt; it has {found}");
-            NoShape::Lacks(InputError::refused(message, NO_PROMPT_HELP))
+            let help = match own::nested_messages(&row.fields) {
+                Some(name) => format!("name the field with the chat: --prompt-column {name}"),
+                None => NO_PROMPT_HELP.to_owned(),
+            };
+            NoShape::Lacks(InputError::refused(message, help))
         })?;
         Ok(self.accept(shape)?)
     }
@@ -370,7 +391,7 @@ impl PromptBuilder {
             RowShape::Compared(spellings) => {
                 let sides = compared::spelling(spellings, |name| fields.get(name).is_some());
                 let sides = sides.expect("the shape fits");
-                let compared = compared::read(sides, fields, line)?;
+                let compared = compared::read(sides, fields, self.allows_empty, line)?;
                 let compared = compared::instructed(compared, fields, self.variables());
                 return compared::prompt(self.task, compared, (sides, line)).map(Built::from);
             }
@@ -389,7 +410,7 @@ impl PromptBuilder {
                 Ok(Prompt::TokenIds(ids).into())
             }
             PromptKind::Messages => {
-                let system = system_text(fields, line)?;
+                let system = system_text(settings, line)?;
                 let messages = messages::parse(name, json, system, line)?;
                 self.chat(messages, settings, (name, line)).map(Built::from)
             }
@@ -438,20 +459,16 @@ impl PromptBuilder {
 
     fn fill(&self, row: &NamedRow, line: u64) -> Result<String, RowError> {
         let template = self.template.as_ref().expect("the shape exists only with a template");
-        template.fill(|name| match template_value(row, name) {
-            Err(why) => {
-                let part = match why {
-                    Missing::Field => String::new(),
-                    Missing::Part(text) => format!(": {text}"),
-                };
-                let message = format!("the row has no field '{name}' for --template{part}");
-                Err(RowError::new(code::TEMPLATE, line, message))
-            }
-            Ok(json) if json.starts_with('"') => string(name, json, line),
-            Ok("null") => Ok(String::new()),
-            // Numbers and lists as they are written.
-            Ok(json) => Ok(json.to_owned()),
-        })
+        let mut is_blank = true;
+        let filled = template.fill(|name| {
+            let text = template_text(row, name, line)?;
+            is_blank &= blank::is_blank(&text);
+            Ok(text)
+        })?;
+        match is_blank && !self.allows_empty {
+            true => Err(blank::error("every field of --template", line)),
+            false => Ok(filled),
+        }
     }
 
     /// The prompt that Alpaca's authors trained with; chat models get the bare instruction.
@@ -466,6 +483,9 @@ impl PromptBuilder {
                 return Err(RowError::new(code::INVALID_PROMPT, line, message));
             }
         };
+        if !self.allows_empty && [&instruction, &input].iter().all(|text| blank::is_blank(text)) {
+            return Err(blank::error("`instruction`", line));
+        }
         Ok(match (self.chat == ChatMode::Always, input.is_empty()) {
             (true, true) => instruction,
             (true, false) => format!("{instruction}\n{input}"),
@@ -496,6 +516,23 @@ fn is_messages(shape: &RowShape) -> bool {
 fn template_value<'a>(row: &'a NamedRow, name: &str) -> Result<&'a str, Missing> {
     let name = if row.is_bare && name == "text" { "prompt" } else { name };
     path::find(&row.fields, name)
+}
+
+/// The same as text: numbers and lists as they are written.
+fn template_text(row: &NamedRow, name: &str, line: u64) -> Result<String, RowError> {
+    match template_value(row, name) {
+        Err(why) => {
+            let part = match why {
+                Missing::Field => String::new(),
+                Missing::Part(text) => format!(": {text}"),
+            };
+            let message = format!("the row has no field '{name}' for --template{part}");
+            Err(RowError::new(code::TEMPLATE, line, message))
+        }
+        Ok(json) if json.starts_with('"') => string(name, json, line),
+        Ok("null") => Ok(String::new()),
+        Ok(json) => Ok(json.to_owned()),
+    }
 }
 
 /// The row's `system` text; an empty one is none.

@@ -14,8 +14,12 @@ use super::{messages, prompt};
 use crate::input::fields::JsonFields;
 use crate::input::overrides::{DefaultLength, Overrides};
 use crate::input::row_error::{RowError, code};
+use crate::input::spellings::Spellings;
 
 const INPUT: &str = "body.input";
+
+/// The form of an answer.
+const FORMAT: &str = "text.format";
 
 /// Fields that have the same name and meaning in a chat request.
 const TOLD: &[&str] = &[
@@ -62,13 +66,17 @@ pub(super) fn read(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result
     }
     let told: Vec<_> = told.iter().map(|(name, json)| (*name, json.as_str())).collect();
     let told = JsonFields::from_pairs(&told);
-    let made = chats.chat(messages, &told, Origin::OpenAi, (INPUT, line))?;
+    let told_names = [("reasoning_effort", "reasoning.effort"), ("verbosity", "text.verbosity")];
+    let made = chats
+        .chat(messages, &told, Origin::OpenAi, (INPUT, line))
+        .map_err(|error| Spellings::of(&told_names).in_words_of_row(error))?;
     let format = text.get("format").filter(|format| !format.is_null());
     let given = |name: &str| body.get(name).filter(|json| *json != "null").map(str::to_owned);
     let overrides = Overrides::collect(body)
-        .with("max_tokens", given("max_output_tokens"))
-        .with("logprobs", logprobs(body, line)?)
-        .with("response_format", format.map(Value::to_string))
+        .with_written("max_tokens", "max_output_tokens", given("max_output_tokens"))
+        .with_written("logprobs", "top_logprobs", logprobs(body, line)?)
+        .spelling("structured_outputs", FORMAT)
+        .with_written("response_format", FORMAT, format.map(Value::to_string))
         .with_default_length(DefaultLength::Context);
     Ok(Asked::of_chat(made, overrides))
 }
@@ -130,7 +138,12 @@ fn tools(body: &JsonFields, line: u64) -> Result<Vec<(&'static str, String)>, Ro
         None => false,
         Some(Value::Array(tools)) if tools.is_empty() => false,
         Some(Value::Array(tools)) => {
-            told.push((TOOLS, Value::Array(tools.into_iter().map(nested).collect()).to_string()));
+            let tools = tools.into_iter().enumerate();
+            let tools = tools.map(|(number, tool)| nested(tool).map_err(|what| (number, what)));
+            let tools: Result<Vec<Value>, _> = tools.collect();
+            let tools = tools
+                .map_err(|(number, what)| invalid(TOOLS, format!("tool {number} {what}"), line))?;
+            told.push((TOOLS, Value::Array(tools).to_string()));
             true
         }
         Some(_) => return Err(invalid(TOOLS, "expected a list", line)),
@@ -139,9 +152,16 @@ fn tools(body: &JsonFields, line: u64) -> Result<Vec<(&'static str, String)>, Ro
         // The default, which clients write where there are no tools too.
         Some(choice) if !has_tools && choice == "auto" => {}
         Some(Value::Object(mut choice)) if choice.get("type").is_some_and(is_function) => {
-            let name = choice.remove("name").unwrap_or_default();
+            let Some(name @ Value::String(_)) = choice.remove("name") else {
+                return Err(invalid(CHOICE, "of type \"function\" without a `name`", line));
+            };
             let choice = json!({"type": "function", "function": {"name": name}});
             told.push((CHOICE, choice.to_string()));
+        }
+        Some(choice) if !is_choice(&choice) => {
+            const FORM: &str = r#"{"type": "function", "name": "..."}"#;
+            let what = format!("expected \"none\", \"auto\", \"required\" or {FORM}");
+            return Err(invalid(CHOICE, what, line));
         }
         choice => told.extend(choice.map(|choice| (CHOICE, choice.to_string()))),
     }
@@ -149,13 +169,24 @@ fn tools(body: &JsonFields, line: u64) -> Result<Vec<(&'static str, String)>, Ro
 }
 
 /// A tool in the form of a chat request. What is no function is refused there by its type.
-fn nested(tool: Value) -> Value {
+fn nested(tool: Value) -> Result<Value, &'static str> {
     match tool {
         Value::Object(mut fields) if fields.get("type").is_some_and(is_function) => {
             fields.shift_remove("type");
-            json!({"type": "function", "function": fields})
+            match fields.get("name").and_then(Value::as_str) {
+                None | Some("") => Err("has no `name`"),
+                Some(_) => Ok(json!({"type": "function", "function": fields})),
+            }
         }
-        other => other,
+        other => Ok(other),
+    }
+}
+
+/// Whether a choice is one by its form. One of another type is refused by its type.
+fn is_choice(choice: &Value) -> bool {
+    match choice {
+        Value::String(word) => ["none", "auto", "required"].contains(&word.as_str()),
+        choice => choice["type"].is_string(),
     }
 }
 

@@ -345,7 +345,6 @@ fn csv_columns_in_their_order() {
     let cases = [
         ("id,content,text\n1,c,t\n", text("t")),
         ("content,x\nc,1\n", text("c")),
-        ("prompt,text\n,t\n", text("")),
         ("prompt\n\"[1,2]\"\n", text("[1,2]")),
         (
             "messages\n\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"x\"\"}]\"\n",
@@ -355,6 +354,11 @@ fn csv_columns_in_their_order() {
     for (input, expected) in cases {
         assert_eq!(csv(input, &options()).expect(input).prompt, expected);
     }
+    // A column that is empty in a row gives its place to no other.
+    let empty = "prompt,text\n,t\n";
+    assert_eq!(csv(empty, &options()).unwrap_err().error.code, code::EMPTY_PROMPT);
+    let allowed = csv(empty, &RowOptions { allows_empty: true, ..options() });
+    assert_eq!(allowed.expect(empty).prompt, text(""));
     let row = csv("instruction,input\nDo,\n", &options()).expect("a row");
     let end = "### Instruction:\nDo\n\n### Response:";
     assert!(matches!(row.prompt, Prompt::Text(text) if text.ends_with(end)));

@@ -6,7 +6,6 @@ use crate::config::InputConfig;
 use vllm_batch_api::prompt::Prompt;
 use vllm_batch_api::request::{LoraId, SamplingParams};
 use vllm_batch_dataset::input::files::{self, Files};
-use vllm_batch_dataset::input::row_error::RowError;
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
 
@@ -149,8 +148,8 @@ pub fn dataset(
         let Some(record) = files.next_record()? else { break };
         let row = files.parse(record)?.map_err(|row| sources.row_error(&row.error))?;
         let params = row.overrides.apply(&base);
-        let params =
-            params.map_err(|error| sources.row_error(&RowError::from_request(&error, row.line)))?;
+        let params = params
+            .map_err(|error| sources.row_error(&row.overrides.row_error(&error, row.line)))?;
         let num_tokens = params.max_tokens.unwrap_or(output_len);
         rows.push(BenchRow { prompt: row.prompt, num_tokens, max_tokens: None, lora: row.lora });
     }

@@ -95,17 +95,9 @@ const UNBOUNDED: [&str; 5] =
 /// Measures that rows may have by their scorers, without those of `assert` lists and of several
 /// completions.
 fn measures_of(flags: &EvalFlags) -> Vec<String> {
-    let graded = [
-        Scorer::F1,
-        Scorer::Levenshtein,
-        Scorer::RougeL,
-        Scorer::Bleu,
-        Scorer::Chrf,
-        Scorer::Perplexity,
-    ];
     let scorers = if flags.scorer.is_empty() { &[Scorer::Exact][..] } else { &flags.scorer };
     let mut names = Vec::new();
-    if flags.pass_if.is_some() || scorers.iter().any(|scorer| !graded.contains(scorer)) {
+    if flags.pass_if.is_some() || scorers.iter().any(|scorer| !scorer.is_graded()) {
         names.extend(["acc", "majority"]);
     }
     if scorers.len() > 1 {

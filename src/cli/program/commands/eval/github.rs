@@ -188,9 +188,10 @@ mod tests {
     use super::super::rows::JudgedRow;
     use super::super::totals::Totals;
     use super::*;
+    use crate::args::EvalFlags;
 
     fn report(failures: Vec<Failure>, holds: bool) -> Report {
-        let mut totals = Totals::new(true);
+        let mut totals = Totals::new(true, &EvalFlags::default());
         totals.failures = failures;
         let gate = Outcome::of_errors(u64::from(!holds));
         let origin = serde_json::Value::Null;

@@ -221,7 +221,7 @@ impl Evaluation<'_> {
     fn report(&self) -> Result<Report, CliError> {
         let errors_are = self.flags.errors_are.unwrap_or_default();
         let errors_are_wrong = errors_are != ErrorsAreArg::Skipped;
-        let mut totals = Totals::new(errors_are_wrong);
+        let mut totals = Totals::new(errors_are_wrong, &self.flags);
         let mut file = self.open(&self.out)?;
         while let Some(row) = file.next_row()? {
             totals.add(&row)?;

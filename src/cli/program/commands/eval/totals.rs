@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::measure::{Measure, pass_at};
 use super::rows::JudgedRow;
+use crate::args::EvalFlags;
 use vllm_batch_dataset::judge::scorers::perplexity::Loglikelihood;
+use vllm_batch_dataset::judge::settings::Scorer;
 use vllm_batch_dataset::terminal::error::CliError;
 
 /// Failed rows that reports show.
@@ -56,16 +58,26 @@ pub struct Totals {
     pub failures: Vec<Failure>,
     /// Error rows are in every measure, as 0.
     errors_are_wrong: bool,
+    /// The only scorer, where it says what is right and nothing else: `acc` is its measure.
+    verdicts_of: Option<&'static str>,
 }
 
 impl Totals {
-    /// Of no rows yet.
-    pub fn new(errors_are_wrong: bool) -> Self {
+    /// Of no rows yet. `flags` say who judges them.
+    pub fn new(errors_are_wrong: bool, flags: &EvalFlags) -> Self {
+        let verdicts_of = match (&flags.scorer[..], flags.pass_if) {
+            ([], None) => Some(Scorer::Exact),
+            // Their rows have other names.
+            ([Scorer::Choice | Scorer::Command], _) => None,
+            ([only], None) if !only.is_graded() => Some(*only),
+            _ => None,
+        };
         Self {
             all: Group::default(),
             groups: BTreeMap::new(),
             failures: Vec::new(),
             errors_are_wrong,
+            verdicts_of: verdicts_of.map(Scorer::name),
         }
     }
 
@@ -75,6 +87,9 @@ impl Totals {
     /// There are too many groups.
     pub fn add(&mut self, row: &JudgedRow) -> Result<(), CliError> {
         self.all.add(row);
+        // A row's own asserts say more.
+        let is_only = |only: &&str| row.scores.iter().all(|(name, _)| name == only);
+        self.verdicts_of = self.verdicts_of.filter(is_only);
         if let Some(name) = &row.group {
             if !self.groups.contains_key(name) && self.groups.len() == MAX_GROUPS {
                 let message = format!("the field `group` has more than {MAX_GROUPS} values");
@@ -106,19 +121,19 @@ impl Totals {
         measures
     }
 
-    /// The same as people read them: a scorer that knows right and wrong only is `acc` itself.
+    /// The same as people read them: a scorer that knows right and wrong only is `acc` itself,
+    /// whatever the values are.
     pub fn shown(&self, group: &Group) -> Vec<(String, Measure)> {
-        let measures = self.measures(group);
-        let acc = measures.get("acc").copied();
-        let is_acc = |name: &str, measure: &Measure| name != "acc" && Some(*measure) == acc;
-        let same = measures.iter().filter(|(name, measure)| is_acc(name, measure));
-        let same: Vec<&str> = same.map(|(name, _)| name.as_str()).collect();
-        let shown = measures.iter().filter(|(name, measure)| !is_acc(name, measure));
-        let named = |name: &String| match name == "acc" && !same.is_empty() {
-            true => format!("acc ({})", same.join(", ")),
-            false => name.clone(),
-        };
-        shown.map(|(name, measure)| (named(name), *measure)).collect()
+        let measures = self.measures(group).into_iter();
+        let Some(only) = self.verdicts_of else { return measures.collect() };
+        let shown = measures.filter(|(name, _)| name != only);
+        let named = |name: String| if name == "acc" { format!("acc ({only})") } else { name };
+        shown.map(|(name, measure)| (named(name), measure)).collect()
+    }
+
+    /// The scorer whose measure `acc` is, for reports.
+    pub fn verdicts_of(&self) -> Option<&'static str> {
+        self.verdicts_of
     }
 
     /// A group as reports have it.

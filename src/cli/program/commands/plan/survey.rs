@@ -203,14 +203,14 @@ impl<'a> Survey<'a> {
         };
         let params = match self.base.of_row(&overrides) {
             Ok(params) => params,
-            Err(error) => return Ok(Err(RowError::from_request(&error, line))),
+            Err(error) => return Ok(Err(overrides.row_error(&error, line))),
         };
         if let Err(error) = params.check_room(&self.format, &prompt, line) {
             return Ok(Err(error));
         }
         match params.work(&self.processor, number, prompt, RowKey(number)) {
             Ok(request) => Ok(Ok(request.with_lora(lora))),
-            Err(error) => Ok(Err(RowError::from_request(&error.of_row()?, line))),
+            Err(error) => Ok(Err(overrides.row_error(&error.of_row()?, line))),
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Modules {
     /// What becomes of a cross-encoder's outputs, by the name of a class of PyTorch's.
     pub activation: Option<String>,
     /// There was a pooling.
-    is_pooled: bool,
+    pub is_pooled: bool,
     pub prompts: Prompts,
     /// None: they do not say.
     pub similarity: Option<Similarity>,

@@ -54,6 +54,8 @@ pub struct PoolingSummary {
     pub prompts: Prompts,
     /// How its vectors are compared.
     pub similarity: Similarity,
+    /// The class of a language model that no file says was trained for vectors.
+    pub language_class: Option<String>,
     /// What was asked for, else the checkpoint's own.
     pub dtype: DType,
     /// Longest text, in tokens: what was asked for, else the model's.
@@ -128,6 +130,11 @@ impl PoolingSummary {
         let task = resolve_task(config.pooling_task, classifier.as_ref())?;
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
         let sparse = sparse(config, modules.splade, &hf_config, (&spec, &files))?;
+        let is_trained = modules.is_pooled || of_gguf.is_some() || sparse.is_some();
+        let language_class = match is_trained || classifier.is_some() {
+            true => None,
+            false => language_class(&hf_config, &spec)?,
+        };
         let mut pooling = modules.pooling_or(default);
         let Modules { dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
@@ -170,6 +177,7 @@ impl PoolingSummary {
             sparse,
             prompts,
             similarity,
+            language_class,
             dtype,
             max_model_len,
         };
@@ -313,6 +321,19 @@ impl PoolingSummary {
         let max_model_len = self.max_model_len - usize::from(self.end_token_id().is_some());
         ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len }
     }
+}
+
+/// The class of a model as it was trained to write texts, or to fill in words: a bidirectional
+/// decoder was trained again.
+fn language_class(config: &HfConfig, spec: &EncoderSpec) -> Result<Option<String>, EngineError> {
+    let has_head = |name: &&str| {
+        name.contains("ForMaskedLM")
+            || spec.is_causal
+                && ["ForCausalLM", "ForConditionalGeneration", "LMHead"]
+                    .iter()
+                    .any(|end| name.contains(end))
+    };
+    Ok(config.architectures()?.into_iter().find(has_head).map(str::to_owned))
 }
 
 /// The longest text, in tokens: what was asked for, else what the files of sentence-transformers

@@ -123,7 +123,8 @@ fn thinking_is_a_switch_of_the_template_and_a_budget() {
     assert_eq!(Value::Object(chat(thinking.clone()).kwargs), on);
     let asked = row(thinking);
     assert_eq!(asked.answer_form.expect("a chat").thinking, Some(true));
-    let other = row(json!({})).overrides.with("thinking_token_budget", Some("2048".to_owned()));
+    let (name, written) = ("thinking_token_budget", "thinking.budget_tokens");
+    let other = row(json!({})).overrides.with_written(name, written, Some("2048".to_owned()));
     assert_eq!(asked.overrides, other);
     let off = row(json!({"thinking": {"type": "disabled"}}));
     assert_eq!(off.answer_form.expect("a chat").thinking, Some(false));
@@ -143,9 +144,12 @@ fn a_schema_is_a_structured_output() {
     let schema = json!({"type": "object", "properties": {"z": {}, "a": {}}});
     let format = json!({"type": "json_schema", "schema": schema});
     let text = Some(json!({"json": schema}).to_string());
-    let expected = row(json!({})).overrides.with("structured_outputs", text);
-    for field in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
-        assert_eq!(row(field).overrides, expected);
+    for (field, written) in [
+        (json!({"output_config": {"format": format}}), "output_config.format"),
+        (json!({"output_format": format}), "output_format"),
+    ] {
+        let (name, plain) = ("structured_outputs", row(json!({})).overrides);
+        assert_eq!(row(field).overrides, plain.with_written(name, written, text.clone()));
     }
 }
 
@@ -191,8 +195,8 @@ fn what_is_wrong_is_named() {
         ),
         (
             json!({"output_config": {"format": {"type": "json"}}}),
-            ("invalid_parameter", "output_config"),
-            "output_config: expected a format {\"type\": \"json_schema\", \"schema\": {...}}",
+            ("invalid_parameter", "output_config.format"),
+            "output_config.format: expected a format {\"type\": \"json_schema\", \"schema\": {...}}",
         ),
         (
             blocks("user", json!({"type": "tool_use", "id": "t", "name": "f", "input": {}})),

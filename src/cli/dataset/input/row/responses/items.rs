@@ -37,7 +37,7 @@ impl Told {
                 let Some(id) = item["call_id"].as_str() else {
                     return Err(invalid("of type 'function_call_output' has no `call_id`"));
                 };
-                let content = content(&item["output"])?;
+                let content = content(&item, "output")?;
                 let result = json!({"role": "tool", "tool_call_id": id, "content": content});
                 self.messages.push(result);
                 Ok(())
@@ -60,7 +60,11 @@ impl Told {
         let Some(role) = item["role"].as_str() else {
             return Err(invalid("has no `role` that is a string"));
         };
-        let mut message = json!({"role": role, "content": content(&item["content"])?});
+        let content = match (role, item.get("content")) {
+            ("assistant", Some(Value::Null)) => Value::Null,
+            _ => content(&item, "content")?,
+        };
+        let mut message = json!({"role": role, "content": content});
         if role == "assistant" {
             self.with_reasoning(&mut message);
         }
@@ -76,6 +80,14 @@ impl Told {
             let what = "of type 'function_call' has no `call_id`, `name` or `arguments`";
             return Err(invalid(what));
         };
+        if !arguments.is_empty()
+            && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(arguments)
+        {
+            let reason = crate::input::row::prompt::reason(&error);
+            let what =
+                format!("of type 'function_call' has `arguments` that are no JSON: {reason}");
+            return Err(invalid(&what));
+        }
         let function = json!({"name": name, "arguments": arguments});
         let call = json!({"id": id, "type": "function", "function": function});
         let is_open = |last: &Value| last["role"] == "assistant";
@@ -99,11 +111,15 @@ impl Told {
     }
 }
 
-/// A text, or the text parts of a content.
-fn content(value: &Value) -> Result<Value, Fault> {
-    match value {
-        Value::Array(parts) => Ok(Value::Array(parts.iter().map(part).collect::<Result<_, _>>()?)),
-        other => Ok(other.clone()),
+/// A text, or the text parts of a field.
+fn content(item: &Value, name: &str) -> Result<Value, Fault> {
+    match item.get(name) {
+        Some(text @ Value::String(_)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            Ok(Value::Array(parts.iter().map(part).collect::<Result<_, _>>()?))
+        }
+        None => Err(invalid(&format!("has no `{name}`"))),
+        Some(_) => Err(invalid(&format!("has `{name}` that is neither text nor a list of parts"))),
     }
 }
 

@@ -184,3 +184,53 @@ fn variables_of_the_template_are_the_rows_over_the_flags() {
         assert_eq!(error(&row(field), &options).code, code, "{field}");
     }
 }
+
+#[test]
+fn fields_beside_nested_messages_are_the_rows_own() {
+    let column = |name: &str| RowOptions { prompt_column: Some(name.to_owned()), ..options() };
+    let messages = r#""messages":[{"role":"user","content":"x"}]"#;
+    let tool = r#"{"type":"function","function":{"name":"f"}}"#;
+    let rows = |fields: &str| {
+        let flat = format!("{{{messages}{fields}}}");
+        let nested = format!(r#"{{"input":{{{messages}{fields}}},"preferred_output":[]}}"#);
+        let listed = format!(r#"{{"turns":[{{{messages}{fields}}}]}}"#);
+        [(flat, "messages"), (nested, "input.messages"), (listed, "turns[0].messages")]
+    };
+    let one = |(row, name): &(String, &str)| {
+        let mut rows = parse(row, &column(name)).unwrap();
+        let row = rows.pop().unwrap().map_err(Box::new);
+        row.map(|row| (row.prompt, row.overrides, row.answer_form))
+    };
+    for fields in [
+        format!(r#","tools":[{tool}],"parallel_tool_calls":true"#),
+        format!(r#","tools":[{tool}],"tool_choice":"required","parallel_tool_calls":false"#),
+        r#","functions":[{"name":"f"}],"function_call":{"name":"f"}"#.to_owned(),
+        r#","system":"S","chat_template_kwargs":{"a":1},"reasoning_effort":"low""#.to_owned(),
+        r#","temperature":0,"stop":["a"],"continue_final_message":true"#.to_owned(),
+    ] {
+        let [flat, nested, listed] = rows(&fields).map(|row| one(&row).unwrap());
+        assert!(flat == nested && flat == listed, "{fields}");
+        assert_ne!(flat, one(&rows("")[0]).unwrap(), "{fields}");
+    }
+    // Refused by name, as beside messages of the row itself.
+    for (fields, code) in [
+        (format!(r#","tools":[{tool},{{"type":"web"}}]"#), "unsupported_field"),
+        (r#","tool_choice":"required""#.to_owned(), "invalid_parameter"),
+        (r#","guided_json":{}"#.to_owned(), "unsupported_field"),
+    ] {
+        for row in rows(&fields) {
+            assert_eq!(one(&row).unwrap_err().error.code, code, "{row:?}");
+        }
+    }
+    // Whoever does not name them is told how.
+    let (_, help) = refusal(InputFormat::Jsonl, &rows("")[1].0, &options());
+    assert_eq!(help, "name the field with the chat: --prompt-column input.messages");
+    // What the row has itself counts more.
+    let row = format!(r#"{{"input":{{{messages},"temperature":1}},"temperature":0}}"#);
+    let flat = format!(r#"{{{messages},"temperature":0}}"#);
+    let own = one(&(row, "input.messages")).unwrap();
+    assert_eq!(own.1, one(&(flat, "messages")).unwrap().1);
+    // Texts are no requests, and data are no parameters.
+    let text = r#"{"a":{"text":"x","temperature":0,"tools":7}}"#;
+    assert_eq!(one(&(text.to_owned(), "a.text")).unwrap().1, Overrides::none());
+}

@@ -73,7 +73,7 @@ fn an_answer_that_must_call_has_a_schema() {
         let expected = |json: Value| {
             let text = json!({ "json": json }).to_string();
             super::super::Overrides::collect(&JsonFields::from_pairs(&[]))
-                .with("structured_outputs", Some(text))
+                .with_written("structured_outputs", "tools", Some(text))
                 .with_default_length(crate::input::overrides::DefaultLength::Context)
         };
         (row.overrides, expected)

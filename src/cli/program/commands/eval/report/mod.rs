@@ -154,6 +154,7 @@ impl Report {
         report.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
         report.insert("origin".to_owned(), self.origin.clone());
         report.extend(all);
+        report.insert("acc_of".to_owned(), totals.verdicts_of().into());
         report.insert("groups".to_owned(), groups.into());
         report.insert("gates".to_owned(), self.outcomes.iter().map(Outcome::json).collect());
         if let Some(baseline) = &self.baseline {
