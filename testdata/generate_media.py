@@ -1,13 +1,18 @@
-"""Makes testdata/media: small images of every format, and what Pillow makes of them.
+"""Makes testdata/media: small images of every format, and what Pillow, torchvision and transformers
+make of them and of noise.
 
     python testdata/generate_media.py            # writes testdata/media
     python testdata/generate_media.py --check    # compares what is there with what would be written
     python testdata/generate_media.py --jpegs N FOLDER  # N JPEGs of random kinds, and decoded.jsonl
 
 `decoded.jsonl` has a line for each file: its size, and blake3 of its pixels after
-`ImageOps.exif_transpose`, alpha on white, in RGB. The first line says the versions.
+`ImageOps.exif_transpose`, alpha on white, in RGB. `resized.jsonl` and `processed.jsonl` have blake3
+of what is made of noise, which `noise` defines; the tests of `vllm-batch-media` make it again.
+The first line of each says the versions.
 
-Made with Python 3.11, Pillow 13.0.0 (libjpeg-turbo 3.2.0, libwebp 1.6.0), numpy 2.4.6 and blake3 1.0.11.
+Made with Python 3.11, Pillow 13.0.0 (libjpeg-turbo 3.2.0, libwebp 1.6.0), torch 2.15.0, torchvision
+0.29.2, transformers 5.24.0, numpy 2.4.6 and blake3 1.0.11 on a CPU with AVX2: without it torchvision
+resizes in floats.
 """
 
 import argparse
@@ -25,6 +30,16 @@ from blake3 import blake3
 from PIL import Image, ImageDraw, ImageOps
 
 FOLDER = Path(__file__).parent / "media"
+
+
+def noise(width, height, seed):
+    """`[height, width, 3]` bytes: the top ones of a linear congruential generator."""
+    count = width * height * 3
+    state, out = seed, bytearray(count)
+    for index in range(count):
+        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
+        out[index] = state >> 24
+    return np.frombuffer(bytes(out), np.uint8).reshape(height, width, 3)
 
 
 def picture(width, height, mode="RGB", seed=1):
@@ -402,6 +417,10 @@ def made():
         out[name] = data
         descriptions.append(decoded(name, data))
     out["decoded.jsonl"] = lines({"pillow": PIL.__version__}, descriptions).encode()
+    import media_processors
+
+    out["resized.jsonl"] = lines(*media_processors.resized()).encode()
+    out["processed.jsonl"] = lines(*media_processors.processed()).encode()
     return out
 
 

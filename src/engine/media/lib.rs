@@ -1,7 +1,7 @@
 //! Bytes of an image in, patches of a vision tower out. Knows no row, no engine, no file and no
 //! network.
 //!
-//! Read first: [`MediaId`], [`probe`], [`decode`].
+//! Read first: [`MediaId`], [`probe`], [`decode`], [`ImageProcessor`].
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -14,6 +14,8 @@ mod id;
 mod jpeg;
 mod limits;
 mod orientation;
+mod processor;
+mod resize;
 mod rgb;
 
 pub use error::MediaError;
@@ -21,4 +23,8 @@ pub use formats::Format;
 pub use header::{Header, decode, probe};
 pub use id::{MediaId, MediaKind};
 pub use limits::Limits;
+pub use processor::{
+    ConfigError, ImageProcessor, Layout, Normalization, PatchOrder, Patches, Tower,
+};
+pub use resize::{Backend, Filter, resize};
 pub use rgb::Rgb8;
