@@ -14,6 +14,7 @@ pub mod engine {
     pub use vllm_batch_checkpoint as checkpoint;
     pub use vllm_batch_device as device;
     pub use vllm_batch_engine as core;
+    pub use vllm_batch_media as media;
     pub use vllm_batch_ops as ops;
     pub use vllm_batch_text as text;
 }

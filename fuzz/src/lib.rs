@@ -7,6 +7,7 @@ pub mod choices;
 pub mod contained;
 pub mod csv_records;
 pub mod gguf;
+pub mod image;
 pub mod index;
 pub mod journal_recovery;
 pub mod openai_lines;
@@ -39,10 +40,11 @@ const fn target_of_contained(name: &'static str, check: fn(&[u8])) -> Target {
 }
 
 /// Every target, by name.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     target("adapter", adapter::check),
     target("csv", csv_records::check),
     target("gguf", gguf::check),
+    target_of_contained("image", image::check),
     target("index", index::check),
     target("journal_recovery", journal_recovery::check),
     target("openai_lines", openai_lines::check),

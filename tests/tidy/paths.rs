@@ -30,6 +30,7 @@ const CRATES: &[(&str, &str)] = &[
     ("src/engine/ops/", "vllm_batch_ops"),
     ("src/engine/api/", "vllm_batch_api"),
     ("src/engine/core/", "vllm_batch_engine"),
+    ("src/engine/media/", "vllm_batch_media"),
     ("src/cli/dataset/", "vllm_batch_dataset"),
     ("src/cli/program/", "vllm_batch_cli"),
     ("src/", "vllm_batch"),

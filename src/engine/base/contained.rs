@@ -1,5 +1,6 @@
-//! Panics of the template engine, of the tokenizers crate, of llguidance and of the parquet crate
-//! that cost one row, the tokenizer or a file, and are no bug's end of the process.
+//! Panics of the template engine, of the tokenizers crate, of llguidance, of the parquet crate and
+//! of decoders of images that cost one row, the tokenizer or a file, and are no bug's end of the
+//! process.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
@@ -9,7 +10,7 @@ pub fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Crates that run within `contain` only: what models and files bring is read and run by them.
-const CONTAINED: [&str; 19] = [
+const CONTAINED: [&str; 25] = [
     "minijinja-",
     "parquet-",
     // What the parquet crate cuts pages with.
@@ -30,6 +31,12 @@ const CONTAINED: [&str; 19] = [
     "fraction-",
     "num-bigint-",
     "num-rational-",
+    "png-",
+    "fdeflate-",
+    "image-webp-",
+    "byteorder-lite-",
+    "gif-",
+    "weezl-",
 ];
 
 /// Whether a panic at this place is caught and becomes an error row: a panic hook should let it

@@ -322,7 +322,8 @@ mod tests {
 
     use super::*;
     use vllm_batch_api::request::{
-        BeamSearchParams, Constraint, NumLogprobs, StructuredOutputs, TruncationSide,
+        BeamSearchParams, Constraint, NumLogprobs, RequestOutputKind, StructuredOutputs,
+        TruncationSide,
     };
 
     fn apply(row: &str) -> Result<SamplingParams, String> {
@@ -371,6 +372,7 @@ mod tests {
             beam_search: None,
             structured_outputs: Some(Arc::new(StructuredOutputs::new(Constraint::JsonObject))),
             thinking_token_budget: Some(7),
+            output_kind: RequestOutputKind::default(),
         };
         assert_eq!(apply(row), Ok(expected));
     }

@@ -1,0 +1,45 @@
+//! Why an image cannot be used: a fault of one row, with a stable code.
+
+use std::fmt;
+
+/// A fault of one medium. Its message says what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MediaError {
+    /// The bytes are not what their format says: cut, damaged, or of no known format.
+    Decode(String),
+    /// The header says more pixels, or there are more bytes, than the limits allow.
+    TooLarge(String),
+    /// A valid file of a kind that is not read, such as 12 bits for each sample of a JPEG.
+    Unsupported(String),
+}
+
+impl MediaError {
+    /// Stable code of an error row.
+    pub fn code(&self) -> &'static str {
+        match self {
+            MediaError::Decode(_) => "media_decode",
+            MediaError::TooLarge(_) => "media_too_large",
+            MediaError::Unsupported(_) => "media_unsupported",
+        }
+    }
+
+    pub(crate) fn decode(what: impl fmt::Display) -> Self {
+        MediaError::Decode(what.to_string())
+    }
+
+    pub(crate) fn unsupported(what: impl fmt::Display) -> Self {
+        MediaError::Unsupported(what.to_string())
+    }
+}
+
+impl fmt::Display for MediaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MediaError::Decode(message)
+            | MediaError::TooLarge(message)
+            | MediaError::Unsupported(message) => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for MediaError {}

@@ -1,0 +1,30 @@
+//! Bytes of an image in, patches of a vision tower out. Knows no row, no engine, no file and no
+//! network.
+//!
+//! Read first: [`MediaId`], [`probe`], [`decode`], [`ImageProcessor`].
+
+#![warn(missing_docs, unreachable_pub)]
+
+mod error;
+mod formats;
+#[cfg(test)]
+mod goldens;
+mod header;
+mod id;
+mod jpeg;
+mod limits;
+mod orientation;
+mod processor;
+mod resize;
+mod rgb;
+
+pub use error::MediaError;
+pub use formats::Format;
+pub use header::{Header, decode, probe};
+pub use id::{MediaId, MediaKind};
+pub use limits::Limits;
+pub use processor::{
+    ConfigError, ImageProcessor, Layout, Normalization, PatchOrder, Patches, Tower,
+};
+pub use resize::{Backend, Filter, resize};
+pub use rgb::Rgb8;

@@ -1,0 +1,272 @@
+//! Reads `preprocessor_config.json`, or the object `image_processor` of `processor_config.json`.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind};
+use super::keys::{Keys, Sides};
+use super::sizes::Size;
+use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
+use crate::resize::{Backend, Filter};
+
+/// Why a model's image processor cannot be used. It does not name the file, which the caller knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl ConfigError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        ConfigError(message.into())
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl ImageProcessor {
+    /// The processor that a configuration describes, before a tower.
+    ///
+    /// # Errors
+    ///
+    /// If the processor is of no known family, or a key of it is not read.
+    pub fn from_config(
+        config: &Value,
+        tower: Tower,
+        backend: Backend,
+    ) -> Result<Self, ConfigError> {
+        let mut keys = Keys::new(config)?;
+        let family = family(&mut keys)?;
+        let size = size(&mut keys, family)?;
+        let size = keys.flag("do_resize", true)?.then_some(size);
+        let normalization = normalization(&mut keys, family, backend)?;
+        let mut processor = ImageProcessor {
+            sizing: Sizing::Bounded { size: None },
+            filter: filter(&mut keys, family)?,
+            backend,
+            normalization,
+            tower,
+            order: PatchOrder::Rows,
+            num_frames: 1,
+        };
+        processor.sizing = match family.kind {
+            Kind::Smart => {
+                processor.num_frames = keys.count("temporal_patch_size")?.unwrap_or(2);
+                processor.order = PatchOrder::Merged;
+                smart(&mut keys, size, tower)?
+            }
+            Kind::Fixed => fixed(&mut keys, family, size)?,
+            Kind::Tiles => tiles(&mut keys, size)?,
+            Kind::Bounded => bounded(&mut keys, size, tower)?,
+        };
+        if family.kind != Kind::Fixed {
+            keys.flag("do_pad", false)?;
+        }
+        refuse_unread(&mut keys)?;
+        Ok(processor)
+    }
+}
+
+fn family(keys: &mut Keys<'_>) -> Result<&'static Family, ConfigError> {
+    // What processors were called before they were processors of images.
+    let old = keys.text("feature_extractor_type")?;
+    let name = keys.text("image_processor_type")?.or(old);
+    let name = name.ok_or_else(|| ConfigError::new("`image_processor_type` is missing"))?;
+    let bare = ["Fast", "Pil"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
+    let bare = &bare.replace("FeatureExtractor", "ImageProcessor");
+    let family = FAMILIES.iter().find(|family| family.names.contains(&bare.as_str()));
+    family.ok_or_else(|| {
+        let known: Vec<&str> = FAMILIES.iter().flat_map(|family| family.names).copied().collect();
+        ConfigError::new(format!(
+            "`image_processor_type` {name} is not known; help: known are {}",
+            known.join(", ")
+        ))
+    })
+}
+
+/// The size that is asked for, of any kind.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Areas(usize, usize),
+    Side(Side),
+    Longest(usize),
+}
+
+fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
+    let is_square = keys.flag("default_to_square", false)?;
+    let single: &[&str] = match (family.kind, is_square) {
+        (Kind::Fixed, false) => &["shortest_edge"],
+        _ => &["width", "height"],
+    };
+    let sides = keys.sides("size", single)?;
+    let square = |side| Side::Both(Size { width: side, height: side });
+    let default = match family.size {
+        DefaultSize::Areas(min, max) => Asked::Areas(min, max),
+        DefaultSize::Square(side) => Asked::Side(square(side)),
+        DefaultSize::Shortest(side) => Asked::Side(Side::Shortest(side)),
+        DefaultSize::Longest(side) => Asked::Longest(side),
+    };
+    let Some(sides) = sides else { return Ok(default) };
+    let asked = match family.kind {
+        Kind::Smart => {
+            sides.only(["shortest_edge", "longest_edge"]).map(|[min, max]| Asked::Areas(min, max))
+        }
+        Kind::Fixed => {
+            let shortest = sides.only(["shortest_edge"]).map(|[side]| Side::Shortest(side));
+            sides.both().map(Side::Both).or(shortest).map(Asked::Side)
+        }
+        Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
+        Kind::Bounded => {
+            let longest = sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side));
+            longest.or(sides.both().map(|size| Asked::Side(Side::Both(size))))
+        }
+    };
+    asked.ok_or_else(|| strange_sides("size", &sides))
+}
+
+fn strange_sides(key: &str, sides: &Sides) -> ConfigError {
+    ConfigError::new(format!("`{key}` has {}, which this processor does not read", sides.names()))
+}
+
+fn normalization(
+    keys: &mut Keys<'_>,
+    family: &Family,
+    backend: Backend,
+) -> Result<Normalization, ConfigError> {
+    let rescale_factor = keys.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
+    let rescale_factor = keys.flag("do_rescale", true)?.then_some(rescale_factor);
+    let (mean, std) = family.mean_and_std;
+    let mean = keys.bands("image_mean")?.unwrap_or(mean);
+    let std = keys.bands("image_std")?.unwrap_or(std);
+    let mean_and_std = keys.flag("do_normalize", true)?.then_some((mean, std));
+    Ok(Normalization { rescale_factor, mean_and_std, backend })
+}
+
+/// Pillow's numbers of filters.
+fn filter(keys: &mut Keys<'_>, family: &Family) -> Result<Filter, ConfigError> {
+    match keys.count("resample")? {
+        None => Ok(family.filter),
+        Some(1) => Ok(Filter::Lanczos),
+        Some(2) => Ok(Filter::Bilinear),
+        Some(3) => Ok(Filter::Bicubic),
+        Some(other) => Err(ConfigError::new(format!("`resample` {other} is not read"))),
+    }
+}
+
+fn smart(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
+    same(keys, "patch_size", tower.patch_size)?;
+    same(keys, "merge_size", tower.merge_size)?;
+    let (min, max) = (keys.count("min_pixels")?, keys.count("max_pixels")?);
+    let Some(Asked::Areas(min_size, max_size)) = size else {
+        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+    };
+    let (min_pixels, max_pixels) = (min.unwrap_or(min_size), max.unwrap_or(max_size));
+    match min_pixels <= max_pixels {
+        true => Ok(Sizing::Smart { min_pixels, max_pixels }),
+        false => Err(ConfigError::new("`min_pixels` is more than `max_pixels`")),
+    }
+}
+
+/// A number that the model's own configuration has too.
+fn same(keys: &mut Keys<'_>, key: &'static str, own: usize) -> Result<(), ConfigError> {
+    match keys.count(key)? {
+        Some(number) if number != own => Err(ConfigError::new(format!(
+            "`{key}` is {number}, and {own} in the model's config.json"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Sizing, ConfigError> {
+    let size = match size {
+        Some(Asked::Side(side)) => Some(side),
+        _ => None,
+    };
+    let default = family.crop.map(|side| Size { width: side, height: side });
+    let crop = match keys.sides("crop_size", &["width", "height"])? {
+        Some(sides) => Some(sides.both().ok_or_else(|| strange_sides("crop_size", &sides))?),
+        None => default,
+    };
+    let crop = match (keys.flag("do_center_crop", family.crop.is_some())?, crop) {
+        (true, None) => return Err(ConfigError::new("`do_center_crop` without `crop_size`")),
+        (is_cropped, crop) => crop.filter(|_| is_cropped),
+    };
+    let (mean, _) = family.mean_and_std;
+    let mean = keys.bands("image_mean")?.unwrap_or(mean);
+    let square = match (keys.flag("do_pad", false)?, family.pads_to_square) {
+        (true, true) => Some(mean.map(|mean| (mean * 255.0) as u8)),
+        (true, false) => return Err(ConfigError::new("`do_pad` is true, which is not read here")),
+        (false, _) => None,
+    };
+    if keys.flag("do_pan_and_scan", false)? {
+        return Err(ConfigError::new("`do_pan_and_scan` is true, which is not read"));
+    }
+    // What these say is for pan and scan, or counted from the tower's patches.
+    for key in [
+        "image_seq_length",
+        "pan_and_scan_max_num_crops",
+        "pan_and_scan_min_crop_size",
+        "pan_and_scan_min_ratio_to_activate",
+    ] {
+        keys.value(key);
+    }
+    Ok(Sizing::Fixed { size, crop, square })
+}
+
+fn tiles(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError> {
+    let longest = match size {
+        Some(Asked::Longest(longest)) => Some(longest),
+        _ => None,
+    };
+    let tile = match keys.sides("max_image_size", &["longest_edge"])? {
+        Some(sides) => {
+            let [tile] = sides
+                .only(["longest_edge"])
+                .ok_or_else(|| strange_sides("max_image_size", &sides))?;
+            tile
+        }
+        None => DEFAULT_TILE,
+    };
+    let is_split = keys.flag("do_image_splitting", true)?;
+    Ok(Sizing::Tiles { longest, tile, is_split })
+}
+
+fn bounded(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
+    // Mistral 3 has its tower's patch here, and its processor multiplies it.
+    let token_side = tower.patch_size * tower.merge_size;
+    if let Some(sides) = keys.sides("patch_size", &["width", "height"])? {
+        let size = sides.both().ok_or_else(|| strange_sides("patch_size", &sides))?;
+        let is_own = [tower.patch_size, token_side].contains(&size.width);
+        if size.width != size.height || !is_own {
+            return Err(ConfigError::new(format!(
+                "`patch_size` is {size}, and {} in the model's config.json",
+                tower.patch_size
+            )));
+        }
+    }
+    if keys.flag("do_center_crop", false)? {
+        return Err(ConfigError::new("`do_center_crop` is true, which is not read here"));
+    }
+    keys.value("crop_size");
+    let size = match size {
+        Some(Asked::Longest(side)) => Some(Size { width: side, height: side }),
+        Some(Asked::Side(Side::Both(size))) => Some(size),
+        _ => None,
+    };
+    Ok(Sizing::Bounded { size })
+}
+
+fn refuse_unread(keys: &mut Keys<'_>) -> Result<(), ConfigError> {
+    let unread = keys.unread();
+    match unread.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigError::new(format!(
+            "`{}` is not read, and may change pixels; help: a model with it cannot see images yet",
+            unread.join("`, `")
+        ))),
+    }
+}

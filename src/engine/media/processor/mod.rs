@@ -1,0 +1,257 @@
+//! Image processors: what `preprocessor_config.json` says, as values. Sizes give tokens, pixels
+//! give patches; a family is a row of [`families`].
+
+mod config;
+mod families;
+mod keys;
+mod normalization;
+mod patches;
+mod sizes;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::ConfigError;
+pub use normalization::Normalization;
+pub use patches::{PatchOrder, Patches};
+
+use crate::error::MediaError;
+use crate::header::Header;
+use crate::resize::{Backend, Filter, resize};
+use crate::rgb::Rgb8;
+
+use sizes::{Size, Splits};
+
+/// Pixels that an image may have once it is resized: what a long and thin one would grow to.
+const MAX_RESIZED_PIXELS: u64 = 1 << 26;
+
+/// What the model's own configuration says of its vision tower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tower {
+    /// Pixels of a patch's side.
+    pub patch_size: usize,
+    /// Patches of the side of a square that becomes one token.
+    pub merge_size: usize,
+}
+
+/// How an image gets the size that the tower sees.
+#[derive(Clone, Debug, PartialEq)]
+enum Sizing {
+    /// Areas between two bounds, sides in whole tokens (Qwen).
+    Smart { min_pixels: usize, max_pixels: usize },
+    /// One size, or the shorter side, with a crop from the centre (CLIP, SigLIP, Gemma 3, LLaVA).
+    Fixed { size: Option<Side>, crop: Option<Size>, square: Option<[u8; 3]> },
+    /// A longest side, and tiles beside the whole image (Idefics 3, SmolVLM).
+    Tiles { longest: Option<usize>, tile: usize, is_split: bool },
+    /// Bounds of both sides, which are then rounded up to whole tokens (Pixtral).
+    Bounded { size: Option<Size> },
+}
+
+/// A size that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Both(Size),
+    Shortest(usize),
+}
+
+/// From decoded images to patches, as one model wants them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageProcessor {
+    sizing: Sizing,
+    filter: Filter,
+    backend: Backend,
+    normalization: Normalization,
+    tower: Tower,
+    order: PatchOrder,
+    /// How often each patch stands behind itself in the tower's input.
+    num_frames: usize,
+}
+
+/// How many tiles, patches and tokens an image becomes. All tiles of an image have one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Rows of patches of a tile.
+    pub rows: usize,
+    /// Patches of such a row.
+    pub columns: usize,
+    /// Rows of tiles; 0 if the image is not cut.
+    pub tile_rows: usize,
+    /// Tiles of such a row; 0 if the image is not cut.
+    pub tile_columns: usize,
+    /// As in [`Tower`].
+    pub merge_size: usize,
+}
+
+impl Layout {
+    /// Tiles row after row, and the whole image behind them.
+    pub fn num_tiles(&self) -> usize {
+        self.tile_rows * self.tile_columns + 1
+    }
+
+    /// Placeholder tokens of a tile. What a template puts between them is not counted.
+    pub fn tokens_per_tile(&self) -> usize {
+        (self.rows / self.merge_size) * (self.columns / self.merge_size)
+    }
+
+    /// Placeholder tokens of the image.
+    pub fn num_tokens(&self) -> usize {
+        self.num_tiles() * self.tokens_per_tile()
+    }
+
+    /// Patches of the image.
+    pub fn num_patches(&self) -> usize {
+        self.num_tiles() * self.rows * self.columns
+    }
+}
+
+/// The sizes an image goes through.
+struct Steps {
+    /// The padding to a square, before all else.
+    padded: Size,
+    resized: Size,
+    /// The size of each tile, where the image is not one itself.
+    tile: Size,
+    splits: Splits,
+}
+
+impl ImageProcessor {
+    /// The layout of an image of which only the header is known.
+    ///
+    /// # Errors
+    ///
+    /// If an image of this shape cannot be resized as the model wants it.
+    pub fn tokens(&self, header: &Header) -> Result<Layout, MediaError> {
+        let size = Size { width: header.width as usize, height: header.height as usize };
+        Ok(self.layout(&self.steps(size)?))
+    }
+
+    fn layout(&self, steps: &Steps) -> Layout {
+        let Tower { patch_size, merge_size } = self.tower;
+        Layout {
+            rows: steps.tile.height / patch_size,
+            columns: steps.tile.width / patch_size,
+            tile_rows: steps.splits.rows,
+            tile_columns: steps.splits.columns,
+            merge_size,
+        }
+    }
+
+    fn steps(&self, size: Size) -> Result<Steps, MediaError> {
+        let token_side = self.tower.patch_size * self.tower.merge_size;
+        let whole = |padded, resized, tile| Steps { padded, resized, tile, splits: Splits::NONE };
+        let steps = match &self.sizing {
+            &Sizing::Smart { min_pixels, max_pixels } => {
+                let resized = sizes::smart(size, token_side, min_pixels, max_pixels)?;
+                whole(size, resized, resized)
+            }
+            Sizing::Fixed { size: wanted, crop, square } => {
+                let longest = size.width.max(size.height);
+                let padded = match square {
+                    Some(_) => Size { width: longest, height: longest },
+                    None => size,
+                };
+                let resized = match wanted {
+                    Some(Side::Both(size)) => *size,
+                    &Some(Side::Shortest(shortest)) => sizes::shortest_edge(padded, shortest),
+                    None => padded,
+                };
+                whole(padded, resized, crop.unwrap_or(resized))
+            }
+            &Sizing::Tiles { longest, tile, is_split } => {
+                let resized = match longest {
+                    Some(longest) => sizes::longest_edge(size, longest),
+                    None => size,
+                };
+                let square = Size { width: tile, height: tile };
+                match is_split {
+                    true => {
+                        let splits = sizes::splits(resized, tile);
+                        Steps { padded: size, resized, tile: square, splits }
+                    }
+                    false => whole(size, resized, square),
+                }
+            }
+            Sizing::Bounded { size: bounds } => {
+                let resized = match bounds {
+                    Some(bounds) => sizes::bounded(size, *bounds, token_side),
+                    None => size,
+                };
+                whole(size, resized, resized)
+            }
+        };
+        steps.check(size)?;
+        if steps.tile.width < token_side || steps.tile.height < token_side {
+            return Err(MediaError::unsupported(format!(
+                "the image of {size} pixels is smaller than a token of {token_side}"
+            )));
+        }
+        Ok(steps)
+    }
+
+    /// The patches of an image.
+    ///
+    /// # Errors
+    ///
+    /// As [`ImageProcessor::tokens`].
+    pub fn patches(&self, image: &Rgb8) -> Result<Patches, MediaError> {
+        let size = Size { width: image.width(), height: image.height() };
+        let steps = self.steps(size)?;
+        let layout = self.layout(&steps);
+        let mut patches = Patches::new(layout, self.tower.patch_size, self.order, self.num_frames);
+        let padded = match &self.sizing {
+            Sizing::Fixed { square: Some(colour), .. } if steps.padded != size => {
+                &patches::padded(image, steps.padded, *colour)
+            }
+            _ => image,
+        };
+        let resized = self.resized(padded, steps.resized);
+        match &self.sizing {
+            Sizing::Tiles { is_split: true, tile, .. } => {
+                let Splits { rows, columns } = steps.splits;
+                let split = Size { width: columns.max(1) * tile, height: rows.max(1) * tile };
+                let split = self.resized(&resized, split);
+                for at in 0..rows * columns {
+                    patches.push_tile(&split, (at / columns * tile, at % columns * tile));
+                }
+                patches.push_tile(&self.resized(&split, steps.tile), (0, 0));
+            }
+            Sizing::Tiles { is_split: false, .. } => {
+                patches.push_tile(&self.resized(&resized, steps.tile), (0, 0));
+            }
+            _ if steps.tile != steps.resized => {
+                patches.push_tile(&patches::cropped(&resized, steps.tile, self.backend), (0, 0));
+            }
+            _ => patches.push_tile(&resized, (0, 0)),
+        }
+        Ok(patches)
+    }
+
+    fn resized(&self, image: &Rgb8, size: Size) -> Rgb8 {
+        resize(image, size.width, size.height, self.filter, self.backend)
+    }
+
+    /// What makes numbers of the patches' bytes.
+    pub fn normalization(&self) -> &Normalization {
+        &self.normalization
+    }
+}
+
+impl Steps {
+    /// No step may have more pixels than are sensible.
+    fn check(&self, size: Size) -> Result<(), MediaError> {
+        let split = Size {
+            width: self.splits.columns * self.tile.width,
+            height: self.splits.rows * self.tile.height,
+        };
+        for step in [self.padded, self.resized, split] {
+            let pixels = step.width as u64 * step.height as u64;
+            if step != size && pixels > MAX_RESIZED_PIXELS {
+                return Err(MediaError::TooLarge(format!(
+                    "the image of {size} pixels would be resized to {step}; help: its sides are \
+                     too different"
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Sizes of images after resizing, with the arithmetic of transformers: floats of 64 bits, `int`,
+//! `round` to even.
+
+use std::fmt;
+
+use crate::error::MediaError;
+
+/// Width and height in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) width: usize,
+    pub(super) height: usize,
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}", self.width, self.height)
+    }
+}
+
+/// How many tiles an image is cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Splits {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+impl Splits {
+    pub(super) const NONE: Self = Splits { rows: 0, columns: 0 };
+}
+
+/// The longest side over the shortest that Qwen's processors take.
+const MAX_RATIO: f64 = 200.0;
+
+/// `smart_resize` of Qwen: both sides are multiples of `factor`, the area is within the bounds.
+pub(super) fn smart(
+    size: Size,
+    factor: usize,
+    min_pixels: usize,
+    max_pixels: usize,
+) -> Result<Size, MediaError> {
+    let (width, height) = (size.width as f64, size.height as f64);
+    if width.max(height) / width.min(height) > MAX_RATIO {
+        return Err(MediaError::unsupported(format!(
+            "the image is {size} pixels, and one side may be {MAX_RATIO} times the other; help: \
+             cut it"
+        )));
+    }
+    let step = factor as f64;
+    let sides = |of: &dyn Fn(f64) -> f64| Size {
+        width: (of(width) * step) as usize,
+        height: (of(height) * step) as usize,
+    };
+    let near = sides(&|side| (side / step).round_ties_even());
+    let area = near.width * near.height;
+    if area > max_pixels {
+        let beta = (height * width / max_pixels as f64).sqrt();
+        let smaller = sides(&|side| (side / beta / step).floor());
+        let at_least = |side: usize| side.max(factor);
+        return Ok(Size { width: at_least(smaller.width), height: at_least(smaller.height) });
+    }
+    if area < min_pixels {
+        let beta = (min_pixels as f64 / (height * width)).sqrt();
+        return Ok(sides(&|side| (side * beta / step).ceil()));
+    }
+    Ok(near)
+}
+
+/// The shorter side becomes `shortest`.
+pub(super) fn shortest_edge(size: Size, shortest: usize) -> Size {
+    let (short, long) = (size.width.min(size.height), size.width.max(size.height));
+    let long = (shortest as f64 * long as f64 / short as f64) as usize;
+    match size.width <= size.height {
+        true => Size { width: shortest, height: long },
+        false => Size { width: long, height: shortest },
+    }
+}
+
+/// Sides that no image of Idefics 3 exceeds.
+const MAX_SIDE: usize = 4096;
+
+/// The longer side becomes `longest`, the other one an even number.
+pub(super) fn longest_edge(size: Size, longest: usize) -> Size {
+    let aspect = size.width as f64 / size.height as f64;
+    let even = |side: f64| {
+        let side = side as usize;
+        side + side % 2
+    };
+    let (mut width, mut height) = match size.width >= size.height {
+        true => (longest, even(longest as f64 / aspect)),
+        false => (even(longest as f64 * aspect), longest),
+    };
+    (width, height) = (width.max(1), height.max(1));
+    let aspect = width as f64 / height as f64;
+    if width >= height && width > MAX_SIDE {
+        (width, height) = (MAX_SIDE, (MAX_SIDE as f64 / aspect) as usize);
+    } else if height > width && height > MAX_SIDE {
+        (width, height) = ((MAX_SIDE as f64 * aspect) as usize, MAX_SIDE);
+    }
+    Size { width: width.max(1), height: height.max(1) }
+}
+
+/// Tiles of an image that is widened to whole ones; none where it is one tile itself.
+pub(super) fn splits(size: Size, tile: usize) -> Splits {
+    let aspect = size.width as f64 / size.height as f64;
+    let (columns, rows) = match size.width >= size.height {
+        true => {
+            let columns = size.width.div_ceil(tile);
+            let height = ((columns * tile) as f64 / aspect) as usize;
+            (columns, height.div_ceil(tile))
+        }
+        false => {
+            let rows = size.height.div_ceil(tile);
+            let width = ((rows * tile) as f64 * aspect) as usize;
+            (width.div_ceil(tile), rows)
+        }
+    };
+    match (rows, columns) {
+        (0..=1, 0..=1) => Splits::NONE,
+        _ => Splits { rows, columns },
+    }
+}
+
+/// Neither side exceeds its bound, and both are rounded up to whole tokens.
+pub(super) fn bounded(size: Size, bounds: Size, token_side: usize) -> Size {
+    let (width, height) = (size.width as f64, size.height as f64);
+    let ratio = (height / bounds.height as f64).max(width / bounds.width as f64);
+    let shrunk = |side: usize| match ratio > 1.0 {
+        true => (side as f64 / ratio).floor() as usize,
+        false => side,
+    };
+    // A side of 0 is one token, as (side - 1) // n + 1 is 0 there, and torch refuses it.
+    let whole = |side: usize| shrunk(side).max(1).div_ceil(token_side) * token_side;
+    Size { width: whole(size.width), height: whole(size.height) }
+}

@@ -1,0 +1,133 @@
+//! Against the processors of transformers: layouts, and the floats that a tower gets.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::formats::Format;
+use crate::goldens::{hash, lines, noise, number};
+
+fn processor(line: &Value) -> ImageProcessor {
+    let config = serde_json::from_str(line["config"].as_str().expect("text")).expect("JSON");
+    let tower = Tower { patch_size: number(&line["patch"]), merge_size: number(&line["merge"]) };
+    let backend = match line["backend"].as_str() {
+        Some("pillow") => Backend::Pillow,
+        _ => Backend::Torchvision,
+    };
+    ImageProcessor::from_config(&config, tower, backend).expect("a known config")
+}
+
+fn header(width: usize, height: usize) -> Header {
+    Header { format: Format::Png, width: width as u32, height: height as u32 }
+}
+
+#[test]
+fn tokens_and_floats_are_those_of_transformers() {
+    let mut differing = Vec::new();
+    for line in lines("processed.jsonl") {
+        let processor = processor(&line);
+        let image = noise(&line);
+        let layout = processor.tokens(&header(image.width(), image.height())).expect("a layout");
+        let grids = line["grids"].as_array().expect("grids");
+        assert_eq!(layout.num_tiles(), grids.len(), "{line}");
+        let grid = json!([layout.rows, layout.columns]);
+        assert!(grids.iter().all(|other| *other == grid), "{line}: {grid}");
+        assert_eq!(layout.num_tokens(), number(&line["tokens"]), "{line}");
+        let patches = processor.patches(&image).expect("patches");
+        assert_eq!(patches.layout, layout, "{line}");
+        assert_eq!(patches.samples.len() % layout.num_patches(), 0);
+        let floats = patches.floats(processor.normalization());
+        assert_eq!(floats.len(), number(&line["shape"][0]) * number(&line["shape"][1]), "{line}");
+        let bytes: Vec<u8> = floats.iter().flat_map(|number| number.to_le_bytes()).collect();
+        if line["blake3"] != hash(&bytes) {
+            differing.push(line.to_string());
+        }
+    }
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+fn smart(patch_size: usize, min_pixels: usize, max_pixels: usize) -> ImageProcessor {
+    let config = json!({
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "min_pixels": min_pixels,
+        "max_pixels": max_pixels,
+        "processor_class": "Qwen2_5_VLProcessor",
+    });
+    let tower = Tower { patch_size, merge_size: 2 };
+    ImageProcessor::from_config(&config, tower, Backend::Torchvision).expect("a known config")
+}
+
+/// Heights and widths before and after, as the formula of Qwen gives them.
+#[test]
+fn sides_of_qwen_are_rounded_to_even() {
+    for (processor, from, to) in [
+        (smart(14, 3136, 12_845_056), (14, 300), (28, 280)),
+        (smart(14, 3136, 12_845_056), (13, 2000), (28, 700)),
+        (smart(14, 3136, 12_845_056), (1, 1), (56, 56)),
+        (smart(14, 3136, 12_845_056), (1, 200), (28, 812)),
+        (smart(14, 3136, 12_845_056), (70, 70), (56, 56)),
+        (smart(16, 65_536, 16_777_216), (42, 42), (256, 256)),
+        (smart(16, 65_536, 16_777_216), (14, 300), (64, 1216)),
+    ] {
+        let layout = processor.tokens(&header(from.1, from.0)).expect("a layout");
+        let side = processor.tower.patch_size;
+        assert_eq!((layout.rows * side, layout.columns * side), to, "{from:?}");
+    }
+    // A side that would shrink below a token stays one.
+    let layout = smart(14, 3136, 1_003_520).tokens(&header(690, 100_000)).expect("a layout");
+    assert!(layout.columns >= 2 && layout.rows * layout.columns * 196 <= 1_100_000, "{layout:?}");
+}
+
+#[test]
+fn an_image_that_cannot_be_resized_is_refused() {
+    let error = smart(14, 3136, 12_845_056).tokens(&header(1, 201)).expect_err("too thin");
+    assert_eq!(error.code(), "media_unsupported");
+    let clip = json!({"feature_extractor_type": "CLIPFeatureExtractor"});
+    let tower = Tower { patch_size: 14, merge_size: 1 };
+    let clip = ImageProcessor::from_config(&clip, tower, Backend::Torchvision).expect("defaults");
+    // The long side would have 14 million pixels, only to be cropped.
+    let error = clip.tokens(&header(1, 65_500)).expect_err("too thin");
+    assert_eq!(error.code(), "media_too_large");
+    assert_eq!(clip.tokens(&header(300, 300)).expect("a layout").num_tokens(), 256);
+}
+
+#[test]
+fn what_a_config_says_and_nobody_reads_is_refused_by_name() {
+    let tower = Tower { patch_size: 14, merge_size: 2 };
+    for (key, value, named) in [
+        ("image_processor_type", json!("WhisperFeatureExtractor"), "WhisperFeatureExtractor"),
+        ("do_pan_and_scan", json!(true), "do_pan_and_scan"),
+        ("do_pad", json!(true), "do_pad"),
+        ("size", json!({"longest_edge": 8}), "longest_edge"),
+        ("size", json!({"height": 0, "width": 3}), "size"),
+        ("resample", json!(4), "resample"),
+        ("image_mean", json!([0.5, 0.5]), "image_mean"),
+        ("crop_pct", json!(0.9), "crop_pct"),
+        ("do_resize", json!("yes"), "do_resize"),
+    ] {
+        let mut config = json!({"image_processor_type": "Gemma3ImageProcessor"});
+        config[key] = value;
+        let error = ImageProcessor::from_config(&config, tower, Backend::Torchvision);
+        let error = error.expect_err(key).to_string();
+        assert!(error.contains(named), "{key}: {error}");
+    }
+    let qwen = json!({"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 16});
+    let error = ImageProcessor::from_config(&qwen, tower, Backend::Torchvision);
+    assert!(error.expect_err("16 is not 14").to_string().contains("config.json"));
+}
+
+/// Pillow's numbers differ from torchvision's in the last bits.
+#[test]
+fn numbers_of_pillow_are_scaled_first() {
+    let of = |backend| Normalization {
+        rescale_factor: Some(1.0 / 255.0),
+        mean_and_std: Some((
+            [0.48145466, 0.4578275, 0.40821073],
+            [0.26862954, 0.26130258, 0.27577711],
+        )),
+        backend,
+    };
+    let (ours, theirs) = (of(Backend::Torchvision).tables(), of(Backend::Pillow).tables());
+    let pairs = || ours.iter().flatten().zip(theirs.iter().flatten());
+    assert!(pairs().all(|(one, other)| (one - other).abs() < 1e-6));
+    assert!(pairs().any(|(one, other)| one != other));
+}

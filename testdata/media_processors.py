@@ -1,0 +1,331 @@
+"""What torchvision, Pillow and transformers make of noise, for generate_media.py."""
+
+import itertools
+import json
+
+import numpy as np
+import PIL
+import torch
+import torchvision
+import transformers
+from blake3 import blake3
+from PIL import Image
+from torchvision.transforms.v2 import functional as tvF
+from transformers.models.clip.image_processing_clip import CLIPImageProcessor
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
+from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
+from transformers.models.llava.image_processing_llava import LlavaImageProcessor
+from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
+
+import generate_media
+
+VERSIONS = {
+    "pillow": PIL.__version__,
+    "torch": torch.__version__,
+    "torchvision": torchvision.__version__,
+    "transformers": transformers.__version__,
+}
+
+FILTERS = {
+    "bilinear": (tvF.InterpolationMode.BILINEAR, Image.Resampling.BILINEAR),
+    "bicubic": (tvF.InterpolationMode.BICUBIC, Image.Resampling.BICUBIC),
+    "lanczos": (tvF.InterpolationMode.LANCZOS, Image.Resampling.LANCZOS),
+}
+
+# Widths and heights, from and to. To 1 by 1 torch 2.15 cannot (UpSampleKernelAVXAntialias.h).
+SIZES = [
+    ((1, 1), (5, 7)),
+    ((2, 3), (1, 2)),
+    ((17, 23), (17, 40)),
+    ((17, 23), (40, 23)),
+    ((17, 23), (17, 23)),
+    ((31, 29), (14, 90)),
+    ((31, 29), (90, 11)),
+    ((64, 48), (28, 28)),
+    ((64, 48), (63, 47)),
+    ((64, 48), (65, 49)),
+    ((9, 120), (30, 10)),
+    ((120, 9), (10, 30)),
+    ((100, 100), (7, 3)),
+    ((8, 8), (100, 130)),
+    ((200, 150), (98, 70)),
+]
+
+
+def resized():
+    out = []
+    for seed, ((width, height), (new_width, new_height)) in enumerate(SIZES, 1):
+        source = generate_media.noise(width, height, seed)
+        tensor = torch.from_numpy(source.copy()).permute(2, 0, 1).contiguous()
+        for name, (torch_mode, pillow_mode) in FILTERS.items():
+            ours = tvF.resize(tensor, [new_height, new_width], torch_mode, antialias=True)
+            pixels = {
+                "torchvision": ours.permute(1, 2, 0).contiguous().numpy(),
+                "pillow": np.asarray(Image.fromarray(source).resize((new_width, new_height), pillow_mode)),
+            }
+            for backend, values in pixels.items():
+                out.append(
+                    {
+                        "from": [width, height],
+                        "seed": seed,
+                        "to": [new_width, new_height],
+                        "filter": name,
+                        "backend": backend,
+                        "blake3": blake3(values.tobytes()).hexdigest(),
+                    }
+                )
+    return VERSIONS, out
+
+
+HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+CLIP = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+SCALED = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_resize": True}
+
+# Name, class, configuration as published files have it, patch and merged patches of the tower, sizes.
+PROCESSORS = [
+    (
+        "qwen2_vl",
+        Qwen2VLImageProcessor,
+        {
+            **SCALED,
+            **CLIP,
+            "min_pixels": 3136,
+            "max_pixels": 50176,
+            "patch_size": 14,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+            "resample": 3,
+        },
+        (14, 2),
+        [(300, 14), (1, 1), (200, 1), (28, 70), (70, 28), (56, 56), (57, 99), (301, 222), (400, 300)],
+    ),
+    (
+        "qwen3_vl",
+        Qwen2VLImageProcessor,
+        {
+            **SCALED,
+            **HALF,
+            "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+            "patch_size": 16,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+        },
+        (16, 2),
+        [(42, 42), (300, 14), (320, 256), (333, 211)],
+    ),
+    (
+        "gemma3",
+        Gemma3ImageProcessor,
+        {**SCALED, **HALF, "size": {"height": 896, "width": 896}, "resample": 2, "do_pan_and_scan": None},
+        (14, 4),
+        [(640, 480), (896, 896)],
+    ),
+    (
+        "gemma3_small",
+        Gemma3ImageProcessor,
+        {**SCALED, **HALF, "size": {"height": 56, "width": 56}, "resample": 2, "image_seq_length": 4},
+        (14, 2),
+        [(64, 48), (3, 200), (1, 1)],
+    ),
+    (
+        "smolvlm",
+        SmolVLMImageProcessor,
+        {
+            **SCALED,
+            **HALF,
+            "size": {"longest_edge": 128},
+            "max_image_size": {"longest_edge": 32},
+            "do_image_splitting": True,
+            "do_convert_rgb": True,
+            "do_pad": True,
+            "resample": 1,
+        },
+        (8, 2),
+        [(64, 48), (48, 64), (33, 200), (500, 7), (128, 128), (1, 1), (3, 5)],
+    ),
+    (
+        "smolvlm_one",
+        SmolVLMImageProcessor,
+        {
+            **SCALED,
+            **HALF,
+            "size": {"longest_edge": 32},
+            "max_image_size": {"longest_edge": 32},
+            "do_image_splitting": True,
+            "resample": 1,
+        },
+        (8, 4),
+        [(64, 64), (30, 31), (200, 10)],
+    ),
+    (
+        "idefics3",
+        Idefics3ImageProcessor,
+        {
+            **SCALED,
+            **HALF,
+            "size": {"longest_edge": 4 * 364},
+            "max_image_size": {"longest_edge": 364},
+            "do_image_splitting": True,
+            "resample": 1,
+        },
+        (14, 2),
+        [(640, 480)],
+    ),
+    (
+        "idefics3_whole",
+        Idefics3ImageProcessor,
+        {
+            **SCALED,
+            **HALF,
+            "size": {"longest_edge": 100},
+            "max_image_size": {"longest_edge": 32},
+            "do_image_splitting": False,
+            "resample": 1,
+        },
+        (8, 2),
+        [(64, 48), (10, 90)],
+    ),
+    (
+        "siglip",
+        SiglipImageProcessor,
+        {**SCALED, **HALF, "size": {"height": 64, "width": 64}, "resample": 3},
+        (16, 1),
+        [(64, 48), (100, 180)],
+    ),
+    (
+        "clip",
+        CLIPImageProcessor,
+        {
+            **SCALED,
+            **CLIP,
+            "size": {"shortest_edge": 224},
+            "crop_size": {"height": 224, "width": 224},
+            "do_center_crop": True,
+            "do_convert_rgb": True,
+            "resample": 3,
+        },
+        (14, 1),
+        [(640, 480), (301, 557), (100, 99)],
+    ),
+    (
+        "clip_bare",
+        CLIPImageProcessor,
+        {
+            **CLIP,
+            "size": 28,
+            "crop_size": 42,
+            "do_center_crop": True,
+            "do_normalize": True,
+            "do_resize": True,
+            "resample": 3,
+        },
+        (14, 1),
+        [(64, 48), (30, 90)],
+    ),
+    (
+        "clip_unscaled",
+        CLIPImageProcessor,
+        {
+            **SCALED,
+            "do_normalize": False,
+            "size": {"shortest_edge": 28},
+            "crop_size": {"height": 28, "width": 28},
+            "do_center_crop": True,
+            "resample": 3,
+        },
+        (14, 1),
+        [(64, 48)],
+    ),
+    (
+        "llava",
+        LlavaImageProcessor,
+        {
+            **SCALED,
+            **CLIP,
+            "size": {"shortest_edge": 56},
+            "crop_size": {"height": 56, "width": 56},
+            "do_center_crop": True,
+            "do_pad": True,
+            "resample": 3,
+        },
+        (14, 1),
+        [(64, 48), (33, 90), (70, 70)],
+    ),
+    (
+        "pixtral",
+        PixtralImageProcessor,
+        {**SCALED, **CLIP, "size": {"longest_edge": 160}, "patch_size": {"height": 16, "width": 16}, "resample": 3},
+        (16, 1),
+        [(64, 48), (161, 90), (33, 400), (1, 1), (160, 160)],
+    ),
+    (
+        "mistral3",
+        PixtralImageProcessor,
+        {**SCALED, **CLIP, "size": {"longest_edge": 154}, "patch_size": 28, "resample": 3},
+        (14, 2),
+        [(64, 48), (155, 90), (33, 400), (1, 1)],
+    ),
+]
+
+
+# Processors of which there is one that resizes with Pillow.
+PIL_CLASSES = {
+    "qwen2_vl": Qwen2VLImageProcessorPil,
+    "smolvlm": SmolVLMImageProcessorPil,
+    "siglip": SiglipImageProcessorPil,
+    "clip": CLIPImageProcessorPil,
+    "clip_bare": CLIPImageProcessorPil,
+    "clip_unscaled": CLIPImageProcessorPil,
+}
+
+
+def as_patches(pixels, patch):
+    """`[3, h, w]` to `[h / patch * w / patch, 3 * patch * patch]`, row after row."""
+    bands, height, width = pixels.shape
+    parts = pixels.reshape(bands, height // patch, patch, width // patch, patch)
+    return parts.permute(1, 3, 0, 2, 4).reshape(-1, bands * patch * patch)
+
+
+def processed():
+    out = []
+    pil = [(name, PIL_CLASSES[name], *rest) for name, _, *rest in PROCESSORS if name in PIL_CLASSES]
+    for name, processor_class, config, (patch, merge), sizes in [*PROCESSORS, *pil]:
+        processor = processor_class(**config)
+        published = {**config, "image_processor_type": processor_class.__name__}
+        for seed, (width, height) in enumerate(sizes, 100):
+            source = Image.fromarray(generate_media.noise(width, height, seed))
+            result = processor(source, return_tensors="pt")
+            values = result["pixel_values"]
+            if "image_grid_thw" in result:
+                grids = [result["image_grid_thw"][0, 1:].tolist()]
+                patches = values
+            else:
+                tiles = values.reshape(-1, *values.shape[-3:])
+                grids = [[tile.shape[1] // patch, tile.shape[2] // patch] for tile in tiles]
+                patches = torch.cat([as_patches(tile, patch) for tile in tiles])
+            out.append(
+                {
+                    "name": name,
+                    "backend": "pillow" if processor_class in PIL_CLASSES.values() else "torchvision",
+                    "config": json.dumps(published),
+                    "patch": patch,
+                    "merge": merge,
+                    "from": [width, height],
+                    "seed": seed,
+                    "grids": grids,
+                    "tokens": sum(h // merge * (w // merge) for h, w in grids),
+                    "shape": list(patches.shape),
+                    "blake3": blake3(patches.contiguous().numpy().tobytes()).hexdigest(),
+                }
+            )
+    return VERSIONS, out
