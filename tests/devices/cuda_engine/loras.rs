@@ -81,8 +81,8 @@ fn rows_of_adapters_have_the_bits_of_separate_runs() {
         // With one slot, the adapters take turns in it.
         let mut tight = together.clone();
         tight.device = gpu::device(seed + 1).expect("there was one before");
-        (tight.scheduler.max_loras, tight.scheduler.max_num_seqs) = (1, 3);
-        tight.scheduler.max_num_batched_tokens = 8;
+        (tight.scheduler.max_loras, tight.scheduler.max_num_seqs) = (1, Some(3));
+        tight.scheduler.max_num_batched_tokens = Some(8);
         assert_eq!(run(&tight, &rows()), expected, "{}, one slot", dtype.name());
         for (first, lora) in [(0, None), (3, Some(0)), (6, Some(1))] {
             let modules: Vec<_> =
