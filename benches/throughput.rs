@@ -133,11 +133,12 @@ fn load(model: &str, options: &HashMap<String, String>) -> Engine {
     cache.block_size = number("block-size");
     cache.num_blocks = number("num-blocks");
     let parallel = ParallelConfig { num_threads: number("threads"), ..ParallelConfig::default() };
-    let mut scheduler = SchedulerConfig { look_ahead: number("look-ahead"), ..Default::default() };
-    let of_step = &mut scheduler;
-    of_step.max_num_seqs = number("max-num-seqs").unwrap_or(of_step.max_num_seqs);
-    let max_tokens = number("max-num-batched-tokens");
-    of_step.max_num_batched_tokens = max_tokens.unwrap_or(of_step.max_num_batched_tokens);
+    let scheduler = SchedulerConfig {
+        max_num_seqs: number("max-num-seqs"),
+        max_num_batched_tokens: number("max-num-batched-tokens"),
+        look_ahead: number("look-ahead"),
+        ..SchedulerConfig::default()
+    };
     let config = EngineConfig { model, cache, parallel, scheduler, ..EngineConfig::default() };
     let is_simulated = options.contains_key("simulated");
     let load = if is_simulated { Engine::simulated } else { Engine::load };

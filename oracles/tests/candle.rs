@@ -249,7 +249,7 @@ fn our_logprobs(model_dir: &Path, prompts: &[Vec<u32>]) -> Vec<Vec<PositionLogpr
     let cache =
         CacheConfig { block_size: Some(16), num_blocks: Some(64), ..CacheConfig::default() };
     let mut config = EngineConfig { model, cache, ..EngineConfig::default() };
-    config.scheduler.max_num_batched_tokens = 50;
+    config.scheduler.max_num_batched_tokens = Some(50);
     let mut engine = Engine::load(&config).unwrap();
     let processor = engine.input_processor();
     let params = SamplingParams {

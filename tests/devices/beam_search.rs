@@ -40,7 +40,7 @@ fn config(family: &str, device: &DeviceConfig) -> EngineConfig {
             num_blocks: Some(256),
             ..CacheConfig::default()
         },
-        scheduler: SchedulerConfig { max_num_seqs: 32, ..SchedulerConfig::default() },
+        scheduler: SchedulerConfig { max_num_seqs: Some(32), ..SchedulerConfig::default() },
         device: device.clone(),
         ..EngineConfig::default()
     }
@@ -266,9 +266,9 @@ fn a_search_has_the_same_bits_in_any_company() {
     let backward: Vec<usize> = (0..NUM_ROWS).rev().collect();
     type Change = fn(&mut EngineConfig);
     let changes: [(&str, Change); 6] = [
-        ("two sequences", |c| c.scheduler.max_num_seqs = 2),
-        ("five sequences", |c| c.scheduler.max_num_seqs = 5),
-        ("7 tokens a step", |c| c.scheduler.max_num_batched_tokens = 7),
+        ("two sequences", |c| c.scheduler.max_num_seqs = Some(2)),
+        ("five sequences", |c| c.scheduler.max_num_seqs = Some(5)),
+        ("7 tokens a step", |c| c.scheduler.max_num_batched_tokens = Some(7)),
         ("blocks of 32", |c| c.cache.block_size = Some(32)),
         ("no prefix cache", |c| c.cache.enable_prefix_caching = false),
         ("few blocks", |c| c.cache.num_blocks = Some(12)),

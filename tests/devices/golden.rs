@@ -315,9 +315,9 @@ fn check_prompt(name: &str, prompt: &GoldenPrompt, got: &[Option<PositionLogprob
 
 fn agrees_with_transformers(family: &str) {
     let cpu = DeviceConfig::default();
-    let alone = SchedulerConfig { max_num_seqs: 1, ..SchedulerConfig::default() };
+    let alone = SchedulerConfig { max_num_seqs: Some(1), ..SchedulerConfig::default() };
     check_all(family, "alone", engine_config(family, alone, &cpu));
-    let chunks = SchedulerConfig { max_num_batched_tokens: 19, ..SchedulerConfig::default() };
+    let chunks = SchedulerConfig { max_num_batched_tokens: Some(19), ..SchedulerConfig::default() };
     check_all(family, "in chunks", engine_config(family, chunks, &cpu));
     if golden_dir().join(family).join(OLD_CONFIG).exists() {
         let folder = folder_with_old_config(family);
@@ -326,7 +326,7 @@ fn agrees_with_transformers(family: &str) {
         check_all(family, "config.json of transformers 4", config);
     }
     let Some(gpu) = gpu::device(7) else { return };
-    let chunks = SchedulerConfig { max_num_batched_tokens: 40, ..SchedulerConfig::default() };
+    let chunks = SchedulerConfig { max_num_batched_tokens: Some(40), ..SchedulerConfig::default() };
     let config = engine_config(family, chunks, &gpu);
     check_all(family, "kernels of the GPU", config);
 }

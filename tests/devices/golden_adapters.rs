@@ -161,8 +161,8 @@ fn every_adapter_agrees_with_peft() {
         let rows: Vec<_> = golden.prompts.iter().map(|of| (of, Some(LoraId(0)))).collect();
         for (max_num_seqs, max_num_batched_tokens) in [(1, 4096), (8, 19)] {
             let scheduler = SchedulerConfig {
-                max_num_seqs,
-                max_num_batched_tokens,
+                max_num_seqs: Some(max_num_seqs),
+                max_num_batched_tokens: Some(max_num_batched_tokens),
                 ..SchedulerConfig::default()
             };
             let config = config(&golden.base, &[name], scheduler);
@@ -186,8 +186,11 @@ fn adapters_of_one_model_agree_with_peft_together() {
         (0..).zip(&names).map(move |(id, (_, golden))| (&golden.prompts[at], Some(LoraId(id))))
     };
     let rows: Vec<_> = (0..3).flat_map(of).collect();
-    let scheduler =
-        SchedulerConfig { max_num_batched_tokens: 40, max_loras: 3, ..SchedulerConfig::default() };
+    let scheduler = SchedulerConfig {
+        max_num_batched_tokens: Some(40),
+        max_loras: 3,
+        ..SchedulerConfig::default()
+    };
     let outputs = run(&config("golden/llama2", &adapters, scheduler), &rows);
     for (output, (prompt, lora)) in outputs.iter().zip(&rows) {
         check(adapters[lora.unwrap().0 as usize], prompt, output);

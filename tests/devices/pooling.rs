@@ -77,8 +77,8 @@ fn config(folder: &str, device: &DeviceConfig) -> EngineConfig {
         ..ModelConfig::default()
     };
     let scheduler = SchedulerConfig {
-        max_num_seqs: 64,
-        max_num_batched_tokens: 4096,
+        max_num_seqs: Some(64),
+        max_num_batched_tokens: Some(4096),
         ..SchedulerConfig::default()
     };
     let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
@@ -266,8 +266,8 @@ fn a_vector_depends_on_no_neighbour_order_or_budget() {
                 let mut config = config(&folder, &DeviceConfig { quantization, ..device });
                 config.model.pooling_type = Some(pooling_type);
                 config.model.dtype = Some(dtype);
-                config.scheduler.max_num_seqs = max_num_seqs;
-                config.scheduler.max_num_batched_tokens = max_num_batched_tokens;
+                config.scheduler.max_num_seqs = Some(max_num_seqs);
+                config.scheduler.max_num_batched_tokens = Some(max_num_batched_tokens);
                 pooled(&config, texts)
             };
             if gpu::device(63).is_none() {

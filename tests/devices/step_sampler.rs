@@ -336,7 +336,8 @@ fn outputs(
         dtype: Some(DType::Float32),
         ..ModelConfig::default()
     };
-    let scheduler = SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() };
+    let scheduler =
+        SchedulerConfig { max_num_seqs: Some(max_num_seqs), ..SchedulerConfig::default() };
     let cache =
         CacheConfig { block_size: Some(16), num_blocks: Some(128), ..CacheConfig::default() };
     let device = device.clone();

@@ -44,8 +44,8 @@ fn engine(model: &str, quantization: Option<Quantization>, (isa, way): (Isa, Way
             ..CacheConfig::default()
         },
         scheduler: SchedulerConfig {
-            max_num_seqs,
-            max_num_batched_tokens,
+            max_num_seqs: Some(max_num_seqs),
+            max_num_batched_tokens: Some(max_num_batched_tokens),
             ..SchedulerConfig::default()
         },
         parallel: ParallelConfig { isa: Some(isa), ..ParallelConfig::default() },

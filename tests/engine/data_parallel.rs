@@ -130,8 +130,8 @@ fn engines_of_different_pace_give_the_same_rows() {
     let uneven: LoadEngine = Arc::new(|config, processor| {
         let mut config = config.clone();
         if processor.is_some() {
-            config.scheduler.max_num_seqs = 3;
-            config.scheduler.max_num_batched_tokens = 4;
+            config.scheduler.max_num_seqs = Some(3);
+            config.scheduler.max_num_batched_tokens = Some(4);
             config.cache.enable_prefix_caching = false;
         }
         load_with(&config, processor)

@@ -25,7 +25,8 @@ fn engine(model: &str, quantization: Option<Quantization>, max_num_seqs: usize) 
     };
     let device = DeviceConfig { kind: DeviceKind::Cpu, quantization, ..DeviceConfig::default() };
     let cache = CacheConfig { num_blocks: Some(256), ..CacheConfig::default() };
-    let scheduler = SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() };
+    let scheduler =
+        SchedulerConfig { max_num_seqs: Some(max_num_seqs), ..SchedulerConfig::default() };
     let config = EngineConfig { model, device, cache, scheduler, ..EngineConfig::default() };
     Engine::load(&config).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -123,8 +123,8 @@ fn check(model: &str, base: &EngineConfig, modules: &[&str]) {
         let mut config = together.clone();
         let (max_num_seqs, max_num_batched_tokens) = limits;
         config.scheduler = SchedulerConfig {
-            max_num_seqs,
-            max_num_batched_tokens,
+            max_num_seqs: Some(max_num_seqs),
+            max_num_batched_tokens: Some(max_num_batched_tokens),
             max_loras,
             ..SchedulerConfig::default()
         };

@@ -48,8 +48,11 @@ pub fn architecture(folder: &Path) -> String {
 pub fn config(model_dir: PathBuf, limits: Limits) -> EngineConfig {
     let (max_num_seqs, max_num_batched_tokens, num_threads) = limits;
     let model = ModelConfig { model_dir, dtype: Some(DType::Float32), ..ModelConfig::default() };
-    let scheduler =
-        SchedulerConfig { max_num_seqs, max_num_batched_tokens, ..SchedulerConfig::default() };
+    let scheduler = SchedulerConfig {
+        max_num_seqs: Some(max_num_seqs),
+        max_num_batched_tokens: Some(max_num_batched_tokens),
+        ..SchedulerConfig::default()
+    };
     let parallel = ParallelConfig { num_threads: Some(num_threads), ..ParallelConfig::default() };
     EngineConfig { model, scheduler, parallel, ..EngineConfig::default() }
 }

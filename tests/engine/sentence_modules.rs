@@ -147,7 +147,7 @@ fn sparse_vectors_are_those_of_sentence_transformers() {
             assert_close(got, &text.indices, &text.relu, &name);
         }
         // A text alone has the same bytes.
-        config.scheduler.max_num_seqs = 1;
+        config.scheduler.max_num_seqs = Some(1);
         assert_eq!(sparse(&config, texts()), once, "{name}");
         // The files say so, and that the logarithm is taken twice.
         config.model.sparse = false;
@@ -216,12 +216,12 @@ fn lexical_weights_and_vectors_of_tokens_are_those_of_flag_embedding() {
         }
     }
     // A text alone, or one token of it, has the same bytes.
-    colbert.scheduler.max_num_seqs = 1;
+    colbert.scheduler.max_num_seqs = Some(1);
     assert_eq!(of_prompts(&colbert, prompts(), &PoolingParams::default()), vectors);
     let one = PoolingParams { truncate_prompt_tokens: Some(1), ..PoolingParams::default() };
     let first = Prompt::TokenIds(vec![0]);
     assert_eq!(of_prompts(&colbert, [first], &one), [Pooled::Tokens(Vec::new())]);
-    lexical.scheduler.max_num_seqs = 1;
+    lexical.scheduler.max_num_seqs = Some(1);
     let alone = sparse(&lexical, golden.texts.iter().map(|text| &text.text));
     assert_eq!(alone, weights);
     // Without either flag the vectors are those of the model alone.

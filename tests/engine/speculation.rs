@@ -55,7 +55,10 @@ pub fn config(
             num_blocks: Some(num_blocks),
             ..CacheConfig::default()
         },
-        scheduler: SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() },
+        scheduler: SchedulerConfig {
+            max_num_seqs: Some(max_num_seqs),
+            ..SchedulerConfig::default()
+        },
         speculation,
         ..EngineConfig::default()
     }
@@ -322,7 +325,7 @@ fn a_draft_model_that_is_its_own_target_guesses_all_greedy_rows() {
     for batch in BATCHES {
         let mut config = config(MODEL, batch, Some(&method));
         // Prompts are read in pieces.
-        config.scheduler.max_num_batched_tokens = 37;
+        config.scheduler.max_num_batched_tokens = Some(37);
         let EngineStats { num_draft_tokens, num_accepted_tokens, .. } =
             run(&config, &greedy_rows(), None).stats;
         assert!(num_draft_tokens > 100, "{num_draft_tokens} drafts");

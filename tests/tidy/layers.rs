@@ -34,7 +34,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         "vllm_batch_engine::plan::scheduler",
         &[
             "vllm_batch_api",
-            "vllm_batch_base::config",
+            "vllm_batch_engine::load::step_sizes::StepSizes",
             "vllm_batch_engine::plan",
             "vllm_batch_engine::request",
             "vllm_batch_engine::sampler",

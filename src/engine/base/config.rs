@@ -195,13 +195,13 @@ impl Default for CacheConfig {
     }
 }
 
-/// Limits of one step.
+/// Limits of one step, as they are given. `StepSizes` of the engine is what they come to.
 #[derive(Clone, Debug)]
 pub struct SchedulerConfig {
-    /// Most sequences that run at once.
-    pub max_num_seqs: usize,
-    /// Most tokens computed in one step.
-    pub max_num_batched_tokens: usize,
+    /// Most sequences that run at once; None: as suits the device.
+    pub max_num_seqs: Option<usize>,
+    /// Most tokens computed in one step; None: as suits the device.
+    pub max_num_batched_tokens: Option<usize>,
     /// Most logits rows of prompt tokens (prompt_logprobs) in one step; bounds the logits buffer.
     pub max_num_prompt_logits: usize,
     /// Places that a sequence may be admitted before or after its turn; 0: first come, first
@@ -209,44 +209,16 @@ pub struct SchedulerConfig {
     pub look_ahead: Option<usize>,
     /// Most different adapters in one step (vLLM's `max_loras`); at least 1.
     pub max_loras: usize,
-    /// Flags for the first two: not given, so that the device decides (`step_sizes`).
-    pub by_device: SizesByDevice,
-}
-
-/// Limits of a step that the device decides when a model is loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SizesByDevice {
-    /// `max_num_seqs`.
-    pub max_num_seqs: bool,
-    /// `max_num_batched_tokens`.
-    pub max_num_batched_tokens: bool,
-}
-
-impl SizesByDevice {
-    /// Whether it decides anything.
-    pub fn any(self) -> bool {
-        self.max_num_seqs || self.max_num_batched_tokens
-    }
-}
-
-impl SchedulerConfig {
-    /// Places that a sequence may be admitted before or after its turn.
-    pub fn max_look_ahead(&self) -> usize {
-        // Twice `max_num_seqs` leaves much of the tail, eight times gains little more
-        // (docs/PERFORMANCE.md), and rows that are out of turn are written later.
-        self.look_ahead.unwrap_or_else(|| (4 * self.max_num_seqs).max(64))
-    }
 }
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
-            max_num_seqs: 256,
-            max_num_batched_tokens: 4096,
+            max_num_seqs: None,
+            max_num_batched_tokens: None,
             max_num_prompt_logits: 256,
             look_ahead: None,
             max_loras: 1,
-            by_device: SizesByDevice::default(),
         }
     }
 }
@@ -314,8 +286,8 @@ impl SpeculationConfig {
     /// Most tokens of a step with drafts, on any device: buffers have room for this number.
     pub const MAX_STEP_TOKENS: usize = 128;
 
-    /// Most drafts of a step.
-    fn max_num_drafts(&self, max_num_seqs: usize) -> usize {
+    /// Most drafts of a step of so many sequences.
+    pub fn max_num_drafts(&self, max_num_seqs: usize) -> usize {
         let of_step = self.max_step_tokens.unwrap_or(Self::MAX_STEP_TOKENS) - 1;
         of_step.min(max_num_seqs * self.num_speculative_tokens)
     }
@@ -495,7 +467,7 @@ impl Default for Engines {
     }
 }
 
-/// Everything the engine needs to know, resolved; passed by reference everywhere.
+/// Everything the engine is told; passed by reference everywhere.
 #[derive(Clone, Debug, Default)]
 pub struct EngineConfig {
     /// Model files and precision.
@@ -512,18 +484,4 @@ pub struct EngineConfig {
     pub lora: LoraConfig,
     /// Drafting; `None`: no drafts.
     pub speculation: Option<SpeculationConfig>,
-}
-
-impl EngineConfig {
-    /// Most drafts of a step.
-    pub fn max_num_drafts(&self) -> usize {
-        let max_num_seqs = self.scheduler.max_num_seqs;
-        self.speculation.as_ref().map_or(0, |config| config.max_num_drafts(max_num_seqs))
-    }
-
-    /// Most rows of logits in a step.
-    pub fn max_num_logits(&self) -> usize {
-        let SchedulerConfig { max_num_seqs, max_num_prompt_logits, .. } = self.scheduler;
-        max_num_seqs + max_num_prompt_logits + self.max_num_drafts()
-    }
 }

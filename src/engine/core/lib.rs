@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 
 use crate::execute::draft_executor::{DraftToLoad, LoadedDraft};
 use crate::execute::executor::{Executor, ExecutorError, Logits};
-use crate::execute::model_executor::ModelExecutor;
+use crate::execute::model_executor::{ModelExecutor, gpu_needs};
 use crate::execute::simulated_executor::SimulatedExecutor;
 use crate::execute::step_sampler::{Pending, StepSampler};
+use crate::execute::tensor_parallel;
 pub use crate::load::EngineInfo;
+use crate::load::gguf_text;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::plan::block_pool::BlockPool;
@@ -119,23 +121,13 @@ impl Engine {
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
-        let config = &crate::load::step_sizes::resolved(
-            config,
-            dtype,
-            &crate::execute::model_executor::gpu_needs(&summary.spec),
-        );
+        summary.sides(config).check()?;
+        let sizes = StepSizes::on_device(config, dtype, &gpu_needs(&summary.spec));
         let vocab_size = summary.spec.vocab_size();
-        if config.speculation.is_some() && summary.spec.state_width() > 0 {
-            return Err(EngineError::Config(
-                "--speculative-config: this model has recurrent layers, whose states cannot go back \
-                 to before a wrong guess; run it without"
-                    .to_owned(),
-            ));
-        }
         let (input_processor, model) = beside_tokenizer(
             processor,
             &|| decoders_input_processor(config, summary),
-            |given_up| load_model(config, summary, given_up),
+            |given_up| load_model(config, &sizes, summary, given_up),
         );
         let (input_processor, model) = (input_processor?, model?);
         let LoadedModel { device, why_cpu, mut executor, draft } = model;
@@ -162,12 +154,12 @@ impl Engine {
                 + draft.as_ref().map_or(0, |draft| draft.kv_cache_bytes),
             num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
             lora_ranks: executor.loras().ranks(),
-            step_sizes: StepSizes::from(&config.scheduler),
+            step_sizes: sizes,
         };
         let is_queued = device.runs_ahead();
         // The tokens of a step that is queued ahead are on the first rank's device alone.
         let runs_ahead = is_queued && executor.num_ranks() == 1;
-        let mut sampler = StepSampler::new(device, config.max_num_logits(), vocab_size)?;
+        let mut sampler = StepSampler::new(device, sizes.max_num_logits(), vocab_size)?;
         if is_queued {
             sampler.warm_up(executor.warm_up()?)?;
         }
@@ -202,7 +194,8 @@ impl Engine {
         let input_processor = decoders_input_processor(config, &summary)?;
         let device = Arc::new(Device::cpu(config.parallel.num_threads));
         let block_size = summary.block_size(&config.cache);
-        let all_at_full_length = config.scheduler.max_num_seqs * max_model_len.div_ceil(block_size);
+        let sizes = StepSizes::usual(config);
+        let all_at_full_length = sizes.max_num_seqs * max_model_len.div_ceil(block_size);
         let num_blocks = config.cache.num_blocks.unwrap_or(all_at_full_length);
         let info = EngineInfo {
             dtype: DType::Float32,
@@ -221,14 +214,14 @@ impl Engine {
             kv_cache_bytes: 0,
             num_offloaded_tokens: 0,
             lora_ranks: Vec::new(),
-            step_sizes: StepSizes::from(&config.scheduler),
+            step_sizes: sizes,
         };
         let speculation = config.speculation.as_ref();
         let executor = match speculation {
             Some(_) => SimulatedExecutor::without_states(num_blocks, block_size, vocab_size),
             None => SimulatedExecutor::new(num_blocks, block_size, vocab_size),
         };
-        let sampler = StepSampler::new(device, config.max_num_logits(), vocab_size)?;
+        let sampler = StepSampler::new(device, sizes.max_num_logits(), vocab_size)?;
         let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
         let mut engine = Self::assemble(config, input_processor, info, parts);
         if speculation.is_none() {
@@ -236,9 +229,9 @@ impl Engine {
         }
         engine.speculation = speculation.map(|of_guesses| {
             let executor = SimulatedExecutor::without_states(num_blocks, block_size, vocab_size);
-            let max_num_tokens = config.scheduler.max_num_batched_tokens;
-            let sizes = DraftSizes { block_size, max_model_len, max_num_tokens };
-            let draft = DraftModel::new(Box::new(executor), sizes);
+            let max_num_tokens = sizes.max_num_batched_tokens;
+            let of_draft = DraftSizes { block_size, max_model_len, max_num_tokens };
+            let draft = DraftModel::new(Box::new(executor), of_draft);
             Speculation::new(of_guesses, Some(draft), true)
         });
         Ok(engine)
@@ -254,7 +247,7 @@ impl Engine {
         let has_prefix_cache = config.cache.enable_prefix_caching;
         let pool = BlockPool::new(num_blocks, info.block_size, has_prefix_cache);
         let scheduler = Scheduler::new(
-            &config.scheduler,
+            &info.step_sizes,
             pool.with_host_blocks(info.num_offloaded_tokens / info.block_size),
             info.max_model_len,
             config.model.seed,
@@ -523,20 +516,22 @@ struct LoadedModel {
 
 fn load_model(
     config: &EngineConfig,
+    sizes: &StepSizes,
     summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
 ) -> Result<LoadedModel, EngineError> {
     if config.parallel.num_ranks() > 1 {
-        let (device, executor) = crate::execute::tensor_parallel::load(config, summary, given_up)?;
+        let (device, executor) = tensor_parallel::load(config, sizes, summary, given_up)?;
         return Ok(LoadedModel { device, why_cpu: None, executor, draft: None });
     }
-    let draft = DraftToLoad::read(config, summary)?;
-    let needs = crate::execute::model_executor::gpu_needs(&summary.spec);
+    let draft = DraftToLoad::read(config, sizes, summary)?;
+    let needs = gpu_needs(&summary.spec);
     let (device, why_cpu) = vllm_batch_device::open(config, summary.dtype, needs)?;
+    summary.sides(config).check_on(&device, why_cpu.as_ref())?;
     let device = Arc::new(device);
-    let beside = draft.as_ref().map(|draft| draft.beside(config, &device)).transpose()?;
+    let beside = draft.as_ref().map(|draft| draft.beside(config, &device));
     let (config, on) = (beside.as_ref().unwrap_or(config), Arc::clone(&device));
-    let executor = ModelExecutor::load(config, summary, on, given_up)?;
+    let executor = ModelExecutor::load(config, sizes, summary, on, given_up)?;
     let (num_blocks, on) = (executor.cache_shape().num_blocks, Arc::clone(&device));
     let draft = draft.map(|draft| draft.load(num_blocks, on, given_up)).transpose()?;
     Ok(LoadedModel { device, why_cpu, executor, draft })
@@ -566,7 +561,7 @@ fn load_input_processor(
         error => EngineError::Model(error.to_string()),
     };
     let tokenizer = match files {
-        ModelFiles::Gguf(file) => crate::load::gguf_text::tokenizer(file),
+        ModelFiles::Gguf(file) => gguf_text::tokenizer(file),
         ModelFiles::Folder(folder) => Tokenizer::from_dir(folder),
     };
     let tokenizer = tokenizer.map_err(error)?;
@@ -576,7 +571,7 @@ fn load_input_processor(
             Some(ChatTemplate::new(source, bos, eos).map_err(error)?)
         }
         (None, ModelFiles::Gguf(file)) => {
-            crate::load::gguf_text::chat_template(file, &tokenizer).map_err(error)?
+            gguf_text::chat_template(file, &tokenizer).map_err(error)?
         }
         (None, ModelFiles::Folder(folder)) => {
             ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?

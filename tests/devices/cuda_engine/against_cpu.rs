@@ -191,7 +191,7 @@ fn the_device_samples_as_the_host_does() {
         };
         let tokens = |device: &DeviceConfig| -> Vec<Vec<u32>> {
             let mut config = config(family, DType::Float32, device);
-            config.scheduler.max_num_seqs = 64;
+            config.scheduler.max_num_seqs = Some(64);
             let mut engine = Engine::load(&config).expect("a model");
             let outputs = run(&mut engine, rows());
             outputs.into_iter().map(|output| output.outputs[0].token_ids.clone()).collect()

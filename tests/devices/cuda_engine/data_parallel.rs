@@ -63,8 +63,8 @@ fn config() -> Option<EngineConfig> {
     let model = ModelConfig { model_dir, dtype: Some(DType::Float32), ..ModelConfig::default() };
     let mut config = EngineConfig { model, device, ..EngineConfig::default() };
     config.parallel.num_threads = Some(2);
-    config.scheduler.max_num_seqs = 4;
-    config.scheduler.max_num_batched_tokens = 32;
+    config.scheduler.max_num_seqs = Some(4);
+    config.scheduler.max_num_batched_tokens = Some(32);
     config.cache.num_blocks = Some(20);
     Some(config)
 }

@@ -39,14 +39,14 @@ fn outcome(config: &EngineConfig) -> (Vec<Vec<Vec<u32>>>, EngineStats) {
 type Change = (&'static str, fn(&mut EngineConfig));
 
 const SEQS: &[Change] = &[
-    ("one sequence", |c| c.scheduler.max_num_seqs = 1),
-    ("three sequences", |c| c.scheduler.max_num_seqs = 3),
-    ("64 sequences", |c| c.scheduler.max_num_seqs = 64),
-    ("8 tokens a step", |c| c.scheduler.max_num_batched_tokens = 8),
+    ("one sequence", |c| c.scheduler.max_num_seqs = Some(1)),
+    ("three sequences", |c| c.scheduler.max_num_seqs = Some(3)),
+    ("64 sequences", |c| c.scheduler.max_num_seqs = Some(64)),
+    ("8 tokens a step", |c| c.scheduler.max_num_batched_tokens = Some(8)),
 ];
 
 const STEPS: &[Change] = &[
-    ("4096 tokens a step", |c| c.scheduler.max_num_batched_tokens = 4096),
+    ("4096 tokens a step", |c| c.scheduler.max_num_batched_tokens = Some(4096)),
     ("no CUDA graphs", |c| c.device.enforce_eager = true),
     ("one prompt logit a step", |c| c.scheduler.max_num_prompt_logits = 1),
 ];
@@ -62,7 +62,7 @@ const BLOCKS: &[Change] = &[
 const GUESSES: &[Change] = &[
     ("guessed tokens", |c| c.speculation = Some(ngrams())),
     ("guessed tokens, three sequences", |c| {
-        c.scheduler.max_num_seqs = 3;
+        c.scheduler.max_num_seqs = Some(3);
         c.speculation = Some(ngrams());
     }),
 ];
@@ -89,7 +89,7 @@ pub fn few_blocks(enable_prefix_caching: bool) -> CacheConfig {
 fn check(family: &str, dtype: DType, seed: u64, changes: &[Change]) {
     let Some(device) = gpu::device(seed) else { return };
     let mut base = config(family, dtype, &device);
-    base.scheduler.max_num_batched_tokens = 40;
+    base.scheduler.max_num_batched_tokens = Some(40);
     check_against(&base, (family, dtype), seed, changes);
 }
 
@@ -202,7 +202,7 @@ fn a_row_has_the_same_bits_over_codes() {
     check(family, dtype, 150, &[SEQS[1], SEQS[3], STEPS[0], BLOCKS[3]]);
     let Some(device) = gpu::device(155) else { return };
     let mut config = config(family, dtype, &device);
-    config.scheduler.max_num_batched_tokens = 4096;
+    config.scheduler.max_num_batched_tokens = Some(4096);
     let mut engine = Engine::load(&config).expect("a model");
     engine.start_op_times(GivenLimits::default());
     run(&mut engine, rows());
@@ -224,7 +224,7 @@ fn a_row_has_the_same_bits_with_a_cache_in_fp8() {
     let Some(device) = gpu::device(70) else { return };
     let (family, dtype) = ("llama3", DType::BFloat16);
     let mut base = config(family, dtype, &device);
-    base.scheduler.max_num_batched_tokens = 40;
+    base.scheduler.max_num_batched_tokens = Some(40);
     base.cache.kv_cache_dtype = KvCacheDType::Fp8;
     check_against(&base, (family, dtype), 70, &[SEQS[0], SEQS[3], BLOCKS[0], BLOCKS[2]]);
 }

@@ -81,8 +81,8 @@ fn rows_of_adapters_have_the_bits_of_separate_runs() {
         // With one slot, the adapters take turns in it.
         let mut tight = together.clone();
         tight.device = gpu::device(seed + 1).expect("there was one before");
-        (tight.scheduler.max_loras, tight.scheduler.max_num_seqs) = (1, 3);
-        tight.scheduler.max_num_batched_tokens = 8;
+        (tight.scheduler.max_loras, tight.scheduler.max_num_seqs) = (1, Some(3));
+        tight.scheduler.max_num_batched_tokens = Some(8);
         assert_eq!(run(&tight, &rows()), expected, "{}, one slot", dtype.name());
         for (first, lora) in [(0, None), (3, Some(0)), (6, Some(1))] {
             let modules: Vec<_> =
@@ -126,5 +126,15 @@ fn adapters_beside_e4m3_layers_are_refused_at_load() {
     let mut base = config(FAMILY, DType::BFloat16, &device);
     base.device.quantization = Some(Quantization::Fp8);
     let error = Engine::load(&adapted(&base, &modules(folder.path()))).err().expect("refused");
-    assert!(error.to_string().contains("--quantization fp8"), "{error}");
+    assert!(error.to_string().contains("not supported with fp8 weights"), "{error}");
+}
+
+#[test]
+fn a_gpu_takes_no_adapters_of_the_embedding_table() {
+    let Some(device) = gpu::device(331) else { return };
+    let base = config("llama2", DType::BFloat16, &device);
+    let table = LoraModule { name: "a".to_owned(), dir: testdata("golden_adapters/tables") };
+    let error = Engine::load(&adapted(&base, &[table])).err().expect("refused").to_string();
+    let expected = "an adapter of the embedding table is not supported on a GPU yet";
+    assert!(error.contains(expected) && error.contains("--device cpu"), "{error}");
 }

@@ -44,8 +44,8 @@ fn config(family: &str, dtype: DType, device: &DeviceConfig) -> EngineConfig {
             ..CacheConfig::default()
         },
         scheduler: SchedulerConfig {
-            max_num_seqs: 16,
-            max_num_batched_tokens: 64,
+            max_num_seqs: Some(16),
+            max_num_batched_tokens: Some(64),
             max_num_prompt_logits: 64,
             ..SchedulerConfig::default()
         },

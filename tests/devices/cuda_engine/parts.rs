@@ -69,7 +69,7 @@ fn base(num_sms: u32, seed: u64, folder: &tempfile::TempDir) -> Option<EngineCon
     }
     let mut base = config("qwen3", DType::BFloat16, &device);
     base.model.model_dir = folder.path().to_owned();
-    base.scheduler.max_num_batched_tokens = 512;
+    base.scheduler.max_num_batched_tokens = Some(512);
     base.cache.num_blocks = Some(NUM_BLOCKS);
     Some(base)
 }
@@ -80,7 +80,7 @@ const CHANGES: &[Change] = &[
     ("shared", ONE_SM, |_| {}),
     ("cut", MANY_SMS, |_| {}),
     ("shared, chunks of 100", ONE_SM, |c| {
-        c.scheduler.max_num_batched_tokens = 100;
+        c.scheduler.max_num_batched_tokens = Some(100);
     }),
     ("cut, no CUDA graphs", MANY_SMS, |c| c.device.enforce_eager = true),
     ("cut, no prefix cache", MANY_SMS, |c| c.cache.enable_prefix_caching = false),
@@ -97,7 +97,7 @@ fn check(
     let folder = long_model("qwen3");
     let Some(mut alone) = base(ONE_SM, seed, &folder) else { return Vec::new() };
     // One row at a time on one multiprocessor is computed as a whole.
-    alone.scheduler.max_num_seqs = 1;
+    alone.scheduler.max_num_seqs = Some(1);
     change_base(&mut alone.cache);
     let outcome = |config: &EngineConfig| {
         let mut engine = Engine::load(config).expect("a model");
@@ -210,7 +210,7 @@ fn long_and_short() -> Vec<(Prompt, SamplingParams)> {
 #[test]
 fn chunks_in_parts_have_the_same_bits_however_they_are_run() {
     let changes: &[Change] = &[
-        ("chunks of 24", MANY_SMS, |c| c.scheduler.max_num_batched_tokens = 24),
+        ("chunks of 24", MANY_SMS, |c| c.scheduler.max_num_batched_tokens = Some(24)),
         ("guessed tokens", MANY_SMS, |c| c.speculation = Some(ngrams())),
     ];
     for stats in check(long_and_short, (2300, |_| {}), changes) {

@@ -25,7 +25,7 @@ fn shared(family: &str, dtype: DType, seed: u64, num_ranks: usize) -> Option<Eng
     let mut config = config(family, dtype, &gpu::device(seed)?);
     config.parallel.num_threads = Some(1);
     config.parallel.tensor_parallel_size = Some(num_ranks);
-    config.scheduler.max_num_batched_tokens = 40;
+    config.scheduler.max_num_batched_tokens = Some(40);
     Some(config)
 }
 
@@ -79,12 +79,12 @@ fn several_ranks_give_what_one_device_gives_but_for_rounding() {
 #[test]
 fn a_row_has_the_same_bits_on_several_ranks_however_it_is_run() {
     let changes: [Change; 6] = [
-        ("three sequences", |c| c.scheduler.max_num_seqs = 3),
+        ("three sequences", |c| c.scheduler.max_num_seqs = Some(3)),
         ("64 sequences and 4096 tokens a step", |c| {
-            c.scheduler.max_num_seqs = 64;
-            c.scheduler.max_num_batched_tokens = 4096;
+            c.scheduler.max_num_seqs = Some(64);
+            c.scheduler.max_num_batched_tokens = Some(4096);
         }),
-        ("8 tokens a step", |c| c.scheduler.max_num_batched_tokens = 8),
+        ("8 tokens a step", |c| c.scheduler.max_num_batched_tokens = Some(8)),
         ("no CUDA graphs", |c| c.device.enforce_eager = true),
         ("blocks of 32, no prefix cache", |c| {
             c.cache.block_size = Some(32);
@@ -115,12 +115,13 @@ fn what_ranks_do_not_share_is_refused_by_its_name() {
         assert!(text.contains("--tensor-parallel-size") && text.contains(says), "{text}");
     };
     refused(&|c| c.parallel.tensor_parallel_size = Some(3), "qwen3", "heads: give 2");
-    refused(&|c| c.parallel.engines = Engines::Number(2), "qwen3", "with --data-parallel-size");
-    refused(&|c| c.cache.kv_offloading_bytes = Some(1 << 20), "qwen3", "--kv-offloading-size");
-    refused(&|c| c.device.kind = DeviceKind::Cpu, "qwen3", "it is for GPUs");
-    refused(&|_| {}, "qwen3_moe", "this model has experts, which several GPUs do not share");
-    refused(&|_| {}, "deepseek_v2", "latent attention");
-    refused(&|_| {}, "lfm2", "states");
+    refused(&|c| c.parallel.engines = Engines::Number(2), "qwen3", "with data parallelism");
+    refused(&|c| c.cache.kv_offloading_bytes = Some(1 << 20), "qwen3", "with offloading");
+    refused(&|c| c.device.kind = DeviceKind::Cpu, "qwen3", "on the CPU");
+    refused(&|_| {}, "qwen3_moe", "for models with experts");
+    refused(&|_| {}, "minicpm3", "latent attention");
+    refused(&|_| {}, "gpt_oss", "for models with");
+    refused(&|_| {}, "lfm2", "recurrent layers");
 }
 
 /// Kernels of which those of one rank fail.

@@ -179,14 +179,14 @@ struct Simulation {
 impl Simulation {
     fn new(rng: &mut Rng, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Self {
         let workload = Workload::new(rng);
-        let Workload { scheduler, block_size, num_blocks, max_model_len, .. } = &workload;
+        let Workload { sizes, block_size, num_blocks, max_model_len, .. } = &workload;
         let has_prefix_cache = workload.enable_prefix_caching;
         let has_host_blocks = has_prefix_cache && !rng.once_in(4);
         let num_host_blocks = if has_host_blocks { 1 + rng.up_to(2 * num_blocks) } else { 0 };
         let pool = BlockPool::new(*num_blocks, *block_size, has_prefix_cache)
             .with_host_blocks(num_host_blocks);
         let mut scheduler = Scheduler::new(
-            scheduler,
+            sizes,
             pool,
             *max_model_len,
             workload.engine_seed,
@@ -285,7 +285,7 @@ impl Simulation {
             Some((ahead, logits)) => self.adopt(ahead, &logits),
             None => self.begin(),
         };
-        let limits = &self.workload.scheduler;
+        let limits = &self.workload.sizes;
         assert!(step.num_tokens <= limits.max_num_batched_tokens);
         assert!(step.seqs.len() <= limits.max_num_seqs);
         let loras = step.seqs.iter().filter_map(|s| self.scheduler.seq(s.slot).request.lora);

@@ -7,7 +7,7 @@ use vllm_batch::engine::api::request::{
     Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, RequestOutputKind,
     RollingText, RowKey, SamplingParams,
 };
-use vllm_batch::engine::base::config::SchedulerConfig;
+use vllm_batch::engine::core::load::step_sizes::StepSizes;
 use vllm_batch::engine::core::request::{Request, StopIds};
 use vllm_batch::engine::text::Tokenizer;
 
@@ -45,7 +45,7 @@ pub fn tokenizer() -> Tokenizer {
 
 /// Everything that a seed decides before the run.
 pub struct Workload {
-    pub scheduler: SchedulerConfig,
+    pub sizes: StepSizes,
     pub block_size: usize,
     pub enable_prefix_caching: bool,
     pub num_blocks: usize,
@@ -63,14 +63,14 @@ impl Workload {
         let prefixes: Vec<Vec<u32>> = (0..3).map(|_| tokens(rng, 40)).collect();
         let num_requests = 1 + rng.up_to(9);
         Self {
-            scheduler: SchedulerConfig {
+            sizes: StepSizes {
                 max_num_seqs: 1 + rng.up_to(7),
                 max_num_batched_tokens: 1 + rng.up_to(63),
                 max_num_prompt_logits: 1 + rng.up_to(9),
                 // From first come, first served to any order of the few requests.
-                look_ahead: Some(rng.up_to(12)),
+                look_ahead: rng.up_to(12),
                 max_loras: 1 + rng.up_to(2),
-                ..SchedulerConfig::default()
+                max_num_drafts: 0,
             },
             block_size,
             enable_prefix_caching: !rng.once_in(3),

@@ -11,7 +11,7 @@ use crate::args::{
 };
 use vllm_batch_base::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat, LoraConfig,
-    ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
+    ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
 };
 use vllm_batch_base::files::read as read_file;
 use vllm_batch_base::hf_overrides::HfOverrides;
@@ -28,16 +28,8 @@ const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 /// The chat template cannot be read.
 pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let ComputeArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine.compute;
-    let defaults = SchedulerConfig::default();
-    let scheduler = SchedulerConfig {
-        max_num_seqs: max_num_seqs.unwrap_or(defaults.max_num_seqs),
-        max_num_batched_tokens: max_num_batched_tokens.unwrap_or(defaults.max_num_batched_tokens),
-        by_device: SizesByDevice {
-            max_num_seqs: max_num_seqs.is_none(),
-            max_num_batched_tokens: max_num_batched_tokens.is_none(),
-        },
-        ..defaults
-    };
+    let scheduler =
+        SchedulerConfig { max_num_seqs, max_num_batched_tokens, ..SchedulerConfig::default() };
     let cache = cache_config(&args.engine.cache);
     let model = model_config(args)?;
     let isa = args.engine.compute.cpu_isa.map(cpu_isa);

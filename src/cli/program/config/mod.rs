@@ -272,7 +272,7 @@ mod tests {
     use crate::args::{Command, parse};
     use vllm_batch_api::request::NumLogprobs;
     use vllm_batch_base::config::{DType, GenerationConfigSource, Overflow};
-    use vllm_batch_base::config::{DeviceKind, Quantization, SizesByDevice};
+    use vllm_batch_base::config::{DeviceKind, Quantization};
     use vllm_batch_dataset::terminal::exit::Exit;
 
     pub fn config(flags: &str) -> Result<RunConfig, CliError> {
@@ -331,10 +331,8 @@ mod tests {
         // Nor an environment; and a library does not look for a GPU unasked.
         assert_eq!(got.device.kind, DeviceKind::Auto);
         default.device = got.device.clone();
-        // Nor for calls, and its steps have the sizes that it says.
+        // Nor for calls.
         default.model.tool_call_parser = Some("auto".to_owned());
-        default.scheduler.by_device =
-            SizesByDevice { max_num_seqs: true, max_num_batched_tokens: true };
         assert_eq!(format!("{got:?}"), format!("{default:?}"));
     }
 
@@ -350,7 +348,8 @@ mod tests {
         assert_eq!(speculation.as_ref().map(|config| config.num_speculative_tokens), Some(24));
         assert_eq!((&device.kind, device.enforce_eager), (&DeviceKind::Cuda(1), true));
         assert_eq!(device.quantization, Some(Quantization::Fp8));
-        assert_eq!(scheduler.max_num_seqs, 1000);
+        assert_eq!(scheduler.max_num_seqs, Some(1000));
+        assert_eq!(scheduler.max_num_batched_tokens, None);
         assert_eq!((cache.num_blocks, cache.enable_prefix_caching), (Some(9), false));
         assert_eq!((cache.memory_share, parallel.num_threads), (Some(0.5), Some(3)));
         assert_eq!((model.dtype, model.seed), (Some(DType::BFloat16), 7));

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::model_executor::{ModelExecutor, block_bytes};
+use crate::load::combinations::{Side, Sides};
 use crate::load::model_summary::ModelSummary;
+use crate::load::step_sizes::StepSizes;
 use crate::plan::speculation::{DraftModel, DraftSizes};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{
-    CacheConfig, EngineConfig, LoraConfig, ModelConfig, SchedulerConfig, SpeculationMethod,
+    CacheConfig, EngineConfig, LoraConfig, ModelConfig, SpeculationMethod,
 };
 use vllm_batch_base::hf_overrides::HfOverrides;
 use vllm_batch_device::Device;
@@ -19,6 +21,7 @@ const MAX_STEP_TOKENS: usize = 512;
 /// A draft model that is to be loaded.
 pub struct DraftToLoad {
     config: EngineConfig,
+    sizes: StepSizes,
     summary: ModelSummary,
 }
 
@@ -37,7 +40,11 @@ impl DraftToLoad {
     ///
     /// # Errors
     /// It cannot be read, or does not fit its target.
-    pub fn read(config: &EngineConfig, target: &ModelSummary) -> Result<Option<Self>, EngineError> {
+    pub fn read(
+        config: &EngineConfig,
+        sizes: &StepSizes,
+        target: &ModelSummary,
+    ) -> Result<Option<Self>, EngineError> {
         let method = config.speculation.as_ref().map(|speculation| &speculation.method);
         let Some(SpeculationMethod::DraftModel { model_dir }) = method else { return Ok(None) };
         let model = ModelConfig {
@@ -48,55 +55,37 @@ impl DraftToLoad {
             ..config.model.clone()
         };
         let summary = ModelSummary::read(&model)?;
-        let refused = |what: String| {
-            let dir = model_dir.display();
-            Err(EngineError::Config(format!("--speculative-config: the draft model {dir} {what}")))
-        };
+        let is_recurrent = summary.spec.state_width() > 0;
+        Sides::of_config(config).with([(Side::RecurrentDraft, is_recurrent)]).check()?;
         let (own, of_target) = (summary.spec.vocab_size(), target.spec.vocab_size());
         if own != of_target {
-            return refused(format!(
-                "has {own} tokens and the model {of_target}; give one of the same vocabulary"
-            ));
+            return Err(EngineError::Config(format!(
+                "--speculative-config: the draft model {} has {own} tokens and the model \
+                 {of_target}; give one of the same vocabulary",
+                model_dir.display()
+            )));
         }
-        if summary.spec.state_width() > 0 {
-            return refused("has recurrent layers; give one without".to_owned());
-        }
-        let SchedulerConfig { max_num_batched_tokens, .. } = config.scheduler;
-        let scheduler = SchedulerConfig {
-            max_num_batched_tokens: max_num_batched_tokens.min(MAX_STEP_TOKENS),
-            ..config.scheduler.clone()
+        let sizes = StepSizes {
+            max_num_batched_tokens: sizes.max_num_batched_tokens.min(MAX_STEP_TOKENS),
+            max_num_drafts: 0,
+            ..*sizes
         };
         let block_size = Some(target.block_size(&config.cache));
         let config = EngineConfig {
             model,
-            scheduler,
             cache: CacheConfig { block_size, ..config.cache.clone() },
             lora: LoraConfig::default(),
             speculation: None,
             ..config.clone()
         };
-        Ok(Some(Self { config, summary }))
+        Ok(Some(Self { config, sizes, summary }))
     }
 
     /// The target's configuration, with room for this cache beside each of its blocks.
-    ///
-    /// # Errors
-    /// The device is a GPU.
-    pub fn beside(
-        &self,
-        target: &EngineConfig,
-        device: &Device,
-    ) -> Result<EngineConfig, EngineError> {
-        if device.runs_ahead() {
-            return Err(EngineError::Config(
-                "--speculative-config: a draft model runs on the CPU alone; give --device cpu, or \
-                 another method"
-                    .to_owned(),
-            ));
-        }
+    pub fn beside(&self, target: &EngineConfig, device: &Device) -> EngineConfig {
         let bytes_beside = block_bytes(&self.config.cache, &self.summary, device);
         let cache = CacheConfig { bytes_beside, ..target.cache.clone() };
-        Ok(EngineConfig { cache, ..target.clone() })
+        EngineConfig { cache, ..target.clone() }
     }
 
     /// Loads it with a KV cache of so many blocks.
@@ -110,18 +99,19 @@ impl DraftToLoad {
         given_up: &Arc<AtomicBool>,
     ) -> Result<LoadedDraft, EngineError> {
         self.config.cache.num_blocks = Some(num_blocks);
-        let executor = ModelExecutor::load(&self.config, &self.summary, device, given_up)?;
+        let Self { config, sizes, summary } = &self;
+        let executor = ModelExecutor::load(config, sizes, summary, device, given_up)?;
         let shape = executor.cache_shape();
-        let element_bytes = self.config.cache.kv_cache_dtype.size_bytes(self.summary.dtype);
-        let sizes = DraftSizes {
+        let element_bytes = config.cache.kv_cache_dtype.size_bytes(summary.dtype);
+        let of_draft = DraftSizes {
             block_size: shape.block_size,
-            max_model_len: self.summary.max_model_len,
-            max_num_tokens: self.config.scheduler.max_num_batched_tokens,
+            max_model_len: summary.max_model_len,
+            max_num_tokens: sizes.max_num_batched_tokens,
         };
         Ok(LoadedDraft {
             weight_bytes: executor.weight_bytes(),
             kv_cache_bytes: shape.num_bytes(element_bytes),
-            proposer: DraftModel::new(Box::new(executor), sizes),
+            proposer: DraftModel::new(Box::new(executor), of_draft),
         })
     }
 }

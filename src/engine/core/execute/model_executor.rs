@@ -10,10 +10,9 @@ use super::model::resident_loras::ResidentLoras;
 use super::tensor_parallel::OtherRanks;
 use crate::load::held_weights::{HeldWeights, quantization_notes};
 use crate::load::model_summary::{self, ModelSummary};
+use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::{
-    CacheConfig, DType, EngineConfig, LoadFormat, PrefillKernel, SchedulerConfig,
-};
+use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, PrefillKernel};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::spec::{
     AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads,
@@ -80,6 +79,7 @@ impl ModelExecutor {
     /// The weights do not fit the spec, or the memory does not hold a useful KV cache.
     pub fn load(
         config: &EngineConfig,
+        sizes: &StepSizes,
         summary: &ModelSummary,
         device: Arc<Device>,
         given_up: &Arc<AtomicBool>,
@@ -118,7 +118,7 @@ impl ModelExecutor {
         let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
         let (head, code_bytes) = (None, Arc::new(held.take_code_bytes()));
         let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
-        let loaded = Self::of_checkpoint(config, decoder, device, &mut checkpoint)?;
+        let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
         let left = [
             (num_of_images, "are for images"),
@@ -148,12 +148,13 @@ impl ModelExecutor {
     /// As `load`.
     pub fn of_checkpoint(
         config: &EngineConfig,
+        sizes: &StepSizes,
         decoder: DecoderToLoad,
         device: Arc<Device>,
         checkpoint: &mut Checkpoint,
     ) -> Result<Self, EngineError> {
         let DecoderToLoad { ref spec, output, dtype, weight_bytes, .. } = decoder;
-        let limits = step_limits(config, &decoder);
+        let limits = step_limits(sizes, &config.cache, &decoder);
         let places = LoraPlaces::of_decoder(spec);
         let places = decoder.head.iter().fold(places, LoraPlaces::with_head);
         let loras = ResidentLoras::open(config, &places, checkpoint)?;
@@ -162,7 +163,7 @@ impl ModelExecutor {
         let mut loaded = Decoder::load((spec.clone(), output), dtype, &device, checkpoint, limits)
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
         loaded.set_loras(&device, loras, limits)?;
-        let shape = cache_shape(config, &device, &decoder)?;
+        let shape = cache_shape(&config.cache, sizes, &device, &decoder)?;
         let (mut cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         add_host_blocks(&mut cache, &config.cache, &device)?;
         if config.device.prefill_kernel == PrefillKernel::Wgmma {
@@ -287,28 +288,28 @@ impl Executor for ModelExecutor {
 
 /// Blames the flag where buffers for larger steps than usual were asked for.
 fn of_step_size(error: EngineError, max_num_tokens: usize) -> EngineError {
-    let usual = SchedulerConfig::default().max_num_batched_tokens;
     match error {
-        EngineError::Machine(text) if max_num_tokens > usual => EngineError::Config(format!(
-            "steps of {max_num_tokens} tokens: {text}; give a smaller --max-num-batched-tokens"
-        )),
+        EngineError::Machine(text) if max_num_tokens > StepSizes::USUAL_TOKENS => {
+            EngineError::Config(format!(
+                "steps of {max_num_tokens} tokens: {text}; give a smaller --max-num-batched-tokens"
+            ))
+        }
         error => error,
     }
 }
 
 /// The largest step that the scheduler may ask for.
-fn step_limits(config: &EngineConfig, decoder: &DecoderToLoad) -> StepLimits {
+fn step_limits(sizes: &StepSizes, cache: &CacheConfig, decoder: &DecoderToLoad) -> StepLimits {
     let DecoderToLoad { spec, output, max_model_len, .. } = decoder;
-    let scheduler = &config.scheduler;
     StepLimits {
-        max_num_tokens: scheduler.max_num_batched_tokens,
-        max_num_seqs: scheduler.max_num_seqs,
+        max_num_tokens: sizes.max_num_batched_tokens,
+        max_num_seqs: sizes.max_num_seqs,
         max_num_logits: match output {
-            Output::Logits => config.max_num_logits(),
-            Output::States => scheduler.max_num_seqs,
+            Output::Logits => sizes.max_num_logits(),
+            Output::States => sizes.max_num_seqs,
         },
         max_model_len: *max_model_len,
-        block_size: decoder.block_size(&config.cache),
+        block_size: decoder.block_size(cache),
         num_q_per_kv: spec.num_q_per_kv(),
         heads: spec.heads(),
         attends_to_all: spec.attentions().any(AttentionSpec::attends_to_all),
@@ -341,25 +342,25 @@ fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), E
 
 /// Blocks that sequences can use: all of them at their full length. Those whose state is asked for
 /// end when they are read, so the longest one and a few steps are enough, with what they share.
-fn useful_blocks(config: &EngineConfig, decoder: &DecoderToLoad) -> usize {
-    let SchedulerConfig { max_num_seqs, max_num_batched_tokens, .. } = config.scheduler;
+fn useful_blocks(sizes: &StepSizes, cache: &CacheConfig, decoder: &DecoderToLoad) -> usize {
+    let StepSizes { max_num_seqs, max_num_batched_tokens, .. } = *sizes;
     let max_model_len = decoder.max_model_len;
     let num_tokens = match decoder.output {
         Output::Logits => max_num_seqs * max_model_len,
         Output::States => max_model_len + STATE_STEPS * max_num_batched_tokens,
     };
-    num_tokens.div_ceil(decoder.block_size(&config.cache)) + max_num_seqs
+    num_tokens.div_ceil(decoder.block_size(cache)) + max_num_seqs
 }
 
 /// Blocks by what was asked for: a number, bytes, or a share of memory, though never more than are
 /// `useful`.
 fn cache_shape(
-    config: &EngineConfig,
+    cache: &CacheConfig,
+    sizes: &StepSizes,
     device: &Device,
     decoder: &DecoderToLoad,
 ) -> Result<KvCacheShape, EngineError> {
     let DecoderToLoad { spec, max_model_len, .. } = decoder;
-    let cache = &config.cache;
     let block_size = decoder.block_size(cache);
     if block_size == 0 || !block_size.is_multiple_of(KV_GROUP_TOKENS) {
         return Err(EngineError::Config(format!(
@@ -369,7 +370,7 @@ fn cache_shape(
     let mut shape = shape_without_blocks(spec, device, block_size);
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(decoder.dtype));
     let block_bytes = (block_bytes + cache.bytes_beside) as u64;
-    let useful = useful_blocks(config, decoder);
+    let useful = useful_blocks(sizes, cache, decoder);
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
         (Some(num_blocks), _) => num_blocks,
         (None, Some(bytes)) => (bytes / block_bytes) as usize,
@@ -495,15 +496,7 @@ fn add_host_blocks(
 ) -> Result<(), EngineError> {
     let Some(bytes) = config.kv_offloading_bytes else { return Ok(()) };
     let refused = |why: String| EngineError::Config(format!("--kv-offloading-size: {why}"));
-    let Device::Cuda(gpu) = device else {
-        let why = "the KV cache of the CPU is in main memory already; leave the flag out, and give \
-                   --kv-cache-memory-bytes for a larger cache";
-        return Err(refused(why.to_owned()));
-    };
-    if !config.enable_prefix_caching {
-        let why = "it keeps what prefix caching finds; leave --no-enable-prefix-caching out";
-        return Err(refused(why.to_owned()));
-    }
+    let Device::Cuda(gpu) = device else { unreachable!("`combinations` refuses it on the CPU") };
     let block_bytes = cache.shape.block_bytes(cache.element_bytes());
     let num_blocks = bytes / block_bytes as u64;
     // With those of the device they have numbers of 32 bits.

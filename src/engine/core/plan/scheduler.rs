@@ -29,6 +29,7 @@ use std::sync::Arc;
 use super::block_pool::BlockPool;
 use super::completion::{Finish, OfPrompt};
 use super::sequence::Sequence;
+use crate::load::step_sizes::StepSizes;
 use crate::request::{Request, RequestStatus};
 use crate::sampler::{RowResult, RowTask, SampleTask};
 use crate::stats::EngineStats;
@@ -38,7 +39,6 @@ use vllm_batch_api::request::{
     Asked, CompletionDelta, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs,
     RequestError, RequestOutput,
 };
-use vllm_batch_base::config::SchedulerConfig;
 use vllm_batch_text::Tokenizer;
 
 /// One sequence's part of a step.
@@ -92,7 +92,7 @@ struct RequestState {
 
 /// Queues, KV blocks and the state of every unfinished request.
 pub struct Scheduler {
-    config: SchedulerConfig,
+    sizes: StepSizes,
     max_model_len: usize,
     engine_seed: u64,
     tokenizer: Option<Arc<Tokenizer>>,
@@ -133,23 +133,23 @@ impl Scheduler {
     /// An idle scheduler over a pool of KV blocks. `max_model_len` counts prompt and output tokens.
     /// Without a tokenizer texts stay empty and stop strings do nothing.
     pub fn new(
-        config: &SchedulerConfig,
+        sizes: &StepSizes,
         block_pool: BlockPool,
         max_model_len: usize,
         engine_seed: u64,
         tokenizer: Option<Arc<Tokenizer>>,
     ) -> Self {
-        assert!(config.max_num_seqs > 0 && config.max_num_batched_tokens > 0);
-        assert!(config.max_num_prompt_logits > 0 && config.max_loras > 0);
+        assert!(sizes.max_num_seqs > 0 && sizes.max_num_batched_tokens > 0);
+        assert!(sizes.max_num_prompt_logits > 0 && sizes.max_loras > 0);
         Self {
-            config: config.clone(),
+            sizes: *sizes,
             max_model_len,
             engine_seed,
             tokenizer,
             block_pool,
             seqs: Vec::new(),
             free_slots: Vec::new(),
-            waiting: WaitingQueue::new(config.max_look_ahead()),
+            waiting: WaitingQueue::new(sizes.look_ahead),
             running: Vec::new(),
             running_loras: Vec::new(),
             requests: HashMap::new(),

@@ -34,6 +34,7 @@ use vllm_batch_dataset::terminal::display::DisplayArgs;
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
 use vllm_batch_engine::Engine;
+use vllm_batch_engine::load::step_sizes::StepSizes;
 use vllm_batch_engine::stats::{GivenLimits, OpTimes};
 use workload::{BenchRow, RandomRows};
 
@@ -139,8 +140,6 @@ struct Bench {
     dataset: Vec<PathBuf>,
     num_warmups: usize,
     result: ResultArgs,
-    /// `--max-num-seqs` was typed.
-    has_max_num_seqs: bool,
 }
 
 impl Bench {
@@ -167,7 +166,6 @@ impl Bench {
                 CliError::refused("mode", message).help("leave out --enable-prefix-caching")
             );
         }
-        let has_max_num_seqs = engine.compute.max_num_seqs.is_some();
         let mut config = RunConfig::new(RunArgs {
             model,
             engine,
@@ -195,7 +193,6 @@ impl Bench {
             dataset,
             num_warmups: workload.num_warmups.unwrap_or(0),
             result,
-            has_max_num_seqs,
         })
     }
 
@@ -220,17 +217,17 @@ impl Bench {
 
     /// Lets all rows run at once where the mode is about that.
     fn make_room(&mut self, num_rows: usize) -> Result<(), CliError> {
-        let scheduler = &mut self.config.engine.scheduler;
-        if self.mode != ModeArg::Decode || scheduler.max_num_seqs >= num_rows {
-            return Ok(());
+        let max_num_seqs = &mut self.config.engine.scheduler.max_num_seqs;
+        match *max_num_seqs {
+            _ if self.mode != ModeArg::Decode => {}
+            Some(given) if given < num_rows => {
+                let message = format!("--mode decode runs all {num_rows} rows at once");
+                let help = format!("give --max-num-seqs {num_rows}, or fewer --num-prompts");
+                return Err(CliError::refused("mode", message).help(help));
+            }
+            None if num_rows > StepSizes::USUAL_SEQS => *max_num_seqs = Some(num_rows),
+            _ => {}
         }
-        if self.has_max_num_seqs {
-            let message = format!("--mode decode runs all {num_rows} rows at once");
-            let help = format!("give --max-num-seqs {num_rows}, or fewer --num-prompts");
-            return Err(CliError::refused("mode", message).help(help));
-        }
-        scheduler.max_num_seqs = num_rows;
-        scheduler.by_device.max_num_seqs = false;
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::LOADING_STACK;
 use crate::execute::executor::{Executor, ExecutorError};
 use crate::execute::model_executor::ModelExecutor;
 use crate::load::model_summary::ModelSummary;
+use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::machine::no_thread;
@@ -21,6 +22,7 @@ pub(super) struct RankToLoad {
     pub index: usize,
     /// With its own device.
     pub config: EngineConfig,
+    pub sizes: StepSizes,
     /// With its share of the model.
     pub summary: ModelSummary,
     pub group: Arc<Group>,

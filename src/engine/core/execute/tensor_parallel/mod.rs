@@ -4,7 +4,6 @@
 //! order of ranks, so that a row's bytes depend on how many ranks there are and on nothing else.
 
 mod member;
-mod refused;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use super::executor::ExecutorError;
 use super::model_executor::{self, ModelExecutor};
 use crate::load::model_summary::ModelSummary;
+use crate::load::step_sizes::StepSizes;
 use member::{Member, RankToLoad};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DeviceKind, EngineConfig};
@@ -37,14 +37,11 @@ pub struct OtherRanks {
 /// There are not so many GPUs, the model cannot be shared so, or a rank cannot be loaded.
 pub fn load(
     config: &EngineConfig,
+    sizes: &StepSizes,
     summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, ModelExecutor), EngineError> {
     let count = config.parallel.num_ranks();
-    if let Some(what) = refused::what(config, summary) {
-        let text = format!("--tensor-parallel-size {count}: {what}");
-        return Err(EngineError::Config(text));
-    }
     let mut kinds = kinds(&config.device.kind, count)?.into_iter();
     let group = Group::new(count);
     let to_load = |index: usize, kind: DeviceKind| {
@@ -55,7 +52,7 @@ pub fn load(
         let error = |text| EngineError::Config(format!("--tensor-parallel-size {count}: {text}"));
         summary.spec = own.map_err(error)?;
         let (group, given_up) = (Arc::clone(&group), Arc::clone(given_up));
-        Ok::<_, EngineError>(RankToLoad { index, config, summary, group, given_up })
+        Ok::<_, EngineError>(RankToLoad { index, config, sizes: *sizes, summary, group, given_up })
     };
     let first = to_load(0, kinds.next().expect("there is a first rank"))?;
     let (device, mut executor) = first.open_and_load()?;
@@ -103,20 +100,18 @@ fn gpus(first: usize, count: usize, there: usize) -> Result<Vec<DeviceKind>, Str
 impl RankToLoad {
     /// Opens its device, and loads its share of the model.
     fn open_and_load(&self) -> Result<(Arc<Device>, ModelExecutor), EngineError> {
-        let Self { config, summary, given_up, .. } = self;
+        let Self { config, sizes, summary, given_up, .. } = self;
         let needs = model_executor::gpu_needs(&summary.spec);
         let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
-        if let Some(why) = why_cpu {
-            return Err(EngineError::Config(format!("--tensor-parallel-size: {}", why.reason)));
-        }
+        summary.sides(config).check_on(&device, why_cpu.as_ref())?;
         let device = Arc::new(device);
-        let executor = ModelExecutor::load(config, summary, Arc::clone(&device), given_up)?;
+        let executor = ModelExecutor::load(config, sizes, summary, Arc::clone(&device), given_up)?;
         Ok((device, executor))
     }
 
     /// Takes its place among the others, and waits for them.
     fn join(&self, device: &Device) -> Result<(), EngineError> {
-        let max_num_tokens = self.config.scheduler.max_num_batched_tokens;
+        let max_num_tokens = self.sizes.max_num_batched_tokens;
         let hidden_size = self.summary.spec.hidden_size();
         device.join(&self.group, self.index, (max_num_tokens, hidden_size))
     }

@@ -109,7 +109,7 @@ impl Scheduler {
     /// more beams takes all, and each of its rounds several steps.
     pub(super) fn num_places(&self, slot: usize) -> usize {
         let beams = self.seq(slot).request.params.beam_search;
-        beams.map_or(1, |beams| self.config.max_num_seqs.min(beams.beam_width as usize))
+        beams.map_or(1, |beams| self.sizes.max_num_seqs.min(beams.beam_width as usize))
     }
 
     /// Adds the beams that are not done to a step, in their order: a beam may share blocks that an

@@ -155,7 +155,7 @@ impl Scheduler {
         limits: DraftLimits,
     ) -> DraftStep<'a> {
         assert!(self.in_step, "drafts without schedule");
-        let most = limits.max_step_tokens.min(self.config.max_num_batched_tokens);
+        let most = limits.max_step_tokens.min(self.sizes.max_num_batched_tokens);
         let num_left = most.saturating_sub(scheduled.num_tokens).min(limits.per_step);
         DraftStep { scheduler: self, scheduled, limits, num_left }
     }

@@ -37,8 +37,8 @@ impl Scheduler {
         scheduled.block_copies.clear();
         let mut step = Step {
             scheduled,
-            token_budget: self.config.max_num_batched_tokens,
-            prompt_logits_budget: self.config.max_num_prompt_logits,
+            token_budget: self.sizes.max_num_batched_tokens,
+            prompt_logits_budget: self.sizes.max_num_prompt_logits,
         };
         let num_preemptions = self.stats.num_preemptions;
         self.schedule_running(&mut step);
@@ -93,12 +93,12 @@ impl Scheduler {
         let mut num_running_blocks: usize = of_running.sum();
         let goes_on = self.running.iter().filter(|&&slot| !self.is_at_its_last(self.seq(slot)));
         let places = goes_on.map(|&slot| self.num_places(slot));
-        let mut num_free_places = self.config.max_num_seqs - places.sum::<usize>();
+        let mut num_free_places = self.sizes.max_num_seqs - places.sum::<usize>();
         while step.token_budget > 0 && num_free_places > 0 {
             let room = Room {
                 num_seqs: num_free_places,
                 num_blocks: self.block_pool.num_blocks().saturating_sub(num_running_blocks),
-                only_loras: (self.running_loras.len() >= self.config.max_loras)
+                only_loras: (self.running_loras.len() >= self.sizes.max_loras)
                     .then_some(&self.running_loras),
             };
             let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");

@@ -17,14 +17,15 @@ use vllm_batch_api::request::{
 /// (max_num_seqs, max_num_batched_tokens, num_blocks); blocks of 4 tokens, contexts of 64; first
 /// come, first served.
 fn scheduler(max_num_seqs: usize, max_num_batched_tokens: usize, num_blocks: usize) -> Scheduler {
-    let config = SchedulerConfig {
+    let sizes = StepSizes {
         max_num_seqs,
         max_num_batched_tokens,
         max_num_prompt_logits: 4,
-        look_ahead: Some(0),
-        ..SchedulerConfig::default()
+        max_num_drafts: 0,
+        max_loras: 1,
+        look_ahead: 0,
     };
-    Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 64, 0, None)
+    Scheduler::new(&sizes, BlockPool::new(num_blocks, 4, true), 64, 0, None)
 }
 
 fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) -> Request {

@@ -11,6 +11,7 @@ use super::pooler::{Asked, Pooler};
 use crate::execute::executor::Executor;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::execute::model_executor::ModelExecutor;
+use crate::load::step_sizes::StepSizes;
 use crate::plan::block_pool::BlockPool;
 use crate::plan::scheduler::{Scheduled, Scheduler};
 use crate::request::{self, Request, StopIds};
@@ -20,7 +21,7 @@ use crate::{device_error, lap};
 use vllm_batch_api::pooling::Pooled;
 use vllm_batch_api::request::{RowKey, SamplingParams};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::{EngineConfig, SchedulerConfig};
+use vllm_batch_base::config::CacheConfig;
 use vllm_batch_device::Tensor;
 use vllm_batch_ops::batch::Batch;
 
@@ -45,19 +46,20 @@ impl CachedTexts {
     /// None wait yet. Texts have up to `max_model_len` tokens, states `width` values.
     pub(super) fn new(
         executor: ModelExecutor,
-        config: &EngineConfig,
+        cache: &CacheConfig,
+        sizes: &StepSizes,
         max_model_len: usize,
         width: usize,
     ) -> Self {
         let shape = executor.cache_shape();
-        let has_prefix_cache = config.cache.enable_prefix_caching;
+        let has_prefix_cache = cache.enable_prefix_caching;
         let pool = BlockPool::new(shape.num_blocks, shape.block_size, has_prefix_cache)
             .with_host_blocks(executor.num_host_blocks());
         // In the order in which they came: a text is soon read, and to look through all that wait
         // at each one would take longer than a small model's step.
-        let scheduler = SchedulerConfig { look_ahead: Some(0), ..config.scheduler.clone() };
+        let sizes = StepSizes { look_ahead: 0, ..*sizes };
         Self {
-            scheduler: Scheduler::new(&scheduler, pool, max_model_len, 0, None),
+            scheduler: Scheduler::new(&sizes, pool, max_model_len, 0, None),
             executor,
             texts: HashMap::new(),
             num_added: 0,

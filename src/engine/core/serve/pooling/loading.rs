@@ -19,8 +19,9 @@ use crate::execute::model::head::Head;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::execute::model_executor::{self, DecoderToLoad, ModelExecutor};
 use crate::load::held_weights::{HeldWeights, quantization_notes};
+use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::{CacheConfig, EngineConfig, LoadFormat};
+use vllm_batch_base::config::{EngineConfig, LoadFormat};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
 use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec};
@@ -47,9 +48,6 @@ impl Devices {
         config: &EngineConfig,
         summary: &PoolingSummary,
     ) -> Result<(Self, Option<WhyCpu>), EngineError> {
-        if summary.cached().is_none() {
-            refuse_cache(&config.cache)?;
-        }
         let needs = match summary.cached() {
             Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs(&decoder) },
             None => {
@@ -59,6 +57,7 @@ impl Devices {
             }
         };
         let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
+        summary.sides(config).check_on(&body, why_cpu.as_ref())?;
         let body = Arc::new(body);
         let host = match &*body {
             Device::Cpu(_) => Arc::clone(&body),
@@ -73,26 +72,6 @@ impl Devices {
             true => self.body.kernel_set(),
             false => format!("{}+{}", self.body.kernel_set(), self.host.kernel_set()),
         }
-    }
-}
-
-/// Refuses what is asked of a KV cache, where there is none.
-fn refuse_cache(cache: &CacheConfig) -> Result<(), EngineError> {
-    let usual = CacheConfig::default();
-    let asked = [
-        ("--block-size", cache.block_size != usual.block_size),
-        ("--no-enable-prefix-caching", cache.enable_prefix_caching != usual.enable_prefix_caching),
-        ("--kv-cache-dtype", cache.kv_cache_dtype != usual.kv_cache_dtype),
-        ("--num-gpu-blocks-override", cache.num_blocks.is_some()),
-        ("--kv-cache-memory-bytes", cache.kv_cache_memory_bytes.is_some()),
-        ("--kv-offloading-size", cache.kv_offloading_bytes.is_some()),
-        ("--gpu-memory-utilization", cache.memory_share.is_some()),
-    ];
-    match asked.iter().find(|(_, is_asked)| *is_asked) {
-        None => Ok(()),
-        Some((flag, _)) => Err(EngineError::Config(format!(
-            "{flag}: the model's texts are computed at once, without a KV cache"
-        ))),
     }
 }
 
@@ -128,6 +107,7 @@ pub(super) struct CacheSize {
 /// The device cannot be used, the weights do not fit the spec, or memory does not suffice.
 pub(super) fn load_model(
     config: &EngineConfig,
+    sizes: &StepSizes,
     summary: &PoolingSummary,
     token_ids: &[u32],
     given_up: &Arc<AtomicBool>,
@@ -140,7 +120,7 @@ pub(super) fn load_model(
     let linears = weights::linears_of_encoder(&summary.spec);
     let quantization = summary.quantization.as_ref();
     let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
-    let mut loaded = load_weights(config, summary, &devices, &mut checkpoint, token_ids)?;
+    let mut loaded = load_weights(config, sizes, summary, &devices, &mut checkpoint, token_ids)?;
     checkpoint.finish()?;
     let pooler = &mut loaded.pooler;
     for layer in summary.layers_behind() {
@@ -178,6 +158,7 @@ fn warm_up(encoder: &mut Encoder, device: &Device) -> Result<(), EngineError> {
 /// What is made of the model's own weights.
 fn load_weights(
     config: &EngineConfig,
+    sizes: &StepSizes,
     summary: &PoolingSummary,
     devices: &Devices,
     checkpoint: &mut Checkpoint,
@@ -214,7 +195,8 @@ fn load_weights(
     });
     let choices = spec.ropes.iter().filter_map(|rope| rope.choice(summary.max_model_len));
     let notes = choices.chain(held.note(dtype)).chain(of_quantization);
-    let (body, cache, of_body) = load_body(config, summary, (device, held.bytes()), checkpoint)?;
+    let on = (device, held.bytes());
+    let (body, cache, of_body) = load_body(config, sizes, summary, on, checkpoint)?;
     let notes = notes.chain(of_body).collect();
     let mut heads_of_loras = HashMap::new();
     if let Some(head) = summary.head_layers() {
@@ -265,6 +247,7 @@ fn leave_unused(checkpoint: &mut Checkpoint, spec: &EncoderSpec) {
 /// The body on its device, with its KV cache if it has one, and notes on that.
 fn load_body(
     config: &EngineConfig,
+    sizes: &StepSizes,
     summary: &PoolingSummary,
     (device, weight_bytes): (&Arc<Device>, u64),
     checkpoint: &mut Checkpoint,
@@ -274,17 +257,17 @@ fn load_body(
         let places = LoraPlaces::of_encoder(&summary.spec);
         let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
         let loras = ResidentLoras::open(config, &places, checkpoint)?;
-        let mut encoder = load_encoder(config, summary, device, checkpoint)?;
+        let mut encoder = load_encoder(sizes, summary, device, checkpoint)?;
         encoder.set_loras(device, loras)?;
         let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
-        let body = WholeTexts::new(encoder, num_token_types, &config.scheduler);
+        let body = WholeTexts::new(encoder, num_token_types, sizes);
         return Ok((Body::Whole(Box::new(body)), CacheSize::default(), Vec::new()));
     };
     let (output, width) = (Output::States, spec.hidden_size());
     let head = summary.head_layers().cloned();
     let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
     let mut executor =
-        ModelExecutor::of_checkpoint(config, decoder, Arc::clone(device), checkpoint)?;
+        ModelExecutor::of_checkpoint(config, sizes, decoder, Arc::clone(device), checkpoint)?;
     if device.runs_ahead() {
         executor.warm_up()?;
     }
@@ -296,23 +279,22 @@ fn load_body(
         num_bytes: shape.num_bytes(element_bytes),
         num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
     };
-    let body = CachedTexts::new(executor, config, max_model_len, width);
+    let body = CachedTexts::new(executor, &config.cache, sizes, max_model_len, width);
     Ok((Body::Cached(Box::new(body)), cache, notes))
 }
 
 fn load_encoder(
-    config: &EngineConfig,
+    sizes: &StepSizes,
     summary: &PoolingSummary,
     device: &Device,
     checkpoint: &mut Checkpoint,
 ) -> Result<Encoder, EngineError> {
     let limits = TextLimits {
         // A text goes through a GPU in one piece, in buffers that are there from the start.
-        max_num_tokens: config
-            .scheduler
+        max_num_tokens: sizes
             .max_num_batched_tokens
             .max(device.preallocated_rows(summary.max_model_len)),
-        max_num_texts: config.scheduler.max_num_seqs,
+        max_num_texts: sizes.max_num_seqs,
         max_model_len: summary.max_model_len,
     };
     let words = summary.sparse.as_ref().and_then(SparseSpec::splade).map(|splade| &splade.head);

@@ -111,25 +111,22 @@ impl PoolingEngine {
         summary: &PoolingSummary,
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
-        if config.parallel.num_ranks() > 1 {
-            let text = "--tensor-parallel-size is for models that complete prompts yet; leave it \
-                        out, or give --data-parallel-size";
-            return Err(EngineError::Config(text.to_owned()));
-        }
+        summary.sides(config).check()?;
         let max_model_len = summary.max_model_len;
+        let sizes = StepSizes::usual(config);
         let load_processor =
             || load_input_processor(config, &summary.files, summary.limits(), Default::default());
         let tokens = summary.named_tokens();
         let (input_processor, model) = match &tokens[..] {
             [] => {
-                let load = |given_up: &_| load_model(config, summary, &[], given_up);
+                let load = |given_up: &_| load_model(config, &sizes, summary, &[], given_up);
                 beside_tokenizer(processor, &load_processor, load)
             }
             // The model is made with their ids, which the tokenizer knows.
             tokens => {
                 let processor = processor.map_or_else(load_processor, Ok)?;
                 let ids = token_ids(tokens, &processor.tokenizer(), summary)?;
-                (Ok(processor), load_model(config, summary, &ids, &Default::default()))
+                (Ok(processor), load_model(config, &sizes, summary, &ids, &Default::default()))
             }
         };
         let (input_processor, (devices, loaded)) = (input_processor?, model?);
@@ -154,7 +151,7 @@ impl PoolingEngine {
             kv_cache_bytes: cache.num_bytes,
             num_offloaded_tokens: cache.num_offloaded_tokens,
             lora_ranks: body.loras().ranks(),
-            step_sizes: StepSizes::from(&config.scheduler),
+            step_sizes: sizes,
         };
         Ok(Self {
             devices,

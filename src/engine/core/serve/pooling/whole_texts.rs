@@ -9,10 +9,10 @@ use super::loading::Devices;
 use super::pooler::{Asked, Pooler};
 use crate::execute::model::encoder::Encoder;
 use crate::execute::model::resident_loras::ResidentLoras;
+use crate::load::step_sizes::StepSizes;
 use crate::stats::EngineStats;
 use vllm_batch_api::pooling::TextTokens;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::SchedulerConfig;
 use vllm_batch_ops::batch::{Batch, LoraRows};
 
 /// An encoder, and the texts that wait for it.
@@ -34,14 +34,14 @@ pub(super) struct WholeTexts {
 
 impl WholeTexts {
     /// None wait yet. `num_token_types`: segments that the model knows.
-    pub(super) fn new(encoder: Encoder, num_token_types: usize, config: &SchedulerConfig) -> Self {
+    pub(super) fn new(encoder: Encoder, num_token_types: usize, sizes: &StepSizes) -> Self {
         Self {
             encoder,
             waiting: VecDeque::new(),
             num_token_types,
-            max_num_tokens: config.max_num_batched_tokens,
-            max_num_seqs: config.max_num_seqs,
-            max_loras: config.max_loras,
+            max_num_tokens: sizes.max_num_batched_tokens,
+            max_num_seqs: sizes.max_num_seqs,
+            max_loras: sizes.max_loras,
             batch: Batch::default(),
             stats: EngineStats::default(),
         }

@@ -11,14 +11,16 @@ struct Limits {
 /// Blocks of 4 tokens, contexts of 256, room for all tokens of a step.
 fn limited(limits: &Limits) -> Scheduler {
     let &Limits { max_num_seqs, num_blocks, look_ahead } = limits;
-    let config = SchedulerConfig {
+    let by_default = || StepSizes::default_look_ahead(max_num_seqs);
+    let sizes = StepSizes {
         max_num_seqs,
         max_num_batched_tokens: 4096,
         max_num_prompt_logits: 4,
-        look_ahead,
-        ..SchedulerConfig::default()
+        max_num_drafts: 0,
+        max_loras: 1,
+        look_ahead: look_ahead.unwrap_or_else(by_default),
     };
-    Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 256, 0, None)
+    Scheduler::new(&sizes, BlockPool::new(num_blocks, 4, true), 256, 0, None)
 }
 
 /// A prompt of `prefix`, and of tokens that no other request has.

@@ -3,24 +3,24 @@
 use std::collections::HashSet;
 
 use super::{end_step, request};
+use crate::load::step_sizes::StepSizes;
 use crate::plan::block_pool::BlockPool;
 use crate::plan::scheduler::Scheduler;
 use crate::request::Request;
 use vllm_batch_api::request::{LoraId, SamplingParams};
-use vllm_batch_base::config::SchedulerConfig;
 use vllm_batch_ops::batch::LoraRows;
 
 /// Blocks of 4 tokens, contexts of 64.
 fn scheduler(max_loras: usize, max_num_seqs: usize, look_ahead: usize) -> Scheduler {
-    let config = SchedulerConfig {
+    let sizes = StepSizes {
         max_num_seqs,
         max_num_batched_tokens: 256,
         max_num_prompt_logits: 4,
-        look_ahead: Some(look_ahead),
+        max_num_drafts: 0,
         max_loras,
-        ..SchedulerConfig::default()
+        look_ahead,
     };
-    Scheduler::new(&config, BlockPool::new(64, 4, true), 64, 0, None)
+    Scheduler::new(&sizes, BlockPool::new(64, 4, true), 64, 0, None)
 }
 
 /// Two tokens of two adapters or none.
