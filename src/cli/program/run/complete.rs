@@ -136,7 +136,10 @@ impl Job<'_> {
         let files = fingerprinted::of_files(&self.config, &folders, &summary)?;
         self.files = Some(files.clone());
         let now = files.showing(self.config.shown_model_name(shape)).alone();
-        let mut differences = meta.fingerprint.differences(&now);
+        let mut differences = match self.config.output.retry_failed {
+            true => meta.fingerprint.differences_of_answers(&now),
+            false => meta.fingerprint.differences(&now),
+        };
         let shard = self.config.input.shard;
         if meta.shard != shard {
             differences.push(format!("shard: {} then, {shard} now", meta.shard));

@@ -392,7 +392,10 @@ impl Job<'_> {
         then: Option<RowsThen>,
     ) -> Result<Option<Previous>, CliError> {
         let Some((path, meta)) = draft.path().zip(draft.previous()) else { return Ok(None) };
-        let differences = meta.fingerprint.differences(fingerprint);
+        let differences = match self.config.output.retry_failed {
+            true => meta.fingerprint.differences_of_answers(fingerprint),
+            false => meta.fingerprint.differences(fingerprint),
+        };
         if !differences.is_empty() {
             let error = LedgerError::Complete { path: path.to_owned(), differences };
             return Err(LedgerError::at_start(error));
