@@ -13,7 +13,6 @@ use crate::ledger::meta::Meta;
 use crate::ledger::{Draft, LedgerError};
 use crate::model;
 use vllm_batch_dataset::input::files::{self, Shape};
-use vllm_batch_dataset::input::reader::UTF8_BOM;
 use vllm_batch_dataset::input::sample::RowsThen;
 use vllm_batch_dataset::output::{FileFormat, FinishedRows, RowFormat};
 use vllm_batch_dataset::terminal::error::CliError;
@@ -177,16 +176,13 @@ impl Job<'_> {
         let name = path.display().to_string();
         let rows = FinishedRows::open(&path, meta.format);
         let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
-        let mut header = Vec::new();
-        csv.format_header(names, &mut header);
-        // A spreadsheet may have given the input a mark, or taken it away.
-        let then = rows.header();
-        let then = then.strip_prefix(UTF8_BOM).unwrap_or(then);
-        if then == header {
+        if csv.is_header(names, rows.header()) {
             return Ok(());
         }
-        let [then, now] =
-            [then, &header].map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
+        let mut header = Vec::new();
+        csv.format_header(names, &mut header);
+        let [then, now] = [rows.header(), &header]
+            .map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
         let differences = vec![format!("columns: {then} then, {now} now")];
         Err(LedgerError::at_start(LedgerError::Complete { path, differences }))
     }
