@@ -128,6 +128,16 @@ fn check_and_one_prompt_and_a_run_that_goes_on_know_them() {
     assert_exit(&other, 6);
     let said = text(&other.stderr);
     assert!(said.contains("allow_empty_prompts: false then, true now"), "{said}");
+    // Rows that failed for it are asked alone.
+    let retry = ["-i", "in.csv", "-o", "a.jsonl", ALLOW, "--retry-failed"];
+    let retried = one(&retry);
+    assert_exit(&retried, 0);
+    let said = text(&retried.stderr);
+    assert!(said.contains("Going on from 2 rows with an answer"), "{said}");
+    assert_exit(&one(&["-i", "in.csv", "-o", "fresh.jsonl", ALLOW]), 0);
+    let read = |name: &str| fs::read(path.join(name)).unwrap();
+    assert!(read("a.jsonl") == read("fresh.jsonl"));
+    assert_exit(&one(&["-i", "in.csv", "-o", "a.jsonl", ALLOW]), 0);
 }
 
 #[test]

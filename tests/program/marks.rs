@@ -27,12 +27,21 @@ fn the_mark_of_a_table_comes_back() {
     marked(TABLE);
     assert_eq!(run(path, &jsonl, b"").code, Some(0));
     assert!(fs::read_to_string(path.join("out.jsonl")).unwrap().starts_with('{'));
-    // A spreadsheet that corrects a cell may put a mark before a table that had none.
+    // A spreadsheet that corrects a cell may put a mark before a table that had none, and end its
+    // lines otherwise.
     fs::write(path.join("a.csv"), "id,text\n1,1+1=\n2,\n").unwrap();
     assert_eq!(run(path, &out, b"").code, Some(3));
-    marked("id,text\n1,1+1=\n2,2+3=\n");
+    marked("id,text\r\n1,1+1=\r\n2,2+3=\r\n");
     let retried = run(path, &[&out[..], &["--retry-failed"]].concat(), b"");
     assert_eq!(retried.code, Some(0), "{}", retried.said);
     assert!(retried.said.contains("1 row with an answer"), "{}", retried.said);
-    assert!(fs::read_to_string(path.join("out.csv")).unwrap().starts_with(MARK));
+    let fresh = run(path, &["-i", "a.csv", "-o", "fresh.csv"], b"");
+    assert_eq!(fresh.code, Some(0), "{}", fresh.said);
+    let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
+    assert!(read("out.csv").starts_with(MARK));
+    assert_eq!(read("out.csv"), read("fresh.csv"));
+    // Nothing but its line ends is another: there is nothing to do.
+    marked("id,text\n1,1+1=\n2,2+3=\n");
+    let again = run(path, &out, b"");
+    assert!(again.code == Some(0) && again.said.contains("Nothing to do"), "{}", again.said);
 }

@@ -138,6 +138,24 @@ impl CsvFormat {
         record.starts_with(&shown)
     }
 
+    /// A record with the line end of this format. Within a cell there are quotes around one.
+    pub fn with_line_end(&self, mut record: Vec<u8>) -> Vec<u8> {
+        let line_end: &[u8] = if self.crlf { b"\r\n" } else { b"\n" };
+        let length = without_end(&record).len();
+        record.truncate(length);
+        record.extend_from_slice(line_end);
+        record
+    }
+
+    /// Whether a header line is that of these columns, but for its mark and its line end: a
+    /// spreadsheet changes them in whatever it saves.
+    pub fn is_header(&self, names: &[String], line: &[u8]) -> bool {
+        let mut header = Vec::new();
+        self.format_header(names, &mut header);
+        let line = line.strip_prefix(reader::UTF8_BOM).unwrap_or(line);
+        without_end(line) == without_end(&header)
+    }
+
     /// Names of our columns.
     fn columns(&self) -> Vec<&str> {
         let after = match &self.pooled {
@@ -170,4 +188,9 @@ impl CsvFormat {
         writer.write_record(cells.map(String::into_bytes)).expect("writing into memory");
         writer.flush().expect("writing into memory");
     }
+}
+
+fn without_end(record: &[u8]) -> &[u8] {
+    let line = record.strip_suffix(b"\n").unwrap_or(record);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }

@@ -293,6 +293,14 @@ impl RowFormat {
         }
     }
 
+    /// A row of an output that is taken over, as this format ends rows.
+    pub fn taken_over(&self, row: Vec<u8>) -> Vec<u8> {
+        match self {
+            RowFormat::Csv(csv) => csv.with_line_end(row),
+            RowFormat::Json(_) | RowFormat::Parquet(_) | RowFormat::Npy(_) => row,
+        }
+    }
+
     /// Whether a row of an output at the place of this row may answer it: it has its fields, as far
     /// as it shows any.
     pub fn may_answer(&self, passthrough: &Passthrough, row: &[u8]) -> bool {

@@ -25,6 +25,9 @@ const SYSTEM: [&str; 10] = [
 /// The adapters that rows may name. A run without any has no such field.
 pub const LORA_MODULES: &str = "lora_modules";
 
+/// Whether rows without text are asked. Such a row fails, or it is answered: others are the same.
+pub const ALLOW_EMPTY_PROMPTS: &str = "allow_empty_prompts";
+
 /// Named values, equal if and only if the same row gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
@@ -66,6 +69,21 @@ impl Fingerprint {
             (then != others).then(|| format!("{LORA_MODULES}: {then} then, {others} now"));
         let is_other = |(name, _): &(&String, &String)| *name != LORA_MODULES;
         self.fields.iter().filter(is_other).filter_map(differs).chain(adapters).collect()
+    }
+
+    /// The same of rows with an answer, where those that failed are asked again: what is asked now
+    /// beside them is no difference.
+    pub fn differences_of_answers(&self, now: &Fingerprint) -> Vec<String> {
+        let mut then = self.clone();
+        if let Some(value) = then.fields.get_mut(ALLOW_EMPTY_PROMPTS)
+            && value == "false"
+        {
+            "true".clone_into(value);
+            let mut now = now.clone();
+            now.fields.insert(ALLOW_EMPTY_PROMPTS.to_owned(), value.clone());
+            return then.differences(&now);
+        }
+        self.differences(now)
     }
 
     /// OpenAI's `system_fingerprint`: equal for runs of one model on one kind of machine, whatever
@@ -120,6 +138,15 @@ mod tests {
         assert_eq!(run("float32", "0", "1"), run("float32", "1", "2"));
         assert_ne!(run("float32", "0", "1"), run("bfloat16", "0", "1"));
         assert_eq!(run("float32", "0", "1").len(), "fp_".len() + 16);
+    }
+
+    #[test]
+    fn answers_stay_where_more_rows_are_asked() {
+        let run = |value: &str| fingerprint(&[(ALLOW_EMPTY_PROMPTS, value), ("dtype", "a")]);
+        assert!(run("false").differences_of_answers(&run("true")).is_empty());
+        assert_eq!(run("true").differences_of_answers(&run("false")).len(), 1);
+        let other = fingerprint(&[(ALLOW_EMPTY_PROMPTS, "true"), ("dtype", "b")]);
+        assert_eq!(run("false").differences_of_answers(&other), ["dtype: a then, b now"]);
     }
 
     #[test]

@@ -14,7 +14,6 @@ use crate::ledger::meta::Meta;
 use crate::ledger::{LedgerError, LockedOutput};
 use crate::model;
 use vllm_batch_dataset::input::files::Shape;
-use vllm_batch_dataset::input::reader::UTF8_BOM;
 use vllm_batch_dataset::input::sample::RowsThen;
 use vllm_batch_dataset::output::{FileFormat, FinishedRows, RowFormat};
 use vllm_batch_dataset::terminal::error::CliError;
@@ -145,7 +144,11 @@ impl Comparison<'_> {
     /// What is different in what is known before the model is loaded.
     fn other_settings(&self, files: FileFields) -> Vec<String> {
         let now = files.showing(self.config.shown_model_name(self.shape)).alone();
-        let mut differences = self.meta.fingerprint.differences(&now);
+        let then = &self.meta.fingerprint;
+        let mut differences = match self.config.output.retry_failed {
+            true => then.differences_of_answers(&now),
+            false => then.differences(&now),
+        };
         let shard = self.config.input.shard;
         if self.meta.shard != shard {
             differences.push(format!("shard: {} then, {shard} now", self.meta.shard));
@@ -163,16 +166,13 @@ impl Comparison<'_> {
         let name = path.display().to_string();
         let rows = FinishedRows::open(path, self.meta.format);
         let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
-        let mut header = Vec::new();
-        csv.format_header(names, &mut header);
-        // A spreadsheet may have given the input a mark, or taken it away.
-        let then = rows.header();
-        let then = then.strip_prefix(UTF8_BOM).unwrap_or(then);
-        if then == header {
+        if csv.is_header(names, rows.header()) {
             return Ok(());
         }
-        let [then, now] =
-            [then, &header].map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
+        let mut header = Vec::new();
+        csv.format_header(names, &mut header);
+        let [then, now] = [rows.header(), &header]
+            .map(|header| String::from_utf8_lossy(header).trim_end().to_owned());
         let differences = vec![format!("columns: {then} then, {now} now")];
         Err(LedgerError::Complete { path: path.to_owned(), differences }.at_start())
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::model_hashes::{lora_hashes, model_hashes, module_hash};
 use crate::config::{RunConfig, is_table};
-use crate::ledger::fingerprint::{Fingerprint, LORA_MODULES};
+use crate::ledger::fingerprint::{ALLOW_EMPTY_PROMPTS, Fingerprint, LORA_MODULES};
 use crate::model::{Folders, Summary};
 use vllm_batch_api::request::{SamplingParams, StructuredOutputs};
 use vllm_batch_base::config::DType;
@@ -74,7 +74,7 @@ pub fn of_files(
     set("chat", format!("{:?}", input.rows.chat));
     set("template", format!("{:?}", input.rows.template));
     set("prompt_column", format!("{:?}", input.rows.prompt_column));
-    set("allow_empty_prompts", input.rows.allows_empty.to_string());
+    set(ALLOW_EMPTY_PROMPTS, input.rows.allows_empty.to_string());
     set("row_params", input.rows.own_params.text());
     let ChatDefaults { system_prompt, last_assistant, template_kwargs } = &input.rows.chats;
     set("system_prompt", format!("{system_prompt:?}"));

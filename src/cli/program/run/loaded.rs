@@ -150,7 +150,7 @@ impl Begun {
         console: &Console,
     ) -> Result<Self, CliError> {
         let left = Left::of(&output);
-        let previous = previous_of(&output, fingerprint, then)?;
+        let previous = previous_of(&output, config, fingerprint, then)?;
         let document = output.take_documents("--stats").pop();
         if let Some(found) = output.found() {
             let rows = found.num_rows;
@@ -182,11 +182,15 @@ impl Begun {
 /// The good rows of a complete output that the run goes on from.
 fn previous_of(
     output: &LockedOutput,
+    config: &RunConfig,
     fingerprint: &Fingerprint,
     then: Option<RowsThen>,
 ) -> Result<Option<Previous>, CliError> {
     let Some((path, meta)) = output.path().zip(output.previous()) else { return Ok(None) };
-    let differences = meta.fingerprint.differences(fingerprint);
+    let differences = match config.output.retry_failed {
+        true => meta.fingerprint.differences_of_answers(fingerprint),
+        false => meta.fingerprint.differences(fingerprint),
+    };
     if !differences.is_empty() {
         return Err(LedgerError::Complete { path: path.to_owned(), differences }.at_start());
     }

@@ -103,7 +103,7 @@ impl Previous {
         format: &RowFormat,
         Place { index, is_key }: Place,
     ) -> io::Result<Option<Good>> {
-        match &self.finds_by {
+        let good = match &self.finds_by {
             FindsBy::Place(then) => {
                 // Where it was in the output of then.
                 let place = then.place(index).filter(|place| self.shard.owns(*place));
@@ -122,7 +122,8 @@ impl Previous {
                 };
                 self.among_near(place, is_it)
             }
-        }
+        }?;
+        Ok(good.map(|good| Good { row: format.taken_over(good.row), ..good }))
     }
 
     /// The good row of a place.
