@@ -108,7 +108,8 @@ fn others_answer_the_same_with_guesses_samples_schemas_and_few_blocks() {
 #[test]
 fn texts_of_others_become_the_same_whole_cached_or_compared() {
     let folders = ["golden_embeddings/bert", "golden_embeddings/qwen3"];
-    for (seed, folder) in (7..).zip(folders) {
+    let mut num_aborted = 0;
+    for folder in folders {
         let load = || {
             let mut config = pooled::config(testdata(folder), (3, 24, 1));
             config.model.tokenizer_dir = Some(testdata("golden_embeddings/bert"));
@@ -136,7 +137,8 @@ fn texts_of_others_become_the_same_whole_cached_or_compared() {
         };
         let works: Vec<_> = (0..30).map(work).collect();
         let (expected, _) = run(&mut runner, &works, None);
-        let num_aborted = check(&mut load(), &works, &expected, seed);
-        assert!(num_aborted > 2, "{folder}: {num_aborted} aborted");
+        let aborted = (1..6).map(|seed| check(&mut load(), &works, &expected, seed));
+        num_aborted += aborted.sum::<usize>();
     }
+    assert!(num_aborted > 10, "{num_aborted} aborted");
 }

@@ -370,9 +370,9 @@ mod tests {
             truncate_prompt_tokens: Some(-1),
             truncation_side: TruncationSide::Right,
             beam_search: None,
+            output_kind: RequestOutputKind::FinalOnly,
             structured_outputs: Some(Arc::new(StructuredOutputs::new(Constraint::JsonObject))),
             thinking_token_budget: Some(7),
-            output_kind: RequestOutputKind::default(),
         };
         assert_eq!(apply(row), Ok(expected));
     }

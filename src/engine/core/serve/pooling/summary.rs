@@ -150,11 +150,7 @@ impl PoolingSummary {
             None => config.pooling_type.unwrap_or(of_files),
         };
         let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
-        if !gives_tokens && dense.iter().any(|module| module.of_tokens) {
-            let text = "a Dense module of token_embeddings changes each token's state, and vectors of \
-                        texts are asked for: give `settings.pooling_type` all";
-            return Err(EngineError::Model(text.to_owned()));
-        }
+        check_dense_of_tokens(&dense, gives_tokens)?;
         let is_dense = classifier.is_none() && sparse.is_none();
         pooling.truncated = truncated(config, &pooling, is_dense)?.filter(|_| !gives_tokens);
         let token_layer = match &files {
@@ -512,6 +508,16 @@ fn sides_of_classifier(config: &ModelConfig, classifier: Option<&Classifier>) ->
         (Side::Classifier, classifier.is_some()),
         (Side::ClassifierOfTexts, classifier.is_some_and(is_of_texts)),
     ])
+}
+
+/// Refuses a module that changes tokens where texts have vectors.
+fn check_dense_of_tokens(dense: &[DenseModule], gives_tokens: bool) -> Result<(), EngineError> {
+    if !gives_tokens && dense.iter().any(|module| module.of_tokens) {
+        let text = "a Dense module of token_embeddings changes each token's state, and vectors of \
+                    texts are asked for: give `settings.pooling_type` all";
+        return Err(EngineError::Model(text.to_owned()));
+    }
+    Ok(())
 }
 
 /// Refuses modules that do not fit the model or each other.
