@@ -172,9 +172,9 @@ impl ResidentLoras {
             }
         }
         for &(layer, most) in &layers {
-            let is_of_table = layer.place == LoraPlace::Tokens;
-            Sides::default().with([(Side::TableLora, is_of_table)]).check_on(device, None)?;
-            if let Some(slots) = weights.slots_of(layer.place) {
+            if layer.place == LoraPlace::Tokens {
+                Sides::default().with([(Side::TableLora, true)]).check_on(device, None)?;
+            } else if let Some(slots) = weights.slots_of(layer.place) {
                 slots.reserve(device, layer.shape, self.slots.len(), most)?;
             }
         }
