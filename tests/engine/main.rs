@@ -8,6 +8,7 @@ mod byte_level;
 mod cached_texts;
 mod chat_templates;
 mod classifiers;
+mod combinations;
 mod config_keys;
 mod data_parallel;
 mod decoder_vectors;

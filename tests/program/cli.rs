@@ -273,7 +273,7 @@ fn flags_that_the_model_cannot_honour_name_themselves() {
         (["--max-model-len", "1"], "--max-model-len 1: expected 2 to 256, the model's context"),
         (["--max-model-len", "999"], "--max-model-len 999: expected 2 to 256"),
         (["--gpu-memory-utilization", "0.00000001"], utilization),
-        (["--kv-offloading-size", "1"], "--kv-offloading-size: the KV cache of the CPU is in main"),
+        (["--kv-offloading-size", "1"], "--kv-offloading-size: it is not supported on the CPU"),
         (["--kv-cache-memory-bytes", "4Gib"], "expected bytes such as 4GiB or 512M"),
     ] {
         let output = over(folder.path(), "{\"prompt\":\"a\"}\n", TINY, &flags);

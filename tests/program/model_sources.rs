@@ -246,7 +246,7 @@ fn a_model_of_another_kind_is_refused_with_the_command_that_runs_it() {
         ("plan", &[], "golden_embeddings/bert", "makes vectors: use `embed`"),
         ("run", &[], "golden_classifiers/bert", "use `classify`"),
         ("run", &[], "golden_classifiers/qwen2_reward", "use `reward`"),
-        ("embed", &[], "golden_classifiers/bert", "`classify` runs it"),
+        ("embed", &[], "golden_classifiers/bert", "`classify` runs them"),
         ("classify", &[], "golden_embeddings/bert", "`embed` makes vectors"),
         ("reward", &[], "gguf/llama.gguf", "`embed` makes vectors"),
         ("score", &[], "golden_classifiers/bert", "`classify` runs it"),

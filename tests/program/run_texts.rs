@@ -131,10 +131,10 @@ fn an_input_for_two_things_is_refused_and_a_line_of_a_stream_is_an_error_row() {
 fn what_a_model_or_a_flag_cannot_do_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for (model, flags, input, wanted) in [
-        (CROSS, &[][..], embeddings(), "the model is a classifier; `classify` runs it"),
+        (CROSS, &[][..], embeddings(), "is not supported for classifiers; `classify` runs them"),
         (ENCODER, &["--max-tokens", "4"], embeddings(), "--max-tokens: rows get vectors"),
         (ENCODER, &["--enforce-eager"], scores(), "--enforce-eager: rows get scores"),
-        (ENCODER, &["--block-size", "16"], scores(), "--block-size: the model's texts"),
+        (ENCODER, &["--block-size", "16"], scores(), "--block-size: it is not supported"),
         (
             ENCODER,
             &["--structured-outputs.json-object"],

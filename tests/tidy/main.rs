@@ -7,6 +7,7 @@ mod kernels;
 mod layers;
 mod lexer;
 mod paths;
+mod refusals;
 mod shape;
 mod source;
 mod tree;
@@ -124,6 +125,14 @@ fn every_layer_is_a_module() {
 #[test]
 fn model_names_no_device_variant() {
     check(layers::model_names_no_device_variant, RUST);
+}
+
+#[test]
+fn pairs_are_refused_by_the_table() {
+    check(refusals::pairs_are_refused_by_the_table, RUST);
+    for path in refusals::files_with_refusals() {
+        assert!(root().join(path).is_file(), "{path} is gone: take it out of the rule");
+    }
 }
 
 #[test]

@@ -109,13 +109,14 @@ impl Checkpoint {
     /// Adds an adapter to the tensors as they are read from now on, or puts its own in their place.
     ///
     /// # Errors
-    /// One is quantized, or there are no files.
+    /// One is quantized.
+    ///
+    /// # Panics
+    /// There are no files.
     pub fn merge(&mut self, merged: MergedAdapter) -> Result<(), EngineError> {
         match self {
             Checkpoint::Files(files) => files.merge(merged),
-            Checkpoint::Dummy { .. } => Err(EngineError::Config(
-                "--lora-merge: with --load-format dummy there are no weights to merge with".into(),
-            )),
+            Checkpoint::Dummy { .. } => panic!("no weights to merge with"),
         }
     }
 

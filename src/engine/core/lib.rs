@@ -120,15 +120,9 @@ impl Engine {
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
+        summary.sides(config).check()?;
         let sizes = StepSizes::on_device(config, dtype, &gpu_needs(&summary.spec));
         let vocab_size = summary.spec.vocab_size();
-        if config.speculation.is_some() && summary.spec.state_width() > 0 {
-            return Err(EngineError::Config(
-                "--speculative-config: this model has recurrent layers, whose states cannot go back \
-                 to before a wrong guess; run it without"
-                    .to_owned(),
-            ));
-        }
         let (input_processor, model) = beside_tokenizer(
             processor,
             &|| decoders_input_processor(config, summary),
@@ -521,8 +515,9 @@ fn load_model(
     let draft = DraftToLoad::read(config, sizes, summary)?;
     let needs = gpu_needs(&summary.spec);
     let (device, why_cpu) = vllm_batch_device::open(config, summary.dtype, needs)?;
+    summary.sides(config).check_on(&device, why_cpu.as_ref())?;
     let device = Arc::new(device);
-    let beside = draft.as_ref().map(|draft| draft.beside(config, &device)).transpose()?;
+    let beside = draft.as_ref().map(|draft| draft.beside(config, &device));
     let (config, on) = (beside.as_ref().unwrap_or(config), Arc::clone(&device));
     let executor = ModelExecutor::load(config, sizes, summary, on, given_up)?;
     let (num_blocks, on) = (executor.cache_shape().num_blocks, Arc::clone(&device));

@@ -354,7 +354,10 @@ impl Device {
     /// waits until every rank has taken its own.
     ///
     /// # Errors
-    /// As [`Gpu::join`]; or it is the CPU.
+    /// As [`Gpu::join`].
+    ///
+    /// # Panics
+    /// It is the CPU.
     pub fn join(
         &self,
         group: &Arc<Group>,
@@ -362,10 +365,7 @@ impl Device {
         (max_rows, width): (usize, usize),
     ) -> Result<(), EngineError> {
         match self {
-            Device::Cpu(_) => {
-                let text = "several CPUs do not compute one model; take GPUs (--device cuda)";
-                Err(EngineError::Config(text.to_owned()))
-            }
+            Device::Cpu(_) => panic!("a rank on the CPU"),
             Device::Cuda(gpu) => gpu.join(group, index, gpu.max_padded_rows(max_rows) * width),
         }
     }

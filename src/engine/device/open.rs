@@ -9,7 +9,7 @@ use super::{Device, Gpu, GpuConfig};
 use crate::simd::InstructionSet;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{
-    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, PrefillKernel, Quantization,
+    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization,
 };
 
 macro_rules! sources {
@@ -108,7 +108,8 @@ pub struct GpuNeeds {
 }
 
 /// Opens the device that the configuration asks for, to compute in `dtype` a model with these
-/// needs. The second part says in one line why `auto` took the CPU.
+/// needs. The second part says in one line why `auto` took the CPU. Settings that do not go
+/// together were refused before.
 ///
 /// # Errors
 /// The GPU that was asked for cannot be used.
@@ -133,25 +134,8 @@ pub fn open(
         };
         EngineError::Config(format!("the GPU cannot be used: {why}; {help}"))
     };
-    if narrow_cache && (device.kind == DeviceKind::Cpu || dtype == DType::Float32) {
-        return Err(EngineError::Config(
-            "--kv-cache-dtype fp8 needs an NVIDIA GPU and a 16-bit --dtype".to_owned(),
-        ));
-    }
-    if device.prefill_kernel == PrefillKernel::Wgmma && needs.is_of_texts {
-        return Err(EngineError::Config(
-            "--prefill-kernel wgmma is for models with a KV cache: leave it out".to_owned(),
-        ));
-    }
     match &device.kind {
         DeviceKind::Cpu | DeviceKind::Auto if int8 => Ok((cpu(config)?, None)),
-        DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } if int8 => Err(EngineError::Config(
-            "--quantization int8 is for the CPU; give fp8 on a GPU, or --device cpu".to_owned(),
-        )),
-        DeviceKind::Cpu if device.quantization.is_some() => Err(EngineError::Config(
-            "--quantization fp8 needs an NVIDIA GPU; give int8 on the CPU, or leave it out"
-                .to_owned(),
-        )),
         DeviceKind::Cpu => Ok((cpu(config)?, None)),
         DeviceKind::Auto => match probe(0) {
             Ok(driver) => Ok((gpu(config, dtype, driver)?, None)),
@@ -270,11 +254,7 @@ fn check_heads(
     let HeadWidths { head_dim, latent_dim, has_biases } = heads;
     let (is_narrow, name) = (kv_cache_dtype == KvCacheDType::Fp8, dtype.name());
     let cache = if is_narrow { " with an fp8 KV cache" } else { "" };
-    if is_narrow && latent_dim.is_some() {
-        return Err("this model has latent attention, and the kernels take no latents in fp8: \
-                    leave out --kv-cache-dtype fp8"
-            .to_owned());
-    }
+    assert!(!is_narrow || latent_dim.is_none(), "latents in fp8, which no kernel takes");
     let step = 16 / kv_cache_dtype.size_bytes(dtype);
     let most = if is_narrow || is_of_texts { MAX_NARROW_HEAD_DIM } else { MAX_HEAD_DIM };
     if head_dim > most || !head_dim.is_multiple_of(step) {
@@ -342,6 +322,7 @@ pub fn num_gpus() -> Result<usize, String> {
 }
 
 fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, EngineError> {
+    assert!(config.device.quantization != Some(Quantization::Int8), "int8 on a GPU");
     let gpu_config = GpuConfig {
         dtype,
         quantization: config.device.quantization,
@@ -350,10 +331,6 @@ fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, En
         cache_dir: config.device.cache_dir.clone(),
         num_threads: config.parallel.num_threads,
     };
-    if gpu_config.quantization.is_some() && dtype == DType::Float32 {
-        let text = "--quantization fp8 needs a 16-bit --dtype: bfloat16 or float16";
-        return Err(EngineError::Config(text.to_owned()));
-    }
     let (major, minor) = driver.properties().compute_capability;
     if gpu_config.quantization.is_some() && (major, minor) < (8, 9) {
         return Err(EngineError::Config(format!(
@@ -435,7 +412,5 @@ mod tests {
             text.contains("kv_lora_rank is 508, and the kernels take multiples of 8"),
             "{text}"
         );
-        let text = check((128, Some(96)), KvCacheDType::Fp8).unwrap_err();
-        assert!(text.contains("latent attention") && text.contains("--kv-cache-dtype"), "{text}");
     }
 }

@@ -126,5 +126,15 @@ fn adapters_beside_e4m3_layers_are_refused_at_load() {
     let mut base = config(FAMILY, DType::BFloat16, &device);
     base.device.quantization = Some(Quantization::Fp8);
     let error = Engine::load(&adapted(&base, &modules(folder.path()))).err().expect("refused");
-    assert!(error.to_string().contains("--quantization fp8"), "{error}");
+    assert!(error.to_string().contains("not supported with fp8 weights"), "{error}");
+}
+
+#[test]
+fn a_gpu_takes_no_adapters_of_the_embedding_table() {
+    let Some(device) = gpu::device(331) else { return };
+    let base = config("llama2", DType::BFloat16, &device);
+    let table = LoraModule { name: "a".to_owned(), dir: testdata("golden_adapters/tables") };
+    let error = Engine::load(&adapted(&base, &[table])).err().expect("refused").to_string();
+    let expected = "an adapter of the embedding table is not supported on a GPU yet";
+    assert!(error.contains(expected) && error.contains("--device cpu"), "{error}");
 }

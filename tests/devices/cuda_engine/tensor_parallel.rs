@@ -115,12 +115,13 @@ fn what_ranks_do_not_share_is_refused_by_its_name() {
         assert!(text.contains("--tensor-parallel-size") && text.contains(says), "{text}");
     };
     refused(&|c| c.parallel.tensor_parallel_size = Some(3), "qwen3", "heads: give 2");
-    refused(&|c| c.parallel.engines = Engines::Number(2), "qwen3", "with --data-parallel-size");
-    refused(&|c| c.cache.kv_offloading_bytes = Some(1 << 20), "qwen3", "--kv-offloading-size");
-    refused(&|c| c.device.kind = DeviceKind::Cpu, "qwen3", "it is for GPUs");
-    refused(&|_| {}, "qwen3_moe", "this model has experts, which several GPUs do not share");
-    refused(&|_| {}, "deepseek_v2", "latent attention");
-    refused(&|_| {}, "lfm2", "states");
+    refused(&|c| c.parallel.engines = Engines::Number(2), "qwen3", "with data parallelism");
+    refused(&|c| c.cache.kv_offloading_bytes = Some(1 << 20), "qwen3", "with offloading");
+    refused(&|c| c.device.kind = DeviceKind::Cpu, "qwen3", "on the CPU");
+    refused(&|_| {}, "qwen3_moe", "for models with experts");
+    refused(&|_| {}, "minicpm3", "latent attention");
+    refused(&|_| {}, "gpt_oss", "for models with");
+    refused(&|_| {}, "lfm2", "recurrent layers");
 }
 
 /// Kernels of which those of one rank fail.

@@ -2,9 +2,9 @@
 //! row. Steps of fewer than 1024 rows are shrunk by lora_shrink_16, others by lora_shrink_64; then
 //! comes lora_expand, or lora_expand_f32 where logits are added to.
 
-use vllm_batch::engine::base::config::{DType, Quantization};
+use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::device::{Device, Precision, Tensor};
-use vllm_batch::engine::ops::{LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, TableSlots};
+use vllm_batch::engine::ops::{LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras};
 
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{Both, CLOSE, Pair, Rows, in_every_dtype, to_bits};
@@ -243,15 +243,6 @@ fn a_slot_is_the_adapter_that_was_put_there_last() {
     });
 }
 
-/// Lookups have no kernel.
-#[test]
-fn a_gpu_takes_no_adapters_of_tables() {
-    let Some(pair) = Pair::open(DType::BFloat16, 96, None) else { return };
-    let error = TableSlots::default().reserve(&pair.gpu).unwrap_err().to_string();
-    assert!(error.contains("table of tokens") && error.contains("--device cpu"), "{error}");
-    TableSlots::default().reserve(&pair.cpu).expect("a CPU takes them");
-}
-
 #[test]
 fn a_gpu_takes_no_adapters_of_more_parts_than_its_kernels() {
     let Some(pair) = Pair::open(DType::BFloat16, 97, None) else { return };
@@ -259,20 +250,4 @@ fn a_gpu_takes_no_adapters_of_more_parts_than_its_kernels() {
     reserve(4).expect("memory");
     let error = reserve(5).unwrap_err().to_string();
     assert!(error.contains("5 parts") && error.contains("--device cpu"), "{error}");
-}
-
-#[test]
-fn a_gpu_that_narrows_what_layers_read_takes_no_adapters() {
-    let Some(pair) = Pair::open(DType::BFloat16, 95, Some(Quantization::Fp8)) else { return };
-    let case = &CASES[1];
-    let mut slots = LoraSlots::default();
-    let reserved = slots.reserve(&pair.gpu, (case.n, case.k), 1, (1, 16)).map(|()| None);
-    let loaded = LoraDelta::load(&pair.gpu, pair.dtype, case.k, &case.parts(&pair, 0)).map(Some);
-    for refused in [reserved, loaded] {
-        let error = refused.expect_err("kernels take no E4M3").to_string();
-        assert!(
-            error.contains("--quantization fp8") && error.contains("--lora-modules"),
-            "{error}"
-        );
-    }
 }

@@ -99,8 +99,11 @@ fn a_model_over_several_gpus_is_refused_where_there_are_none() {
         ended.assert_exit(2);
         ended.assert_says(says);
     };
-    refused(&[size, "2"], "--tensor-parallel-size 2: it is for GPUs, and the CPU computes");
-    refused(&[size, "2", TWO[0], TWO[1], "--threads", "2"], "--tensor-parallel-size 2: not yet");
+    refused(&[size, "2"], "tensor parallelism is not supported on the CPU");
+    refused(
+        &[size, "2", TWO[0], TWO[1], "--threads", "2"],
+        "not supported with data parallelism yet",
+    );
     refused(&[size, "0"], "0");
     let ended = finish(run(folder.path(), &["-i", "in.txt"]).args([size, "1"]));
     ended.assert_exit(0);

@@ -20,6 +20,7 @@ use vllm_batch_dataset::object_store;
 use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
 use vllm_batch_dataset::terminal::exit::Exit;
+use vllm_batch_engine::load::combinations::Sides;
 use vllm_batch_engine::load::model_summary::ModelSummary;
 use vllm_batch_engine::serve::data_parallel::{DataParallel, LoadEngine};
 use vllm_batch_engine::serve::pooling::{PoolingEngine, PoolingSummary};
@@ -58,8 +59,9 @@ pub struct Loaded<E = Engine> {
 /// Finds the model, and downloads what is not there.
 ///
 /// # Errors
-/// There is no such model, or it cannot be fetched.
+/// Two settings do not go together, there is no such model, or it cannot be fetched.
 pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> {
+    Sides::of_config(&config.engine).check()?;
     let shows_progress = console.mode() != ProgressMode::None;
     let need = Need {
         config: true,

@@ -6,8 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    AttentionSpec, DecoderSpec, FeedForwardSpec, KvSource, LayerSpec, LinearSpec, MlpForm, MlpSpec,
-    NormSpan,
+    AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan,
 };
 
 /// One of the ranks that compute a model.
@@ -67,7 +66,8 @@ impl DecoderSpec {
     /// The rank's share of the model.
     ///
     /// # Errors
-    /// In words: so many ranks cannot share it, or it has parts that ranks do not share yet.
+    /// In words: so many ranks cannot share it. Models with parts that ranks do not share yet are
+    /// refused before.
     pub fn of_rank(&self, rank: RankOf) -> Result<Self, String> {
         self.check_shared(rank.count)?;
         let mut own = self.clone();
@@ -86,16 +86,6 @@ impl DecoderSpec {
     }
 
     fn check_shared(&self, count: usize) -> Result<(), String> {
-        if let Some(part) = self.layers.iter().find_map(LayerSpec::not_shared) {
-            return Err(format!("this model has {part}, which several GPUs do not share yet"));
-        }
-        if self.embedding.of_layers.is_some() {
-            return Err(
-                "layers of this model have inputs of their own, which several GPUs do not \
-                        share yet"
-                    .to_owned(),
-            );
-        }
         let sizes = || self.layers.iter().flat_map(LayerSpec::shared_sizes);
         let Some((of, size)) = sizes().find(|(_, size)| !size.is_multiple_of(count)) else {
             return Ok(());
@@ -110,17 +100,6 @@ impl DecoderSpec {
 }
 
 impl LayerSpec {
-    /// Part of the model that ranks cannot share yet, in words.
-    fn not_shared(&self) -> Option<&'static str> {
-        let attention = self.attention.as_ref().and_then(AttentionSpec::not_shared);
-        let parts = [
-            (self.recurrent.is_some(), "states"),
-            (self.experts().is_some(), "experts"),
-            (self.side.is_some(), "layers with inputs of their own"),
-        ];
-        attention.or(parts.into_iter().find_map(|(is_there, part)| is_there.then_some(part)))
-    }
-
     /// Names and sizes of what ranks share evenly.
     fn shared_sizes(&self) -> impl Iterator<Item = (&'static str, usize)> {
         let heads = self.attention.iter().flat_map(|attention| {
@@ -143,20 +122,13 @@ impl LayerSpec {
 }
 
 impl AttentionSpec {
-    fn not_shared(&self) -> Option<&'static str> {
-        let of_all_heads = self.qk_norm.as_ref().is_some_and(|norms| {
+    /// Whether norms of queries or keys are over the values of several heads.
+    pub fn has_norms_over_heads(&self) -> bool {
+        self.qk_norm.as_ref().is_some_and(|norms| {
             let head_dim = self.heads.head_dim;
             let mut widths = [&norms.q].into_iter().chain(&norms.k).map(|norm| norm.width());
             norms.span == NormSpan::AllHeads || widths.any(|width| width != head_dim)
-        });
-        let parts = [
-            (self.latent.is_some(), "latent attention"),
-            (self.kv != KvSource::Own, "layers without K or V of their own"),
-            (of_all_heads, "norms over the values of several heads"),
-            (self.gate.is_some(), "gates of attention"),
-            (self.sinks.is_some(), "attention sinks"),
-        ];
-        parts.into_iter().find_map(|(is_there, part)| is_there.then_some(part))
+        })
     }
 
     /// Query heads that share a K and V head go to the rank that has it.
@@ -274,8 +246,5 @@ mod tests {
             refused(2, one_head),
             "this model has 1 K and V heads: one GPU has to compute it"
         );
-        let mut sinks = spec();
-        sinks.layers[0].attention.as_mut().unwrap().sinks = Some("sinks".to_owned());
-        assert!(refused(2, sinks).contains("attention sinks, which several GPUs do not share"));
     }
 }

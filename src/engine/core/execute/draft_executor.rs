@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::model_executor::{ModelExecutor, block_bytes};
+use crate::load::combinations::{Side, Sides};
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::plan::speculation::{DraftModel, DraftSizes};
@@ -54,18 +55,15 @@ impl DraftToLoad {
             ..config.model.clone()
         };
         let summary = ModelSummary::read(&model)?;
-        let refused = |what: String| {
-            let dir = model_dir.display();
-            Err(EngineError::Config(format!("--speculative-config: the draft model {dir} {what}")))
-        };
+        let is_recurrent = summary.spec.state_width() > 0;
+        Sides::of_config(config).with([(Side::RecurrentDraft, is_recurrent)]).check()?;
         let (own, of_target) = (summary.spec.vocab_size(), target.spec.vocab_size());
         if own != of_target {
-            return refused(format!(
-                "has {own} tokens and the model {of_target}; give one of the same vocabulary"
-            ));
-        }
-        if summary.spec.state_width() > 0 {
-            return refused("has recurrent layers; give one without".to_owned());
+            return Err(EngineError::Config(format!(
+                "--speculative-config: the draft model {} has {own} tokens and the model \
+                 {of_target}; give one of the same vocabulary",
+                model_dir.display()
+            )));
         }
         let sizes = StepSizes {
             max_num_batched_tokens: sizes.max_num_batched_tokens.min(MAX_STEP_TOKENS),
@@ -84,24 +82,10 @@ impl DraftToLoad {
     }
 
     /// The target's configuration, with room for this cache beside each of its blocks.
-    ///
-    /// # Errors
-    /// The device is a GPU.
-    pub fn beside(
-        &self,
-        target: &EngineConfig,
-        device: &Device,
-    ) -> Result<EngineConfig, EngineError> {
-        if device.runs_ahead() {
-            return Err(EngineError::Config(
-                "--speculative-config: a draft model runs on the CPU alone; give --device cpu, or \
-                 another method"
-                    .to_owned(),
-            ));
-        }
+    pub fn beside(&self, target: &EngineConfig, device: &Device) -> EngineConfig {
         let bytes_beside = block_bytes(&self.config.cache, &self.summary, device);
         let cache = CacheConfig { bytes_beside, ..target.cache.clone() };
-        Ok(EngineConfig { cache, ..target.clone() })
+        EngineConfig { cache, ..target.clone() }
     }
 
     /// Loads it with a KV cache of so many blocks.

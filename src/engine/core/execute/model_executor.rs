@@ -496,15 +496,7 @@ fn add_host_blocks(
 ) -> Result<(), EngineError> {
     let Some(bytes) = config.kv_offloading_bytes else { return Ok(()) };
     let refused = |why: String| EngineError::Config(format!("--kv-offloading-size: {why}"));
-    let Device::Cuda(gpu) = device else {
-        let why = "the KV cache of the CPU is in main memory already; leave the flag out, and give \
-                   --kv-cache-memory-bytes for a larger cache";
-        return Err(refused(why.to_owned()));
-    };
-    if !config.enable_prefix_caching {
-        let why = "it keeps what prefix caching finds; leave --no-enable-prefix-caching out";
-        return Err(refused(why.to_owned()));
-    }
+    let Device::Cuda(gpu) = device else { unreachable!("`combinations` refuses it on the CPU") };
     let block_bytes = cache.shape.block_bytes(cache.element_bytes());
     let num_blocks = bytes / block_bytes as u64;
     // With those of the device they have numbers of 32 bits.

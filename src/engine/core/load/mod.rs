@@ -1,5 +1,6 @@
-//! What is decided before weights are read: summaries, sizes of steps, memory.
+//! What is decided before weights are read: what goes together, summaries, sizes of steps, memory.
 
+pub mod combinations;
 pub(crate) mod gguf_text;
 pub(crate) mod held_weights;
 pub(crate) mod info;

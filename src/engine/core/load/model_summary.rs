@@ -2,11 +2,14 @@
 //! read before the weights, so that a flag that does not fit the model is refused before anything
 //! large is loaded.
 
+use super::combinations::{Side, Sides};
 use super::gguf_text;
 use crate::serve::input_processor::{ModelLimits, default_sampling_params};
 use vllm_batch_api::request::SamplingParams;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::{CacheConfig, DType, GenerationConfigSource, ModelConfig};
+use vllm_batch_base::config::{
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, ModelConfig,
+};
 use vllm_batch_checkpoint as checkpoint;
 use vllm_batch_checkpoint::hf_config::{GenerationConfig, HfConfig};
 use vllm_batch_checkpoint::model_files::ModelFiles;
@@ -81,6 +84,15 @@ impl ModelSummary {
     /// to read.
     pub fn checkpoint_format(&self) -> Option<String> {
         checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
+    }
+
+    /// What the model and a configuration have, as far as some of it goes with no other.
+    pub fn sides(&self, config: &EngineConfig) -> Sides {
+        Sides::of_config(config).with_layers(&self.spec.layers, self.dtype).with([
+            (Side::LayerInputs, self.spec.embedding.of_layers.is_some()),
+            (Side::QuantizedCheckpoint, self.quantization.is_some()),
+            (Side::Gguf, self.gguf_types.is_some()),
+        ])
     }
 
     /// Tokens of a block of the KV cache.

@@ -54,13 +54,11 @@ pub(super) struct Delta {
 }
 
 impl Delta {
-    /// # Errors
-    /// The GPU narrows what linear layers read.
-    ///
     /// # Panics
-    /// `dtype` is not that of the GPU, or there are more than [`MAX_PARTS`] parts.
-    pub(super) fn new(gpu: &Gpu, dtype: DType, parts: &[LoraPart]) -> Result<Self, EngineError> {
-        refuse_narrow_inputs(gpu)?;
+    /// The GPU narrows what linear layers read, `dtype` is not its own, or there are more than
+    /// [`MAX_PARTS`] parts.
+    pub(super) fn new(gpu: &Gpu, dtype: DType, parts: &[LoraPart]) -> Self {
+        check_inputs(gpu);
         assert!(dtype == gpu.dtype() && parts.len() <= MAX_PARTS, "what kernels of adapters take");
         let (mut a, mut b, mut entry) = (Vec::new(), Vec::new(), SlotEntry::default());
         for (part, entry_of_part) in parts.iter().zip(&mut entry.parts) {
@@ -79,20 +77,14 @@ impl Delta {
             b.extend(narrowed(&part.b, dtype));
         }
         entry.num_parts = parts.len() as u32;
-        Ok(Self { a, b, entry })
+        Self { a, b, entry }
     }
 }
 
 /// The kernels read x as the layer does, and a narrowed one is rounded for its weights.
-fn refuse_narrow_inputs(gpu: &Gpu) -> Result<(), EngineError> {
-    match gpu.quantization() {
-        Some(Quantization::Fp8) => Err(EngineError::Config(
-            "--quantization fp8: the kernels of adapters take no E4M3 rows; leave it out, or \
-             --lora-modules"
-                .to_owned(),
-        )),
-        Some(Quantization::Int8) | None => Ok(()),
-    }
+fn check_inputs(gpu: &Gpu) {
+    let is_narrow = gpu.quantization() == Some(Quantization::Fp8);
+    assert!(!is_narrow, "adapters beside E4M3 rows, which their kernels do not take");
 }
 
 /// The adapters of a layer.
@@ -119,15 +111,14 @@ impl Slots {
     /// most `max_rank`.
     ///
     /// # Errors
-    /// The GPU's memory does not suffice, it narrows what linear layers read, or its kernels do not
-    /// take so many parts.
+    /// The GPU's memory does not suffice, or its kernels do not take so many parts.
     pub(super) fn new(
         gpu: &Gpu,
         (n, k): (usize, usize),
         num_slots: usize,
         (num_parts, max_rank): (usize, usize),
     ) -> Result<Self, EngineError> {
-        refuse_narrow_inputs(gpu)?;
+        check_inputs(gpu);
         if num_parts > MAX_PARTS {
             return Err(EngineError::Config(format!(
                 "--lora-modules: an adapter has {num_parts} parts of one layer, and a GPU's \

@@ -86,7 +86,7 @@ impl LoraDelta {
         let cpu = match device {
             Device::Cpu(cpu) => cpu,
             Device::Cuda(gpu) => {
-                return Ok(Self(Delta::Cuda(cuda::Delta::new(gpu, dtype, parts)?)));
+                return Ok(Self(Delta::Cuda(cuda::Delta::new(gpu, dtype, parts))));
             }
         };
         let all: Vec<f32> = parts.iter().flat_map(|part| &part.a).copied().collect();

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::super::linear::{AddedPart, add_products};
 use super::{BySlot, LoraPart};
-use vllm_batch_base::EngineError;
 use vllm_batch_device::{Cpu, Device, Tensor};
 
 /// An adapter's part of the rows of a table, on a device.
@@ -19,14 +18,14 @@ pub struct TableDelta {
 impl TableDelta {
     /// Packs a part whose `a` is (rank, rows of the table).
     ///
-    /// # Errors
-    /// The device takes no adapters, or has no memory for this one.
-    pub fn load(device: &Device, part: &LoraPart) -> Result<Self, EngineError> {
-        let Device::Cpu(cpu) = device else { return Err(not_on_a_gpu()) };
+    /// # Panics
+    /// The device is a GPU, which has no kernel for such adapters.
+    pub fn load(device: &Device, part: &LoraPart) -> Self {
+        let Device::Cpu(cpu) = device else { panic!("an adapter of a table on a GPU") };
         let LoraPart { a, rank, .. } = part;
         let num_rows = a.len() / rank;
         let table = (0..num_rows).flat_map(|row| (0..*rank).map(move |r| a[r * num_rows + row]));
-        Ok(Self { table: table.collect(), parts: [part.scaled_b(cpu, 0)] })
+        Self { table: table.collect(), parts: [part.scaled_b(cpu, 0)] }
     }
 
     /// Rows of out += those of the tokens; `inner` is for columns of A.
@@ -52,27 +51,7 @@ impl TableDelta {
 #[derive(Debug, Default)]
 pub struct TableSlots(BySlot<TableDelta>);
 
-/// Why a GPU takes none.
-fn not_on_a_gpu() -> EngineError {
-    EngineError::Config(
-        "--lora-modules: an adapter of the table of tokens is computed on the CPU only; give \
-         --device cpu"
-            .to_owned(),
-    )
-}
-
 impl TableSlots {
-    /// Makes the device ready for such adapters.
-    ///
-    /// # Errors
-    /// It takes none.
-    pub fn reserve(&self, device: &Device) -> Result<(), EngineError> {
-        match device {
-            Device::Cpu(_) => Ok(()),
-            Device::Cuda(_) => Err(not_on_a_gpu()),
-        }
-    }
-
     /// Puts what an adapter adds, if it adds anything here, in the place of another.
     pub fn set(&mut self, slot: usize, delta: Option<TableDelta>) {
         self.0.set(slot, delta);

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::head::SavedLinear;
 use super::loading::LayerWeights;
+use crate::load::combinations::{Side, Sides};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, EngineConfig, LoraConfig, LoraId, LoraModule};
 use vllm_batch_base::files::quoted;
@@ -172,7 +173,7 @@ impl ResidentLoras {
         }
         for &(layer, most) in &layers {
             if layer.place == LoraPlace::Tokens {
-                weights.tokens.reserve(device)?;
+                Sides::default().with([(Side::TableLora, true)]).check_on(device, None)?;
             } else if let Some(slots) = weights.slots_of(layer.place) {
                 slots.reserve(device, layer.shape, self.slots.len(), most)?;
             }
@@ -278,7 +279,7 @@ impl ResidentLoras {
             let mut parts = layer.parts(files)?;
             if layer.place == LoraPlace::Tokens {
                 parts[0].scale *= weights.table_scale.unwrap_or(1.0);
-                let delta = TableDelta::load(device, &parts[0])?;
+                let delta = TableDelta::load(device, &parts[0]);
                 weights.tokens.set(slot, Some(delta));
             } else {
                 let delta = LoraDelta::load(device, dtype, layer.shape.1, &parts)?;

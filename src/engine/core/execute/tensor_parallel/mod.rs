@@ -4,7 +4,6 @@
 //! order of ranks, so that a row's bytes depend on how many ranks there are and on nothing else.
 
 mod member;
-mod refused;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -43,10 +42,6 @@ pub fn load(
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, ModelExecutor), EngineError> {
     let count = config.parallel.num_ranks();
-    if let Some(what) = refused::what(config, summary) {
-        let text = format!("--tensor-parallel-size {count}: {what}");
-        return Err(EngineError::Config(text));
-    }
     let mut kinds = kinds(&config.device.kind, count)?.into_iter();
     let group = Group::new(count);
     let to_load = |index: usize, kind: DeviceKind| {
@@ -108,9 +103,7 @@ impl RankToLoad {
         let Self { config, sizes, summary, given_up, .. } = self;
         let needs = model_executor::gpu_needs(&summary.spec);
         let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
-        if let Some(why) = why_cpu {
-            return Err(EngineError::Config(format!("--tensor-parallel-size: {}", why.reason)));
-        }
+        summary.sides(config).check_on(&device, why_cpu.as_ref())?;
         let device = Arc::new(device);
         let executor = ModelExecutor::load(config, sizes, summary, Arc::clone(&device), given_up)?;
         Ok((device, executor))

@@ -1,5 +1,6 @@
 //! From one configuration to that of each engine: its device, its threads, its share of memory.
 
+use crate::load::combinations::Sides;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DeviceKind, EngineConfig, Engines, Quantization};
 use vllm_batch_device::thread_pool::num_physical_cores;
@@ -12,13 +13,7 @@ const MAX_ENGINES: usize = 64;
 pub(super) fn configs(
     config: &EngineConfig,
 ) -> Result<(Vec<EngineConfig>, Option<WhyCpu>), EngineError> {
-    let num_ranks = config.parallel.num_ranks();
-    if num_ranks > 1 {
-        return Err(EngineError::Config(format!(
-            "--tensor-parallel-size {num_ranks}: not yet with several engines \
-             (--data-parallel-size, --device cuda:all); leave out one of the two"
-        )));
-    }
+    Sides::of_config(config).check()?;
     let (kinds, why_cpu) = kinds(config)?;
     let num_engines = kinds.len();
     let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);

@@ -21,7 +21,7 @@ use crate::execute::model_executor::{self, DecoderToLoad, ModelExecutor};
 use crate::load::held_weights::{HeldWeights, quantization_notes};
 use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::{CacheConfig, EngineConfig, LoadFormat};
+use vllm_batch_base::config::{EngineConfig, LoadFormat};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
 use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec};
@@ -48,9 +48,6 @@ impl Devices {
         config: &EngineConfig,
         summary: &PoolingSummary,
     ) -> Result<(Self, Option<WhyCpu>), EngineError> {
-        if summary.cached().is_none() {
-            refuse_cache(&config.cache)?;
-        }
         let needs = match summary.cached() {
             Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs(&decoder) },
             None => {
@@ -60,6 +57,7 @@ impl Devices {
             }
         };
         let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
+        summary.sides(config).check_on(&body, why_cpu.as_ref())?;
         let body = Arc::new(body);
         let host = match &*body {
             Device::Cpu(_) => Arc::clone(&body),
@@ -74,26 +72,6 @@ impl Devices {
             true => self.body.kernel_set(),
             false => format!("{}+{}", self.body.kernel_set(), self.host.kernel_set()),
         }
-    }
-}
-
-/// Refuses what is asked of a KV cache, where there is none.
-fn refuse_cache(cache: &CacheConfig) -> Result<(), EngineError> {
-    let usual = CacheConfig::default();
-    let asked = [
-        ("--block-size", cache.block_size != usual.block_size),
-        ("--no-enable-prefix-caching", cache.enable_prefix_caching != usual.enable_prefix_caching),
-        ("--kv-cache-dtype", cache.kv_cache_dtype != usual.kv_cache_dtype),
-        ("--num-gpu-blocks-override", cache.num_blocks.is_some()),
-        ("--kv-cache-memory-bytes", cache.kv_cache_memory_bytes.is_some()),
-        ("--kv-offloading-size", cache.kv_offloading_bytes.is_some()),
-        ("--gpu-memory-utilization", cache.memory_share.is_some()),
-    ];
-    match asked.iter().find(|(_, is_asked)| *is_asked) {
-        None => Ok(()),
-        Some((flag, _)) => Err(EngineError::Config(format!(
-            "{flag}: the model's texts are computed at once, without a KV cache"
-        ))),
     }
 }
 

@@ -111,11 +111,7 @@ impl PoolingEngine {
         summary: &PoolingSummary,
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
-        if config.parallel.num_ranks() > 1 {
-            let text = "--tensor-parallel-size is for models that complete prompts yet; leave it \
-                        out, or give --data-parallel-size";
-            return Err(EngineError::Config(text.to_owned()));
-        }
+        summary.sides(config).check()?;
         let max_model_len = summary.max_model_len;
         let sizes = StepSizes::usual(config);
         let load_processor =

@@ -8,13 +8,14 @@ use super::dense::DenseModule;
 use super::layer_file::{LEXICAL_LAYER, LayerFile, TOKEN_LAYER, layer_of};
 use super::modules::{Modules, PROMPTS, Prompts, length_of_tokenizer};
 use super::task::resolve_task;
+use crate::load::combinations::{Side, Sides};
 use crate::load::model_summary::checkpoint_format;
 use crate::serve::input_processor::ModelLimits;
 use vllm_batch_api::compared::{Scoring, Similarity};
 use vllm_batch_api::pooling::{EncodingFormat, PoolingParams};
 use vllm_batch_api::request::RequestError;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::{DType, ModelConfig};
+use vllm_batch_base::config::{DType, EngineConfig, ModelConfig};
 use vllm_batch_base::pooling::{ClassToken, STEP_TOKEN};
 use vllm_batch_base::pooling::{PoolingTask, PoolingType};
 use vllm_batch_checkpoint as checkpoint;
@@ -125,17 +126,21 @@ impl PoolingSummary {
         check_classes(classifier.as_ref(), &spec, (&hf_config, tokens.is_some()))?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
-        let task = resolve_task(config.pooling_task, classifier.as_ref())?;
+        sides_of_classifier(config, classifier.as_ref()).check()?;
+        let task = resolve_task(config.pooling_task, classifier.as_ref());
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
         let sparse = sparse(config, modules.splade, &hf_config, (&spec, &files))?;
+        let is_sparse = [(Side::SparseVectors, sparse.is_some())];
+        Sides::of_model_config(config).with(is_sparse).check()?;
         let mut pooling = modules.pooling_or(default);
         let Modules { dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
         pooling.dimensions = dimensions;
         let of_files = pooling.pooling_type;
         pooling.pooling_type = match &classifier {
-            Some(classifier) => type_of_classifier(classifier.states.into(), config)?,
-            None => chosen_type(of_files, task, sparse.is_some(), config)?,
+            Some(classifier) => classifier.states.into(),
+            None if task == PoolingTask::TokenEmbed => PoolingType::All,
+            None => config.pooling_type.unwrap_or(of_files),
         };
         let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
         if !gives_tokens && dense.iter().any(|module| module.of_tokens) {
@@ -186,6 +191,16 @@ impl PoolingSummary {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// What the model and a configuration have, as far as some of it goes with no other.
+    pub fn sides(&self, config: &EngineConfig) -> Sides {
+        Sides::of_config(config).with_layers(&self.spec.layers, self.dtype).with([
+            (Side::Pooling, true),
+            (Side::WholeTexts, self.cached().is_none()),
+            (Side::QuantizedCheckpoint, self.quantization.is_some()),
+            (Side::Gguf, self.gguf_types.is_some()),
+        ])
     }
 
     /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people
@@ -458,12 +473,24 @@ fn check_classes(
 ) -> Result<(), EngineError> {
     let writes = spec.words().is_some() && !(are_given && checkpoint::is_classifier(config)?);
     match classifier.map(|classifier| &classifier.head) {
-        Some(ClassifierHead::Tokens(_)) if !writes => {
-            let text = "--classifier-from-token: the model is no language model that writes texts";
-            Err(EngineError::Config(text.to_owned()))
+        Some(ClassifierHead::Tokens(_)) => {
+            let no_model = (Side::NoLanguageModel, !writes);
+            Sides::default().with([(Side::TokenClasses, true), no_model]).check()
         }
         _ => Ok(()),
     }
+}
+
+/// The settings of a model, and what it has of a classifier.
+fn sides_of_classifier(config: &ModelConfig, classifier: Option<&Classifier>) -> Sides {
+    let is_of_texts = |classifier: &Classifier| {
+        !matches!(classifier.states, HeadStates::Each | HeadStates::Steps)
+    };
+    Sides::of_model_config(config).with([
+        (Side::NoClassifier, classifier.is_none()),
+        (Side::Classifier, classifier.is_some()),
+        (Side::ClassifierOfTexts, classifier.is_some_and(is_of_texts)),
+    ])
 }
 
 /// Refuses modules that do not fit the model or each other.
@@ -499,34 +526,5 @@ fn default_pooling(
             .ok_or_else(|| config.error(format!("`pooling_type` {number} is not supported"))),
         (None, Some(_)) => Ok(PoolingType::Last),
         (None, None) => Ok(PoolingType::Cls),
-    }
-}
-
-/// The states that a classifier reads.
-fn type_of_classifier(
-    trained: PoolingType,
-    config: &ModelConfig,
-) -> Result<PoolingType, EngineError> {
-    let text = "--pooling-type: a classifier reads the states that it was trained on";
-    match config.pooling_type {
-        Some(_) => Err(EngineError::Config(text.to_owned())),
-        None => Ok(trained),
-    }
-}
-
-/// The states of a model without a classifier: as asked, else as its files say.
-fn chosen_type(
-    of_files: PoolingType,
-    task: PoolingTask,
-    is_sparse: bool,
-    config: &ModelConfig,
-) -> Result<PoolingType, EngineError> {
-    match config.pooling_type {
-        Some(_) if is_sparse => {
-            let text = "--pooling-type: sparse vectors are made of all tokens";
-            Err(EngineError::Config(text.to_owned()))
-        }
-        _ if task == PoolingTask::TokenEmbed => Ok(PoolingType::All),
-        asked => Ok(asked.unwrap_or(of_files)),
     }
 }

@@ -58,13 +58,16 @@ fn refusal_of_gpu(gpu: &Gpu) -> Option<String> {
 ///
 /// # Errors
 /// It has no such kernel, or gives others; the device failed.
+///
+/// # Panics
+/// The device is the CPU.
 pub fn prefill_by_wgmma(device: &Device, head_dims: &[usize]) -> Result<(), EngineError> {
     let refused = |why: &str| {
         Err(EngineError::Config(format!(
             "prompts cannot be computed by wgmma: {why}; leave out --prefill-kernel"
         )))
     };
-    let Device::Cuda(gpu) = device else { return refused("the device is the CPU") };
+    let Device::Cuda(gpu) = device else { panic!("wgmma on the CPU") };
     if let Some(why) = refusal_of_gpu(gpu) {
         return refused(&why);
     }

@@ -1,0 +1,69 @@
+//! Who refuses settings: a pair of them one table, a value alone the file that uses it.
+
+use crate::source::Source;
+
+/// The table of pairs.
+const TABLE: &str = "src/engine/core/load/combinations.rs";
+
+/// Files that refuse values alone, sizes that no kernel takes, and what a machine has not; with how
+/// often they name the error.
+const OF_VALUES: &[(&str, usize)] = &[
+    ("src/engine/checkpoint/hf_config/mod.rs", 1),
+    ("src/engine/core/execute/draft_executor.rs", 1),
+    ("src/engine/core/execute/model_executor.rs", 7),
+    ("src/engine/core/execute/tensor_parallel/mod.rs", 6),
+    ("src/engine/core/load/held_weights.rs", 1),
+    ("src/engine/core/load/model_summary.rs", 1),
+    ("src/engine/core/serve/data_parallel/configs.rs", 2),
+    ("src/engine/core/serve/data_parallel/mod.rs", 3),
+    ("src/engine/core/serve/input_processor.rs", 1),
+    ("src/engine/core/serve/pooling/mod.rs", 1),
+    ("src/engine/core/serve/pooling/summary.rs", 2),
+    ("src/engine/device/gpu.rs", 1),
+    ("src/engine/device/gpu/group.rs", 1),
+    ("src/engine/device/open.rs", 5),
+    ("src/engine/ops/linear/mod.rs", 1),
+    ("src/engine/ops/lora/cuda.rs", 1),
+    ("src/engine/ops/paged_attention/cuda/wgmma.rs", 1),
+];
+
+/// Errors of settings in files that are not known to refuse values alone.
+pub fn pairs_are_refused_by_the_table(source: &Source) -> Vec<String> {
+    let is_free = source.is_in(&[TABLE, "src/engine/base/error.rs"]);
+    if is_free || !source.is_in(&["src/engine/"]) {
+        return Vec::new();
+    }
+    let known = OF_VALUES.iter().find(|(path, _)| *path == source.path);
+    let (found, known) =
+        (source.find(&["EngineError", "::", "Config"]), known.map_or(0, |of| of.1));
+    let text = format!(
+        "{known} refusals of settings were known: two that do not go together are a row of {TABLE}, \
+         and a value that is wrong alone is counted in tests/tidy/refusals.rs"
+    );
+    let differs = found.len() != known;
+    let at = found.last().map_or(1, |at| source.tokens[*at].line);
+    differs.then(|| source.violation(at, text)).into_iter().collect()
+}
+
+/// The files that must be there for their refusals to be counted.
+pub fn files_with_refusals() -> impl Iterator<Item = &'static str> {
+    OF_VALUES.iter().map(|(path, _)| *path).chain([TABLE])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_that_is_refused_elsewhere_is_found() {
+        let refused =
+            |path: &str, text: &str| pairs_are_refused_by_the_table(&Source::new(path, text)).len();
+        let bad = "return Err(EngineError::Config(\"a: not with b\".to_owned()));";
+        assert_eq!(refused("src/engine/core/serve/runner.rs", bad), 1);
+        assert_eq!(refused(TABLE, bad), 0);
+        assert_eq!(refused("src/cli/program/run/mod.rs", bad), 0);
+        let (path, count) = OF_VALUES[0];
+        assert_eq!(refused(path, &bad.repeat(count)), 0);
+        assert_eq!(refused(path, &bad.repeat(count + 1)), 1);
+    }
+}
