@@ -4,9 +4,9 @@
 use vllm_batch::engine::api::compared::Compared;
 use vllm_batch::engine::api::pooling::{Pooled, PoolingOutput, PoolingParams};
 use vllm_batch::engine::api::prompt::Prompt;
-use vllm_batch::engine::base::EngineError;
 use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
 use vllm_batch::engine::base::pooling::TokenClasses;
+use vllm_batch::engine::base::{EngineError, Setting};
 use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
 use vllm_batch::engine::core::stats::EngineStats;
 
@@ -160,21 +160,21 @@ fn a_text_that_the_cache_cannot_hold_fails_alone() {
 }
 
 #[test]
-fn a_model_without_a_cache_refuses_its_flags_by_name() {
+fn a_model_without_a_cache_refuses_its_settings_by_name() {
     let usual = CacheConfig::default;
     let cases = [
-        ("--block-size", CacheConfig { block_size: Some(16), ..usual() }),
-        ("--no-enable-prefix-caching", CacheConfig { enable_prefix_caching: false, ..usual() }),
-        ("--kv-cache-dtype", CacheConfig { kv_cache_dtype: KvCacheDType::Fp8, ..usual() }),
-        ("--num-gpu-blocks-override", CacheConfig { num_blocks: Some(9), ..usual() }),
-        ("--kv-cache-memory-bytes", CacheConfig { kv_cache_memory_bytes: Some(1), ..usual() }),
-        ("--gpu-memory-utilization", CacheConfig { memory_share: Some(0.5), ..usual() }),
+        (Setting::BlockSize, CacheConfig { block_size: Some(16), ..usual() }),
+        (Setting::EnablePrefixCaching, CacheConfig { enable_prefix_caching: false, ..usual() }),
+        (Setting::KvCacheDtype, CacheConfig { kv_cache_dtype: KvCacheDType::Fp8, ..usual() }),
+        (Setting::NumGpuBlocksOverride, CacheConfig { num_blocks: Some(9), ..usual() }),
+        (Setting::KvCacheMemoryBytes, CacheConfig { kv_cache_memory_bytes: Some(1), ..usual() }),
+        (Setting::GpuMemoryUtilization, CacheConfig { memory_share: Some(0.5), ..usual() }),
     ];
-    for (flag, cache) in cases {
+    for (named, cache) in cases {
         let config = EngineConfig { cache, ..config(("golden_embeddings/bert", None), WIDE) };
         match PoolingEngine::load(&config).map(|_| ()) {
-            Err(EngineError::Config(text)) => assert!(text.contains(flag), "{flag}: {text}"),
-            other => panic!("{flag}: {other:?}"),
+            Err(EngineError::Setting { setting, .. }) => assert_eq!(setting, named),
+            other => panic!("{named}: {other:?}"),
         }
     }
 }

@@ -232,7 +232,9 @@ fn what_a_model_is_not_made_for_is_refused_by_name() {
         config.model.pooling_task = task;
         config.model.pooling_type = pooling_type;
         match PoolingSummary::read(&config.model) {
-            Err(EngineError::Config(text)) => text,
+            Err(error @ (EngineError::Config(_) | EngineError::Setting { .. })) => {
+                error.to_string()
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -241,7 +243,7 @@ fn what_a_model_is_not_made_for_is_refused_by_name() {
     let tokens = refused("bert", Some(PoolingTask::TokenClassify), None);
     assert!(tokens.contains("whole texts"), "{tokens}");
     let pooling = refused("bert", None, Some(PoolingType::Mean));
-    assert!(pooling.contains("--pooling-type"), "{pooling}");
+    assert!(pooling.contains("pooling_type"), "{pooling}");
     let encoder = refused("../golden_embeddings/bert", Some(PoolingTask::Classify), None);
     assert!(encoder.contains("no classifier"), "{encoder}");
     let decoder = refused("qwen3", Some(PoolingTask::Embed), None);
@@ -251,7 +253,9 @@ fn what_a_model_is_not_made_for_is_refused_by_name() {
         let tokens: Vec<_> = tokens.iter().map(|token| (*token).to_owned()).collect();
         config.model.token_classes = Some(token_classes(&tokens, true));
         match PoolingEngine::load(&config) {
-            Err(EngineError::Config(text)) => text,
+            Err(error @ (EngineError::Config(_) | EngineError::Setting { .. })) => {
+                error.to_string()
+            }
             Err(other) => panic!("{other:?}"),
             Ok(_) => panic!("{name} was loaded"),
         }

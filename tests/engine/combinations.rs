@@ -3,14 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use vllm_batch::engine::base::EngineError;
+use vllm_batch::cli::terminal::flags::{flag, with_flags};
 use vllm_batch::engine::base::config::{
     DType, DeviceConfig, DeviceKind, EngineConfig, Engines, KvCacheDType, LoadFormat, LoraModule,
     ModelConfig, PrefillKernel, Quantization, SpeculationConfig, SpeculationMethod,
 };
 use vllm_batch::engine::base::pooling::{PoolingTask, PoolingType, TokenClasses};
+use vllm_batch::engine::base::{EngineError, Setting};
 use vllm_batch::engine::core::Engine;
-use vllm_batch::engine::core::load::combinations::{COMBINATIONS, Combination, Side, Sides, Words};
+use vllm_batch::engine::core::load::combinations::{COMBINATIONS, Combination, Side, Sides};
 use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 
 fn testdata(path: &str) -> PathBuf {
@@ -98,7 +99,7 @@ fn give(config: &mut EngineConfig, side: Side) {
     }
 }
 
-fn refusal(row: &Combination) -> Option<String> {
+fn refusal(row: &Combination) -> Option<EngineError> {
     let folder = match (model_of(row.refused)?, model_of(row.beside)?) {
         (model, "golden/qwen3") => model,
         (_, model) => model,
@@ -115,18 +116,23 @@ fn refusal(row: &Combination) -> Option<String> {
         true => Engine::load(&config).map(drop),
         false => PoolingEngine::load(&config).map(drop),
     };
-    match loaded {
-        Err(EngineError::Config(text)) => Some(text),
-        other => panic!("{row:?}: {other:?}"),
-    }
+    Some(loaded.expect_err(row.help))
 }
 
 #[test]
 fn each_row_is_refused_by_the_engine_with_its_text() {
     let mut num_tried = 0;
     for row in COMBINATIONS {
-        let Some(text) = refusal(row) else { continue };
-        assert_eq!(text, format!("{}; {}", row.text(), row.help), "{row:?}");
+        let Some(error) = refusal(row) else { continue };
+        let named = match error {
+            EngineError::Setting { setting, text, help } => (Some(setting), text, help),
+            EngineError::Config(message) => {
+                let (text, help) = message.split_once("; ").expect("a remedy");
+                (None, text.to_owned(), help.to_owned())
+            }
+            other => panic!("{row:?}: {other}"),
+        };
+        assert_eq!(named, (row.refused.setting(), row.text(), row.help.to_owned()), "{row:?}");
         num_tried += 1;
     }
     assert_eq!(num_tried, COMBINATIONS.len() - 4);
@@ -142,8 +148,8 @@ fn each_row_is_the_first_that_its_two_sides_meet() {
 }
 
 /// A side as the page has it: its words, and its flag.
-fn shown(words: &str, flag: Option<&str>) -> String {
-    match (words, flag) {
+fn shown(words: &str, setting: Option<Setting>) -> String {
+    match (words, setting.map(flag)) {
         ("it", Some(flag)) => format!("`{flag}`"),
         (words, Some(flag)) => format!("{words} (`{flag}`)"),
         (words, None) => words.to_owned(),
@@ -154,9 +160,10 @@ fn shown(words: &str, flag: Option<&str>) -> String {
 fn the_page_shows_the_table() {
     let mut table = "| setting | is not supported | what to do |\n|---|---|---|\n".to_owned();
     for row in COMBINATIONS {
-        let (Words { flag, subject, .. }, beside) = (row.refused.words(), row.beside.words());
-        let with = shown(beside.with, beside.flag);
-        table += &format!("| {} | {with}{} | {} |\n", shown(subject, flag), row.why, row.help);
+        let (refused, beside) = (row.refused, row.beside);
+        let subject = shown(refused.words().subject, refused.setting());
+        let with = shown(beside.words().with, beside.setting());
+        table += &format!("| {subject} | {with}{} | {} |\n", row.why, with_flags(row.help));
     }
     let page = std::fs::read_to_string(testdata("../docs/COMBINATIONS.md")).unwrap();
     assert!(page.contains(&table), "docs/COMBINATIONS.md is to have this table:\n{table}");

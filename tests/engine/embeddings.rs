@@ -168,8 +168,8 @@ fn bfloat16_and_int8_stay_close_to_float32() {
 fn what_makes_no_vectors_is_refused_by_name() {
     let mut on_gpu = config("bert", PoolingType::Mean, (1, 1, 1));
     on_gpu.device = DeviceConfig { kind: DeviceKind::Cuda(7), ..DeviceConfig::default() };
-    let Err(EngineError::Config(error)) = PoolingEngine::load(&on_gpu) else { panic!() };
-    assert!(error.contains("the GPU cannot be used"), "{error}");
+    let Err(EngineError::Setting { text, .. }) = PoolingEngine::load(&on_gpu) else { panic!() };
+    assert!(text.contains("the GPU cannot be used"), "{text}");
     let mut opt = config("bert", None, (1, 1, 1));
     opt.model.model_dir = folder().join("../golden/opt350");
     let Err(EngineError::Model(error)) = PoolingEngine::load(&opt) else { panic!() };

@@ -302,7 +302,7 @@ fn a_model_with_states_is_refused() {
     let method = Method::Known(Skill::Random);
     let config = config("testdata/golden/mamba2", (4, 400), Some(&method));
     let error = Engine::load(&config).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("--speculative-config") && error.contains("recurrent"), "{error}");
+    assert!(error.contains("speculative_config") && error.contains("recurrent"), "{error}");
 }
 
 /// Greedy rows alone, of all lengths.

@@ -270,8 +270,8 @@ fn flags_that_the_model_cannot_honour_name_themselves() {
     let folder = temporary();
     let utilization = "(--gpu-memory-utilization) is too little for a KV cache of 256 tokens";
     for (flags, wanted) in [
-        (["--max-model-len", "1"], "--max-model-len 1: expected 2 to 256, the model's context"),
-        (["--max-model-len", "999"], "--max-model-len 999: expected 2 to 256"),
+        (["--max-model-len", "1"], "--max-model-len: expected 2 to 256, the model's context"),
+        (["--max-model-len", "999"], "got 999"),
         (["--gpu-memory-utilization", "0.00000001"], utilization),
         (["--kv-offloading-size", "1"], "--kv-offloading-size: it is not supported on the CPU"),
         (["--kv-cache-memory-bytes", "4Gib"], "expected bytes such as 4GiB or 512M"),

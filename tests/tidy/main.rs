@@ -136,6 +136,14 @@ fn pairs_are_refused_by_the_table() {
 }
 
 #[test]
+fn the_engine_names_settings_and_no_flags() {
+    let settings = refusals::settings(&read("src/engine/base/setting.rs"));
+    assert!(settings.len() > 20, "{settings:?}");
+    let violations = |source: &Source| refusals::the_engine_names_settings(source, &settings);
+    none(sources(RUST).iter().flat_map(violations).collect());
+}
+
+#[test]
 fn every_kernel_is_launched_and_tested() {
     let (rust, kernels) = (sources(RUST), sources(&[".cu"]));
     let kernels: Vec<_> = kernels.iter().filter(|s| s.is_in(&["kernels/"])).collect();

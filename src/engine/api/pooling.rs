@@ -167,13 +167,13 @@ impl PoolingOutput {
         if self.scores_steps && self.texts.iter().any(is_empty) {
             let message = format!(
                 "no step ends in the text: the model gives a number where it reads \
-                 {STEP_TOKEN} (of a chat with --allow-special)"
+                 {STEP_TOKEN} (of a chat with `settings.allow_special`)"
             );
             return Some(RequestError::new("no_steps", message));
         }
         let all_finite = self.texts.iter().flat_map(Pooled::values).all(f32::is_finite);
         (!all_finite).then(|| {
-            let message = "the model gave infinite or NaN values; try --dtype float32";
+            let message = "the model gave infinite or NaN values; try `settings.dtype` float32";
             RequestError::new("non_finite_vector", message)
         })
     }

@@ -17,7 +17,9 @@ pub mod machine;
 pub mod matrix;
 pub mod pooling;
 pub mod run_date;
+mod setting;
 pub mod split_mix;
 pub mod weight_files;
 
 pub use error::EngineError;
+pub use setting::Setting;

@@ -42,7 +42,7 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         }
         return Err(EngineError::Model(format!(
             "architecture {} is not supported; {} are (docs/MODELS.md), {} among them; if it computes \
-             what one of them does, --hf-overrides '{{\"architectures\": [NAME]}}' runs it",
+             what one of them does, `settings.hf_overrides` '{{\"architectures\": [NAME]}}' runs it",
             quoted(&names.join(", ")),
             ARCHITECTURES.len(),
             nearest(names[0]).join(", "),

@@ -110,7 +110,7 @@ const BLOCK: u32 = 256;
 fn no_fp8(properties: &Properties, cublas_version: usize) -> String {
     let ((major, minor), name) = (properties.compute_capability, &properties.name);
     format!(
-        "--quantization fp8 needs matrix products of E4M3 with a scale per row, and cuBLASLt \
+        "`settings.quantization` fp8 needs matrix products of E4M3 with a scale per row, and cuBLASLt \
          {cublas_version} has none for {name} (compute capability {major}.{minor}): leave it out"
     )
 }

@@ -7,10 +7,10 @@ use super::simd::Isa;
 use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
 use crate::simd::InstructionSet;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{
     DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization,
 };
+use vllm_batch_base::{EngineError, Setting};
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -126,13 +126,13 @@ pub fn open(
     let probe = |ordinal| check().and_then(|()| probe(device, ordinal));
     let refused = |why: String| {
         let help = if device.quantization.is_some() {
-            "--quantization fp8 needs one; give int8, or leave it out, to run on the CPU"
+            "`settings.quantization` fp8 needs one; give int8, or leave it out, to run on the CPU"
         } else if narrow_cache {
-            "--kv-cache-dtype fp8 needs one; leave it out to run on the CPU"
+            "`settings.kv_cache_dtype` fp8 needs one; leave it out to run on the CPU"
         } else {
-            "use --device cpu, or --device auto to take the CPU where there is no GPU"
+            "use `settings.device` cpu, or `settings.device` auto to take the CPU where there is none"
         };
-        EngineError::Config(format!("the GPU cannot be used: {why}; {help}"))
+        EngineError::setting(Setting::Device, format!("the GPU cannot be used: {why}"), help)
     };
     match &device.kind {
         DeviceKind::Cpu | DeviceKind::Auto if int8 => Ok((cpu(config)?, None)),
@@ -187,12 +187,9 @@ fn cpu(config: &EngineConfig) -> Result<Device, EngineError> {
     if !isa.is_available() {
         let mut names: Vec<_> = Isa::all_available().into_iter().map(Isa::name).collect();
         names.dedup();
-        return Err(EngineError::Config(format!(
-            "--cpu-isa {} needs {}, which this CPU does not have; it has {}",
-            isa.name(),
-            isa.needs(),
-            names.join(", ")
-        )));
+        let text = format!("{} needs {}, which this CPU does not have", isa.name(), isa.needs());
+        let help = format!("it has {}", names.join(", "));
+        return Err(EngineError::setting(Setting::CpuIsa, text, help));
     }
     let device = Device::cpu_of(threads(config.parallel.num_threads)?, isa);
     Ok(match config.device.quantization {
@@ -208,19 +205,16 @@ const MAX_THREADS: usize = 4096;
 /// The threads that were asked for, or one per physical core.
 pub(super) fn threads(asked: Option<usize>) -> Result<ThreadPool, EngineError> {
     let num_threads = asked.unwrap_or_else(num_physical_cores);
+    let fewer = || format!("give fewer, this machine has {} cores", num_physical_cores());
     if num_threads > MAX_THREADS {
-        return Err(EngineError::Config(format!(
-            "--threads {num_threads}: the most is {MAX_THREADS}; this machine has {} cores",
-            num_physical_cores()
-        )));
+        let text = format!("the most is {MAX_THREADS}, got {num_threads}");
+        return Err(EngineError::setting(Setting::Threads, text, fewer()));
     }
     ThreadPool::try_new(num_threads).map_err(|refused| match asked {
         None => refused.into(),
-        Some(_) => EngineError::Config(format!(
-            "--threads {num_threads}: {}; give fewer, this machine has {} cores",
-            refused.0,
-            num_physical_cores()
-        )),
+        Some(_) => {
+            EngineError::setting(Setting::Threads, format!("{num_threads}: {}", refused.0), fewer())
+        }
     })
 }
 
@@ -333,10 +327,9 @@ fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, En
     };
     let (major, minor) = driver.properties().compute_capability;
     if gpu_config.quantization.is_some() && (major, minor) < (8, 9) {
-        return Err(EngineError::Config(format!(
-            "--quantization fp8 needs compute capability 8.9, and {} has {major}.{minor}",
-            driver.properties().name
-        )));
+        let name = &driver.properties().name;
+        let text = format!("fp8 needs compute capability 8.9, and {name} has {major}.{minor}");
+        return Err(EngineError::setting(Setting::Quantization, text, "leave it out"));
     }
     Ok(Device::Cuda(Box::new(Gpu::new(driver, gpu_config)?)))
 }

@@ -246,6 +246,6 @@ fn encode_typed(tokenizer: &Tokenizer, token: &str) -> Result<Vec<u32>, TextErro
         return Ok(ids);
     }
     Err(TextError::tokenize(format!(
-        "{token:?} cannot be encoded as text, only as a control token (--allow-special accepts it)"
+        "{token:?} cannot be encoded as text, only as a control token (`settings.allow_special` accepts it)"
     )))
 }

@@ -74,7 +74,7 @@ impl Tokenizer {
     /// # Errors
     /// It is damaged, or of a kind that is not supported.
     pub fn from_gguf(gguf: &GgufTokenizer<'_>, path: &Path) -> Result<Self, TextError> {
-        let help = "give the folder of the original tokenizer by --tokenizer";
+        let help = "give the folder of the original tokenizer by `settings.tokenizer`";
         // Our own words, of any length: a list of names may be in them.
         let refused = |message| {
             let path = path.display();

@@ -167,7 +167,7 @@ pub(super) fn missing(dir: &Path) -> TextError {
         }
         None => TextError::file(
             &path,
-            "not found. Put it there, or name a folder or a model that has it with --tokenizer",
+            "not found. Put it there, or name a folder or a model that has it with `settings.tokenizer`",
         ),
     }
 }

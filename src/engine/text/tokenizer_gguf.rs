@@ -314,7 +314,7 @@ mod tests {
             let error = Tokenizer::from_gguf(&gguf, Path::new("m.gguf")).err().unwrap();
             let error = error.to_string();
             assert!(error.starts_with("m.gguf: its tokenizer: "), "{error}");
-            assert!(error.contains(wanted) && error.contains("--tokenizer"), "{error}");
+            assert!(error.contains(wanted) && error.contains("`settings.tokenizer`"), "{error}");
         }
     }
 

@@ -43,7 +43,11 @@ fn cuda_is_refused_with_exit_code_2_and_one_line_that_says_why() {
         assert!(output.stdout.is_empty());
         let lines: Vec<&str> = stderr(&output).lines().filter(|l| l.contains("GPU")).collect();
         assert_eq!(lines.len(), 1, "{}", stderr(&output));
-        assert!(lines[0].starts_with("error[config]: the GPU cannot be used: "), "{}", lines[0]);
+        assert!(
+            lines[0].starts_with("error[config]: --device: the GPU cannot be used: "),
+            "{}",
+            lines[0]
+        );
     }
 }
 
@@ -87,7 +91,7 @@ fn prompts_by_wgmma_are_refused_where_there_is_no_gpu() {
     }
     let output = run(&["--device", "cpu", "--prefill-kernel", "wgmma"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    let expected = "--prefill-kernel wgmma: it is not supported on the CPU";
+    let expected = "--prefill-kernel: wgmma is not supported on the CPU";
     assert!(stderr(&output).contains(expected), "{}", stderr(&output));
 }
 
@@ -100,7 +104,7 @@ fn fp8_is_refused_where_there_is_no_gpu() {
         for device in ["auto", "cpu", "cuda"] {
             let output = run(&["--device", device, "--dtype", "bfloat16", flag, "fp8"]);
             assert_eq!(output.status.code(), Some(2), "{device}: {}", stderr(&output));
-            assert!(stderr(&output).contains(&format!("{flag} fp8")), "{}", stderr(&output));
+            assert!(stderr(&output).contains(flag), "{}", stderr(&output));
             assert!(stderr(&output).contains("GPU"), "{}", stderr(&output));
         }
     }

@@ -108,5 +108,5 @@ fn a_cache_that_does_not_fit_is_a_configuration_error() {
     config.cache.num_blocks = None;
     let error = Engine::load(&config).err().expect("32 TiB are not there");
     assert!(matches!(error, EngineError::Config(_)), "{error:?}");
-    assert!(error.to_string().contains("--kv-cache-memory-bytes"), "{error}");
+    assert!(error.to_string().contains("kv_cache_memory_bytes"), "{error}");
 }

@@ -136,5 +136,5 @@ fn a_gpu_takes_no_adapters_of_the_embedding_table() {
     let table = LoraModule { name: "a".to_owned(), dir: testdata("golden_adapters/tables") };
     let error = Engine::load(&adapted(&base, &[table])).err().expect("refused").to_string();
     let expected = "an adapter of the embedding table is not supported on a GPU yet";
-    assert!(error.contains(expected) && error.contains("--device cpu"), "{error}");
+    assert!(error.contains(expected) && error.contains("`settings.device` cpu"), "{error}");
 }

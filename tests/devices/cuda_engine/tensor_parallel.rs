@@ -112,7 +112,7 @@ fn what_ranks_do_not_share_is_refused_by_its_name() {
         change(&mut config);
         let Err(error) = Engine::load(&config) else { panic!("{family} is refused: {says}") };
         let text = error.to_string();
-        assert!(text.contains("--tensor-parallel-size") && text.contains(says), "{text}");
+        assert!(text.contains("tensor_parallel_size") && text.contains(says), "{text}");
     };
     refused(&|c| c.parallel.tensor_parallel_size = Some(3), "qwen3", "heads: give 2");
     refused(&|c| c.parallel.engines = Engines::Number(2), "qwen3", "with data parallelism");

@@ -249,5 +249,5 @@ fn a_gpu_takes_no_adapters_of_more_parts_than_its_kernels() {
     let reserve = |parts| LoraSlots::default().reserve(&pair.gpu, (64, 64), 1, (parts, 8));
     reserve(4).expect("memory");
     let error = reserve(5).unwrap_err().to_string();
-    assert!(error.contains("5 parts") && error.contains("--device cpu"), "{error}");
+    assert!(error.contains("5 parts") && error.contains("`settings.device` cpu"), "{error}");
 }

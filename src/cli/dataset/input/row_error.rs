@@ -3,6 +3,7 @@
 
 use crate::terminal::error::{CliError, Excerpt, Location};
 use crate::terminal::exit::Exit;
+use crate::terminal::flags::with_flags;
 use vllm_batch_api::answer::Answer;
 use vllm_batch_api::request::{FinishReason, RequestError, RequestOutput};
 
@@ -115,7 +116,7 @@ impl RowError {
 
     /// Error of the engine's input processor for the row at `line`.
     pub fn from_request(error: &RequestError, line: u64) -> Self {
-        Self::new(error.code, line, error.message.clone())
+        Self::new(error.code, line, with_flags(&error.message))
     }
 
     /// The error of an answer, if it has one.

@@ -7,6 +7,7 @@ use std::io;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use super::flags::{flag, with_flags};
 use super::remedy;
 use super::style::Style;
 use vllm_batch_base::EngineError;
@@ -143,10 +144,14 @@ impl CliError {
 impl From<EngineError> for CliError {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::Model(text) => CliError::new(Exit::Model, "model", text),
-            EngineError::Config(text) => CliError::new(Exit::Refused, "config", text),
-            EngineError::Device(text) => CliError::new(Exit::Stopped, "device", text),
-            EngineError::Machine(text) => CliError::from_machine(text),
+            EngineError::Model(text) => CliError::new(Exit::Model, "model", with_flags(&text)),
+            EngineError::Config(text) => CliError::new(Exit::Refused, "config", with_flags(&text)),
+            EngineError::Setting { setting, text, help } => {
+                let message = format!("{}: {}", flag(setting), with_flags(&text));
+                CliError::new(Exit::Refused, "config", message).help(with_flags(&help))
+            }
+            EngineError::Device(text) => CliError::new(Exit::Stopped, "device", with_flags(&text)),
+            EngineError::Machine(text) => CliError::from_machine(with_flags(&text)),
         }
     }
 }
@@ -232,6 +237,7 @@ fn printable(c: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_base::Setting;
 
     #[test]
     fn engine_errors_have_their_exit_codes() {
@@ -240,6 +246,15 @@ mod tests {
         assert_eq!(code(EngineError::Device(String::new())), 5);
         assert_eq!(code(EngineError::Machine(String::new())), 5);
         assert_eq!(code(EngineError::Model(String::new())), 7);
+        let error = EngineError::setting(
+            Setting::MaxModelLen,
+            format!("9 with {} float32", Setting::Dtype),
+            format!("give {} 8", Setting::MaxModelLen),
+        );
+        let error = CliError::from(error);
+        assert_eq!((error.exit, error.code), (Exit::Refused, "config"));
+        assert_eq!(error.message, "--max-model-len: 9 with --dtype float32");
+        assert_eq!(error.help.as_deref(), Some("give --max-model-len 8"));
     }
 
     #[test]

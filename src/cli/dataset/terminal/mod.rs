@@ -6,6 +6,7 @@ pub mod console;
 pub mod display;
 pub mod error;
 pub mod exit;
+pub mod flags;
 pub mod numbers;
 pub mod remedy;
 pub mod stdout;

@@ -145,3 +145,26 @@ fn chat_template(value: &Path) -> Result<String, CliError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use crate::args::command;
+    use vllm_batch_base::Setting;
+    use vllm_batch_dataset::terminal::flags::flag;
+
+    #[test]
+    fn every_setting_of_the_engine_has_a_flag() {
+        let mut known = HashSet::new();
+        for command in command(true).get_subcommands() {
+            known.extend(
+                command.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned),
+            );
+        }
+        for setting in Setting::ALL {
+            let long = flag(*setting).strip_prefix("--").expect("a long flag");
+            assert!(known.contains(long), "{setting}: there is no --{long}");
+        }
+    }
+}

@@ -20,6 +20,7 @@ use vllm_batch_dataset::object_store;
 use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
 use vllm_batch_dataset::terminal::exit::Exit;
+use vllm_batch_dataset::terminal::flags::with_flags;
 use vllm_batch_engine::load::combinations::Sides;
 use vllm_batch_engine::load::model_summary::ModelSummary;
 use vllm_batch_engine::serve::data_parallel::{DataParallel, LoadEngine};
@@ -221,7 +222,7 @@ impl<E> Loaded<E> {
             }
         }
         for note in &info.notes {
-            console.note(note);
+            console.note(&with_flags(note));
         }
         let (name, on) = (sanitized(&config.model.name), &info.device_name);
         console.note(&format!("Loaded {name} on {on} in {:.1} s", self.load_time.as_secs_f64()));

@@ -47,7 +47,7 @@ impl MergedAdapter {
             if places.is_tied() && (is_table || placed.place == LoraPlace::LmHead) {
                 return Err(files.error(format!(
                     "{}: the model's output layer is its table of tokens, so merging would change \
-                     both; use --lora-modules in place of --lora-merge",
+                     both; use `settings.lora_modules` in place of `settings.lora_merge`",
                     quoted(name)
                 )));
             }

@@ -84,7 +84,7 @@ impl ModuleTensors {
                 match module.rank <= max_rank {
                     true => Ok(module),
                     false => Err(format!(
-                        "module {}: rank {rank} is above {max_rank}; give --max-lora-rank {rank}",
+                        "module {}: rank {rank} is above {max_rank}; give `settings.max_lora_rank` {rank}",
                         quoted(&module.name),
                         rank = module.rank
                     )),

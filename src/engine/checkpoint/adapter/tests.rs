@@ -386,7 +386,7 @@ fn a_rank_above_the_limit_is_refused_with_the_flag() {
     ];
     let folder = folder(&json!({"r": 17}), tensors);
     let error = opened(&folder).unwrap_err();
-    assert!(error.contains(Q) && error.contains("give --max-lora-rank 17"), "{error}");
+    assert!(error.contains(Q) && error.contains("give `settings.max_lora_rank` 17"), "{error}");
     AdapterFiles::open(folder.path(), 17, None).unwrap();
 }
 

@@ -19,11 +19,11 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use crate::model_files::ModelFiles;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::files::{self, MAX_CONFIG_BYTES, quoted};
 use vllm_batch_base::hf_overrides::{self, HfOverrides, NESTED_CONFIGS};
 use vllm_batch_base::weight_files::QUANTIZATION_CONFIGS;
+use vllm_batch_base::{EngineError, Setting};
 
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
@@ -55,13 +55,14 @@ impl HfConfig {
     pub fn open(model: &ModelFiles, overrides: &HfOverrides) -> Result<Self, EngineError> {
         let (mut keys, mut path, gguf_types) = Self::keys_of(model)?;
         if overrides.has_type_alone(&keys) {
-            let text = "--hf-overrides: `model_type` alone chooses no class; give `architectures` \
-                        too, as in '{\"architectures\": [\"LlamaForCausalLM\"]}'";
-            return Err(EngineError::Config(text.to_owned()));
+            let text = "`model_type` alone chooses no class";
+            let help = "give `architectures` too, as in \
+                        '{\"architectures\": [\"LlamaForCausalLM\"]}'";
+            return Err(EngineError::setting(Setting::HfOverrides, text, help));
         }
         if !overrides.is_empty() {
             overrides.apply(&mut keys);
-            path += " with --hf-overrides";
+            path += " with `settings.hf_overrides`";
         }
         Ok(Self { gguf_types, ..Self::new(keys, path) })
     }
@@ -187,7 +188,7 @@ impl HfConfig {
             Some("bfloat16") => Ok(DType::BFloat16),
             Some("float16" | "half") => Ok(DType::Float16),
             Some(other) => Err(self.error(format!(
-                "dtype {} is not supported; give --dtype float32, bfloat16 or float16",
+                "dtype {} is not supported; give `settings.dtype` float32, bfloat16 or float16",
                 quoted(other)
             ))),
         }
@@ -289,10 +290,10 @@ impl HfConfig {
         let way_out = match hf_overrides::without(&first) {
             _ if is_beside => "leave it out of a copy of the file if it changes nothing".to_owned(),
             Some(flag) => {
-                format!("leave it out with --hf-overrides '{flag}' if it changes nothing")
+                format!("leave it out with `settings.hf_overrides` '{flag}' if it changes nothing")
             }
             None => format!(
-                "give the object without it with --hf-overrides if `{first}` changes nothing"
+                "give the object without it with `settings.hf_overrides` if `{first}` changes nothing"
             ),
         };
         Err(self.error(format!(

@@ -136,13 +136,13 @@ impl RopeSpec {
                 let original = rope.original_max_position_embeddings;
                 let which = if len > original { "long" } else { "short" };
                 Some(format!(
-                    "rotary embeddings have longrope's {which} factors: --max-model-len is \
+                    "rotary embeddings have longrope's {which} factors: `settings.max_model_len` is \
                      {max_model_len}, the model was first trained for {original}"
                 ))
             }
             RopeScaling::Dynamic { max_position_embeddings: max, .. } if len > *max => {
                 Some(format!(
-                    "rotary embeddings are stretched for --max-model-len {max_model_len} in every \
+                    "rotary embeddings are stretched for `settings.max_model_len` {max_model_len} in every \
                      row; up to {max} they would not be"
                 ))
             }

@@ -107,7 +107,9 @@ fn no_weights(dir: &Path) -> Result<EngineError, EngineError> {
              with transformers' save_pretrained(safe_serialization=True)",
             quoted(&pickle.file_name().unwrap_or_default().to_string_lossy())
         ),
-        None => "use --load-format dummy to run config.json with random weights".to_owned(),
+        None => {
+            "use `settings.load_format` dummy to run config.json with random weights".to_owned()
+        }
     };
     Ok(EngineError::Model(format!("no *.safetensors in {}; {help}", dir.display())))
 }
@@ -138,7 +140,7 @@ mod tests {
     fn pickles_and_empty_folders_are_refused_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let error = weight_files(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("--load-format dummy"), "{error}");
+        assert!(error.contains("`settings.load_format` dummy"), "{error}");
         for name in ["training_args.bin", "consolidated.00.pth", "model.pt"] {
             std::fs::write(folder.path().join(name), b"x").unwrap();
             let error = weight_files(folder.path()).unwrap_err().to_string();

@@ -254,8 +254,8 @@ impl MappedFiles {
         let is_quantized = |name: &&str| self.quantized.get(name).is_some() || !is_plain(name);
         if let Some(name) = merged.tensors().find(is_quantized) {
             return Err(self.error(format!(
-                "{name} is quantized, and merging would widen it; use --lora-modules in place of \
-                 --lora-merge"
+                "{name} is quantized, and merging would widen it; use `settings.lora_modules` in place of \
+                 `settings.lora_merge`"
             )));
         }
         self.merged = Some(Box::new(merged));

@@ -8,11 +8,11 @@ use crate::load::combinations::{Side, Sides};
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::plan::speculation::{DraftModel, DraftSizes};
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{
     CacheConfig, EngineConfig, LoraConfig, ModelConfig, SpeculationMethod,
 };
 use vllm_batch_base::hf_overrides::HfOverrides;
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::Device;
 
 /// Most tokens of a step of a draft model: its buffers are small beside the target's.
@@ -59,11 +59,10 @@ impl DraftToLoad {
         Sides::of_config(config).with([(Side::RecurrentDraft, is_recurrent)]).check()?;
         let (own, of_target) = (summary.spec.vocab_size(), target.spec.vocab_size());
         if own != of_target {
-            return Err(EngineError::Config(format!(
-                "--speculative-config: the draft model {} has {own} tokens and the model \
-                 {of_target}; give one of the same vocabulary",
-                model_dir.display()
-            )));
+            let dir = model_dir.display();
+            let text = format!("the draft model {dir} has {own} tokens and the model {of_target}");
+            let help = "give one of the same vocabulary";
+            return Err(EngineError::setting(Setting::SpeculativeConfig, text, help));
         }
         let sizes = StepSizes {
             max_num_batched_tokens: sizes.max_num_batched_tokens.min(MAX_STEP_TOKENS),

@@ -11,8 +11,8 @@ use super::tensor_parallel::OtherRanks;
 use crate::load::held_weights::{HeldWeights, quantization_notes};
 use crate::load::model_summary::{self, ModelSummary};
 use crate::load::step_sizes::StepSizes;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, PrefillKernel};
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::spec::{
     AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads,
@@ -290,9 +290,8 @@ impl Executor for ModelExecutor {
 fn of_step_size(error: EngineError, max_num_tokens: usize) -> EngineError {
     match error {
         EngineError::Machine(text) if max_num_tokens > StepSizes::USUAL_TOKENS => {
-            EngineError::Config(format!(
-                "steps of {max_num_tokens} tokens: {text}; give a smaller --max-num-batched-tokens"
-            ))
+            let text = format!("steps of {max_num_tokens} tokens: {text}");
+            EngineError::setting(Setting::MaxNumBatchedTokens, text, "give a smaller number")
         }
         error => error,
     }
@@ -363,9 +362,8 @@ fn cache_shape(
     let DecoderToLoad { spec, max_model_len, .. } = decoder;
     let block_size = decoder.block_size(cache);
     if block_size == 0 || !block_size.is_multiple_of(KV_GROUP_TOKENS) {
-        return Err(EngineError::Config(format!(
-            "--block-size {block_size}: it must be a multiple of {KV_GROUP_TOKENS}"
-        )));
+        let text = format!("{block_size} is no multiple of {KV_GROUP_TOKENS}");
+        return Err(EngineError::setting(Setting::BlockSize, text, "give a multiple"));
     }
     let mut shape = shape_without_blocks(spec, device, block_size);
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(decoder.dtype));
@@ -380,9 +378,9 @@ fn cache_shape(
             let needed = MIN_POOL_TOKENS.min(*max_model_len).div_ceil(block_size);
             if num_blocks < needed {
                 return Err(EngineError::Config(format!(
-                    "{of_what} of them (--gpu-memory-utilization) is too little for a KV cache of {} \
-                     tokens; raise the share, or give --kv-cache-memory-bytes or a smaller \
-                     --max-model-len",
+                    "{of_what} of them (`settings.gpu_memory_utilization`) is too little for a KV cache of {} \
+                     tokens; raise the share, or give `settings.kv_cache_memory_bytes` or a smaller \
+                     `settings.max_model_len`",
                     needed * block_size
                 )));
             }
@@ -394,7 +392,7 @@ fn cache_shape(
     match shape.num_blocks {
         too_many if too_many > most => Err(EngineError::Config(format!(
             "a KV cache of {too_many} blocks: the most is {most}; give a smaller \
-             --num-gpu-blocks-override or --kv-cache-memory-bytes"
+             `settings.num_gpu_blocks_override` or `settings.kv_cache_memory_bytes`"
         ))),
         0 => Err(EngineError::Config(format!(
             "the KV cache has no block: one block of {block_size} tokens takes {block_bytes} bytes"
@@ -473,9 +471,11 @@ fn allocate(
             let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
             let mib = shape.num_bytes(element_bytes) >> 20;
             let flag = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
-                (Some(_), _) => "--num-gpu-blocks-override",
-                (None, Some(_)) => "--kv-cache-memory-bytes",
-                (None, None) => "--kv-cache-memory-bytes or --gpu-memory-utilization",
+                (Some(_), _) => "`settings.num_gpu_blocks_override`",
+                (None, Some(_)) => "`settings.kv_cache_memory_bytes`",
+                (None, None) => {
+                    "`settings.kv_cache_memory_bytes` or `settings.gpu_memory_utilization`"
+                }
             };
             let text =
                 format!("no room for a KV cache of {mib} MiB ({error}); give a smaller {flag}");
@@ -495,7 +495,8 @@ fn add_host_blocks(
     device: &Device,
 ) -> Result<(), EngineError> {
     let Some(bytes) = config.kv_offloading_bytes else { return Ok(()) };
-    let refused = |why: String| EngineError::Config(format!("--kv-offloading-size: {why}"));
+    let refused =
+        |why: String| EngineError::setting(Setting::KvOffloadingSize, why, "give another size");
     let Device::Cuda(gpu) = device else { unreachable!("`combinations` refuses it on the CPU") };
     let block_bytes = cache.shape.block_bytes(cache.element_bytes());
     let num_blocks = bytes / block_bytes as u64;

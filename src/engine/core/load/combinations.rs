@@ -31,8 +31,8 @@ const fn row(refused: Side, beside: Side, why: &'static str, help: &'static str)
 const YET: &str = " yet";
 const ONE_OF_TWO: &str = "leave out one of the two";
 const LEAVE_OUT: &str = "leave it out";
-const OTHER_ENGINES: &str = "leave it out, or give --data-parallel-size";
-const TWO_BYTES: &str = "give --dtype bfloat16 or float16";
+const OTHER_ENGINES: &str = "leave it out, or give `settings.data_parallel_size`";
+const TWO_BYTES: &str = "give `settings.dtype` bfloat16 or float16";
 
 /// The pairs, in the order in which they are looked for.
 pub const COMBINATIONS: &[Combination] = &[
@@ -46,7 +46,7 @@ pub const COMBINATIONS: &[Combination] = &[
     row(Side::TensorParallel, Side::Int8Weights, YET, ONE_OF_TWO),
     row(Side::TensorParallel, Side::QuantizedCheckpoint, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::Gguf, YET, OTHER_ENGINES),
-    row(Side::TensorParallel, Side::Cpu, "", "leave it out, or take GPUs (--device cuda)"),
+    row(Side::TensorParallel, Side::Cpu, "", "leave it out, or take GPUs (`settings.device` cuda)"),
     row(Side::TensorParallel, Side::Recurrent, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::Experts, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::LatentAttention, YET, OTHER_ENGINES),
@@ -73,15 +73,15 @@ pub const COMBINATIONS: &[Combination] = &[
         Side::HostCache,
         Side::Cpu,
         ", whose KV cache is in main memory already",
-        "leave it out, and give --kv-cache-memory-bytes for a larger cache",
+        "leave it out, and give `settings.kv_cache_memory_bytes` for a larger cache",
     ),
     row(
         Side::HostCache,
         Side::NoPrefixCaching,
         ": it keeps what prefix caching finds",
-        "leave --no-enable-prefix-caching out",
+        "leave `settings.enable_prefix_caching` out",
     ),
-    row(Side::Int8Weights, Side::Gpu, "", "give fp8 on a GPU, or --device cpu"),
+    row(Side::Int8Weights, Side::Gpu, "", "give fp8 on a GPU, or `settings.device` cpu"),
     row(
         Side::Fp8Weights,
         Side::Cpu,
@@ -91,7 +91,7 @@ pub const COMBINATIONS: &[Combination] = &[
     row(Side::Fp8Weights, Side::Float32, "", TWO_BYTES),
     row(Side::Fp8Weights, Side::Experts, YET, LEAVE_OUT),
     row(Side::Lora, Side::Fp8Weights, ", which read E4M3 rows", ONE_OF_TWO),
-    row(Side::TableLora, Side::Gpu, YET, "give --device cpu"),
+    row(Side::TableLora, Side::Gpu, YET, "give `settings.device` cpu"),
     row(
         Side::MergedLora,
         Side::DummyWeights,
@@ -105,7 +105,7 @@ pub const COMBINATIONS: &[Combination] = &[
         LEAVE_OUT,
     ),
     row(Side::DraftModel, Side::RecurrentDraft, "", "give one without"),
-    row(Side::DraftModel, Side::Gpu, YET, "give --device cpu, or another method"),
+    row(Side::DraftModel, Side::Gpu, YET, "give `settings.device` cpu, or another method"),
     row(Side::TokenClasses, Side::NoLanguageModel, "", "give a model that writes texts"),
     row(Side::Classes, Side::NoClassifier, "", "`embed` makes vectors with them"),
     row(Side::ClassesOfTokens, Side::NoClassifier, "", "`embed` makes vectors with them"),
@@ -123,10 +123,17 @@ pub const COMBINATIONS: &[Combination] = &[
 impl Combination {
     /// Sentence that refuses it, without the remedy.
     pub fn text(&self) -> String {
-        let (Words { flag, subject, .. }, Words { with, .. }) =
-            (self.refused.words(), self.beside.words());
-        let flag = flag.map_or_else(String::new, |flag| format!("{flag}: "));
-        format!("{flag}{subject} is not supported {with}{}", self.why)
+        let (subject, with) = (self.refused.words().subject, self.beside.words().with);
+        format!("{subject} is not supported {with}{}", self.why)
+    }
+
+    /// The error, with more of the reason at the end of the sentence.
+    fn error(&self, more: &str) -> EngineError {
+        let text = self.text() + more;
+        match self.refused.setting() {
+            Some(setting) => EngineError::setting(setting, text, self.help),
+            None => EngineError::Config(format!("{text}; {}", self.help)),
+        }
     }
 }
 
@@ -198,7 +205,7 @@ impl Sides {
     fn refuse(&self, why: &str) -> Result<(), EngineError> {
         match self.refused() {
             None => Ok(()),
-            Some(row) => Err(EngineError::Config(format!("{}{why}; {}", row.text(), row.help))),
+            Some(row) => Err(row.error(why)),
         }
     }
 }

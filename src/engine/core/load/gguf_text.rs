@@ -53,7 +53,8 @@ fn bad(path: &Path, text: &str) -> TextError {
 
 fn of_metadata(metadata: &Metadata) -> Result<GgufTokenizer<'_>, String> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let model = metadata.text(&key("model"))?.ok_or("it has no tokenizer; give --tokenizer")?;
+    let model =
+        metadata.text(&key("model"))?.ok_or("it has no tokenizer; give `settings.tokenizer`")?;
     let texts = |name: &str| {
         let texts = metadata.texts(&key(name))?;
         Ok::<_, String>(texts.map_or(Vec::new(), |texts: &Texts| texts.iter().collect()))

@@ -90,7 +90,7 @@ impl HeldWeights {
             return Ok(());
         }
         Err(EngineError::Config(format!(
-            "the weights take {} MiB of memory, there are {}; give a smaller model or --dtype \
+            "the weights take {} MiB of memory, there are {}; give a smaller model or `settings.dtype` \
              bfloat16",
             self.bytes >> 20,
             total >> 20

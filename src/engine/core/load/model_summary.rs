@@ -6,10 +6,10 @@ use super::combinations::{Side, Sides};
 use super::gguf_text;
 use crate::serve::input_processor::{ModelLimits, default_sampling_params};
 use vllm_batch_api::request::SamplingParams;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, ModelConfig,
 };
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint as checkpoint;
 use vllm_batch_checkpoint::hf_config::{GenerationConfig, HfConfig};
 use vllm_batch_checkpoint::model_files::ModelFiles;
@@ -127,9 +127,10 @@ fn max_model_len(config: &ModelConfig, of_model: usize) -> Result<usize, EngineE
     match config.max_model_len {
         None => Ok(of_model),
         Some(asked) if (2..=of_model).contains(&asked) => Ok(asked),
-        Some(asked) => Err(EngineError::Config(format!(
-            "--max-model-len {asked}: expected 2 to {of_model}, the model's context"
-        ))),
+        Some(asked) => {
+            let text = format!("expected 2 to {of_model}, the model's context, got {asked}");
+            Err(EngineError::setting(Setting::MaxModelLen, text, "leave it out for the longest"))
+        }
     }
 }
 

@@ -524,7 +524,7 @@ fn non_finite_logits(seq: &Sequence) -> Finish {
         "non_finite_logits",
         format!(
             "the model gave no finite logits after {} tokens; its weights may be damaged, or \
-             overflow in this dtype (try --dtype float32)",
+             overflow in this dtype (try `settings.dtype` float32)",
             seq.num_computed_tokens
         ),
     ))

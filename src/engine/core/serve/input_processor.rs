@@ -348,7 +348,7 @@ impl InputProcessor {
         let Some(template) = &self.chat_template else {
             return Err(RequestError::new(
                 "no_chat_template",
-                "the model has no chat template; give one with --chat-template FILE, or rows with a \
+                "the model has no chat template; give one with `settings.chat_template` FILE, or rows with a \
                  `prompt` text",
             )
             .into());
@@ -377,7 +377,7 @@ impl InputProcessor {
             Overflow::Error => Err(RequestError::new(
                 "context_length",
                 format!(
-                    "prompt has {} tokens, the limit is {limit}{}; shorten it, or give --overflow \
+                    "prompt has {} tokens, the limit is {limit}{}; shorten it, or give `settings.overflow` \
                      truncate-left or truncate-right",
                     ids.len(),
                     match least_answer {
@@ -418,7 +418,7 @@ impl InputProcessor {
             .map(|thinking| Thinking { budget, ..thinking.clone() });
         if budget.is_some() && self.thinking.is_none() {
             let message = "thinking_token_budget: the run does not know how the model thinks; name \
-                           it with --reasoning-parser";
+                           it with `settings.reasoning_parser`";
             return Err(RequestError::new("invalid_parameter", message));
         }
         let is_needed = grammar.is_some() || (budget.is_some() && thinking.is_some());

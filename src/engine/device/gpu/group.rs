@@ -195,7 +195,7 @@ impl Gpu {
 fn cannot_reach(driver: &Driver, other: &Member, error: &CudaError) -> EngineError {
     EngineError::Config(format!(
         "{} cannot read the memory of another {} of the machine: {error}; run one engine on each \
-         (--data-parallel-size), or take GPUs that NVLink or one PCIe switch connects",
+         (`settings.data_parallel_size`), or take GPUs that NVLink or one PCIe switch connects",
         driver.properties().name,
         other.driver.properties().name
     ))

@@ -34,10 +34,10 @@ use crate::gemm::MAX_INPUTS;
 use crate::gemm::panel::PanelElement;
 use crate::gemm::words::as_words;
 use crate::shared_rows::SharedRows;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, Quantization};
 use vllm_batch_base::layers::Activation;
 use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::cuda::DevicePtr;
 use vllm_batch_device::limits::Arithmetic;
 use vllm_batch_device::op_times::{Op, Work};
@@ -316,11 +316,11 @@ impl LinearWeight {
             return Ok(self);
         }
         if !self.n.is_multiple_of(16) || !self.k.is_multiple_of(16) {
-            return Err(EngineError::Config(format!(
-                "--quantization fp8 takes layers whose widths are multiples of 16; this model has \
-                 one of {} by {}",
+            let text = format!(
+                "fp8 takes layers whose widths are multiples of 16; this model has one of {} by {}",
                 self.n, self.k
-            )));
+            );
+            return Err(EngineError::setting(Setting::Quantization, text, "leave it out"));
         }
         weight.quantize(gpu)?;
         Ok(self)

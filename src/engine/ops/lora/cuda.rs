@@ -3,8 +3,8 @@
 //! that was made at load.
 
 use super::{LoraPart, SlotRows};
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, Quantization};
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr, Plain};
 use vllm_batch_device::tensor::{Rows, RowsMut, narrowed};
 use vllm_batch_device::{Gpu, Tensor, bytes_of};
@@ -120,10 +120,11 @@ impl Slots {
     ) -> Result<Self, EngineError> {
         check_inputs(gpu);
         if num_parts > MAX_PARTS {
-            return Err(EngineError::Config(format!(
-                "--lora-modules: an adapter has {num_parts} parts of one layer, and a GPU's \
-                 kernels take {MAX_PARTS}; give --device cpu"
-            )));
+            let text = format!(
+                "an adapter has {num_parts} parts of one layer, and a GPU's kernels take {MAX_PARTS}"
+            );
+            let help = "give `settings.device` cpu";
+            return Err(EngineError::setting(Setting::LoraModules, text, help));
         }
         let (size, max_ranks) = (gpu.dtype().size_bytes(), num_parts * max_rank);
         let memory = || -> Result<SlotMemory, EngineError> {

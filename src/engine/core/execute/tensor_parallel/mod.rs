@@ -13,8 +13,8 @@ use super::model_executor::{self, ModelExecutor};
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use member::{Member, RankToLoad};
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DeviceKind, EngineConfig};
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::spec::RankOf;
 use vllm_batch_device as device;
 use vllm_batch_device::gpu::Group;
@@ -49,8 +49,7 @@ pub fn load(
         config.device.kind = kind;
         let mut summary = summary.clone();
         let own = summary.spec.of_rank(RankOf { index, count });
-        let error = |text| EngineError::Config(format!("--tensor-parallel-size {count}: {text}"));
-        summary.spec = own.map_err(error)?;
+        summary.spec = own.map_err(|text| refused(text, "give another number, or leave it out"))?;
         let (group, given_up) = (Arc::clone(&group), Arc::clone(given_up));
         Ok::<_, EngineError>(RankToLoad { index, config, sizes: *sizes, summary, group, given_up })
     };
@@ -81,19 +80,22 @@ fn kinds(asked: &DeviceKind, count: usize) -> Result<Vec<DeviceKind>, EngineErro
         DeviceKind::Auto => 0,
         DeviceKind::Cpu | DeviceKind::CudaShim { .. } => return Ok(vec![asked.clone(); count]),
     };
-    let error = |text| EngineError::Config(format!("--tensor-parallel-size {count}: {text}"));
-    let there = num_gpus().map_err(|why| error(format!("it needs {count} GPUs: {why}")))?;
-    gpus(first, count, there).map_err(error)
+    let there = num_gpus()
+        .map_err(|why| refused(format!("it needs {count} GPUs: {why}"), "leave it out"))?;
+    gpus(first, count, there).map_err(|text| refused(text, "give at most so many"))
+}
+
+fn refused(text: String, help: &str) -> EngineError {
+    EngineError::setting(Setting::TensorParallelSize, text, help)
 }
 
 /// GPUs from the first one on, of a machine that has so many.
 fn gpus(first: usize, count: usize, there: usize) -> Result<Vec<DeviceKind>, String> {
     match first + count <= there {
         true => Ok((first..first + count).map(DeviceKind::Cuda).collect()),
-        false => Err(format!(
-            "from cuda:{first} on there are {} GPUs; give at most so many",
-            there.saturating_sub(first)
-        )),
+        false => {
+            Err(format!("from cuda:{first} on there are {} GPUs", there.saturating_sub(first)))
+        }
     }
 }
 
@@ -134,18 +136,18 @@ impl OtherRanks {
         for (rank, member) in (1..).zip(&self.members) {
             match member.loaded() {
                 Ok(loaded) if loaded.kernel_set != kernel_set => {
-                    return Err(EngineError::Config(format!(
-                        "--tensor-parallel-size: rank 0 computes with {kernel_set}, and rank \
-                         {rank} with {}; take GPUs of one kind",
-                        loaded.kernel_set
-                    )));
+                    let other = loaded.kernel_set;
+                    let text =
+                        format!("rank 0 computes with {kernel_set}, and rank {rank} with {other}");
+                    return Err(refused(text, "take GPUs of one kind"));
                 }
                 Ok(loaded) if loaded.num_blocks != num_blocks => {
-                    return Err(EngineError::Config(format!(
-                        "--tensor-parallel-size: rank 0 has room for {num_blocks} blocks of the KV \
-                         cache, and rank {rank} for {}; give --kv-cache-memory-bytes",
+                    let text = format!(
+                        "rank 0 has room for {num_blocks} blocks of the KV cache, and rank {rank} \
+                         for {}",
                         loaded.num_blocks
-                    )));
+                    );
+                    return Err(refused(text, "give `settings.kv_cache_memory_bytes`"));
                 }
                 Ok(_) => {}
                 Err((true, error)) => return Err(of_rank(rank, error)),
@@ -191,12 +193,7 @@ impl Drop for OtherRanks {
 
 /// The same error, with the rank.
 fn of_rank(rank: usize, error: EngineError) -> EngineError {
-    match error {
-        EngineError::Model(text) => EngineError::Model(format!("rank {rank}: {text}")),
-        EngineError::Config(text) => EngineError::Config(format!("rank {rank}: {text}")),
-        EngineError::Device(text) => EngineError::Device(format!("rank {rank}: {text}")),
-        EngineError::Machine(text) => EngineError::Machine(format!("rank {rank}: {text}")),
-    }
+    error.of(&format!("rank {rank}"))
 }
 
 #[cfg(test)]

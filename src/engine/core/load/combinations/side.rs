@@ -1,5 +1,6 @@
 //! `Side`: a setting, a device or a kind of model, as far as it does not go with another.
 
+use vllm_batch_base::Setting;
 use vllm_batch_base::config::{
     DType, DeviceKind, EngineConfig, Engines, KvCacheDType, LoadFormat, ModelConfig, PrefillKernel,
     Quantization, SpeculationMethod,
@@ -102,8 +103,6 @@ pub enum Side {
 /// Words for a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words {
-    /// Flag that gives it; None: a device or a model has it.
-    pub flag: Option<&'static str>,
     /// Subject of "is not supported".
     pub subject: &'static str,
     /// End of "is not supported".
@@ -111,67 +110,82 @@ pub struct Words {
 }
 
 impl Side {
+    /// Setting that gives it; None: a device, a model or a task has it.
+    pub fn setting(self) -> Option<Setting> {
+        Some(match self {
+            Side::TensorParallel => Setting::TensorParallelSize,
+            Side::DataParallel => Setting::DataParallelSize,
+            Side::Speculation | Side::DraftModel => Setting::SpeculativeConfig,
+            Side::Lora | Side::TableLora => Setting::LoraModules,
+            Side::MergedLora => Setting::LoraMerge,
+            Side::DummyWeights => Setting::LoadFormat,
+            Side::Float32 => Setting::Dtype,
+            Side::Fp8Weights | Side::Int8Weights => Setting::Quantization,
+            Side::Fp8Cache => Setting::KvCacheDtype,
+            Side::HostCache => Setting::KvOffloadingSize,
+            Side::NoPrefixCaching => Setting::EnablePrefixCaching,
+            Side::BlockSize => Setting::BlockSize,
+            Side::NumBlocks => Setting::NumGpuBlocksOverride,
+            Side::CacheBytes => Setting::KvCacheMemoryBytes,
+            Side::MemoryShare => Setting::GpuMemoryUtilization,
+            Side::Wgmma => Setting::PrefillKernel,
+            Side::PoolingType => Setting::PoolingType,
+            Side::TokenClasses => Setting::ClassifierFromToken,
+            _ => return None,
+        })
+    }
+
     /// Words of messages and of the document.
     pub fn words(self) -> Words {
-        let (flag, subject, with) = match self {
-            Side::TensorParallel => {
-                ("--tensor-parallel-size", "tensor parallelism", "with tensor parallelism")
-            }
-            Side::DataParallel => {
-                ("--data-parallel-size", "data parallelism", "with data parallelism")
-            }
-            Side::Speculation => {
-                ("--speculative-config", "speculative decoding", "with speculative decoding")
-            }
-            Side::DraftModel => ("--speculative-config", "a draft model", "with a draft model"),
-            Side::Lora => ("--lora-modules", "an adapter", "with adapters"),
-            Side::MergedLora => ("--lora-merge", "merging", "with a merged adapter"),
-            Side::TableLora => {
-                ("--lora-modules", "an adapter of the embedding table", "with such an adapter")
-            }
-            Side::DummyWeights => ("--load-format dummy", "it", "with dummy weights"),
-            Side::Float32 => ("--dtype float32", "it", "in float32"),
-            Side::Fp8Weights => ("--quantization fp8", "it", "with fp8 weights"),
-            Side::Int8Weights => ("--quantization int8", "it", "with int8 weights"),
-            Side::Fp8Cache => ("--kv-cache-dtype fp8", "it", "with an fp8 KV cache"),
-            Side::HostCache => ("--kv-offloading-size", "it", "with offloading of the KV cache"),
-            Side::NoPrefixCaching => ("--no-enable-prefix-caching", "it", "without prefix caching"),
-            Side::BlockSize => ("--block-size", "it", "with a block size"),
-            Side::NumBlocks => ("--num-gpu-blocks-override", "it", "with a number of blocks"),
-            Side::CacheBytes => ("--kv-cache-memory-bytes", "it", "with a size of the KV cache"),
-            Side::MemoryShare => ("--gpu-memory-utilization", "it", "with a share of memory"),
-            Side::Wgmma => ("--prefill-kernel wgmma", "it", "with prompts by wgmma"),
-            Side::PoolingType => ("--pooling-type", "it", "with a pooling type"),
-            Side::TokenClasses => ("--classifier-from-token", "it", "with tokens as classes"),
-            Side::Vectors => ("", "making vectors", "for vectors"),
-            Side::Classes => ("", "classifying", "for classes"),
-            Side::ClassesOfTokens => ("", "classifying tokens", "for classes of tokens"),
-            Side::Cpu => ("", "the model", "on the CPU"),
-            Side::Gpu => ("", "the model", "on a GPU"),
-            Side::Pooling => ("", "the model", "for models that make vectors or classes"),
+        let (subject, with) = match self {
+            Side::TensorParallel => ("tensor parallelism", "with tensor parallelism"),
+            Side::DataParallel => ("data parallelism", "with data parallelism"),
+            Side::Speculation => ("speculative decoding", "with speculative decoding"),
+            Side::DraftModel => ("a draft model", "with a draft model"),
+            Side::Lora => ("an adapter", "with adapters"),
+            Side::MergedLora => ("merging", "with a merged adapter"),
+            Side::TableLora => ("an adapter of the embedding table", "with such an adapter"),
+            Side::DummyWeights => ("dummy", "with dummy weights"),
+            Side::Float32 => ("float32", "in float32"),
+            Side::Fp8Weights => ("fp8", "with fp8 weights"),
+            Side::Int8Weights => ("int8", "with int8 weights"),
+            Side::Fp8Cache => ("fp8", "with an fp8 KV cache"),
+            Side::HostCache => ("it", "with offloading of the KV cache"),
+            Side::NoPrefixCaching => ("it", "without prefix caching"),
+            Side::BlockSize => ("it", "with a block size"),
+            Side::NumBlocks => ("it", "with a number of blocks"),
+            Side::CacheBytes => ("it", "with a size of the KV cache"),
+            Side::MemoryShare => ("it", "with a share of memory"),
+            Side::Wgmma => ("wgmma", "with prompts by wgmma"),
+            Side::PoolingType => ("it", "with a pooling type"),
+            Side::TokenClasses => ("it", "with tokens as classes"),
+            Side::Vectors => ("making vectors", "for vectors"),
+            Side::Classes => ("classifying", "for classes"),
+            Side::ClassesOfTokens => ("classifying tokens", "for classes of tokens"),
+            Side::Cpu => ("the model", "on the CPU"),
+            Side::Gpu => ("the model", "on a GPU"),
+            Side::Pooling => ("the model", "for models that make vectors or classes"),
             Side::WholeTexts => {
-                ("", "the model", "for models that compute a text at once, without a KV cache")
+                ("the model", "for models that compute a text at once, without a KV cache")
             }
-            Side::Classifier => ("", "the model", "for classifiers"),
-            Side::ClassifierOfTexts => ("", "the model", "for classifiers of whole texts"),
-            Side::NoClassifier => ("", "the model", "for models that have no classifier"),
-            Side::SparseVectors => ("", "the model", "for sparse vectors"),
-            Side::NoLanguageModel => ("", "the model", "for a model that is no language model"),
-            Side::Recurrent => ("", "the model", "for models with recurrent layers"),
-            Side::RecurrentDraft => ("", "the model", "if it has recurrent layers"),
-            Side::Experts => ("", "the model", "for models with experts"),
-            Side::LatentAttention => ("", "the model", "for models with latent attention"),
-            Side::SharedKv => ("", "the model", "for models whose layers share K or V"),
-            Side::WideNorms => ("", "the model", "for models with norms over several heads"),
-            Side::AttentionGates => ("", "the model", "for models with gates of attention"),
-            Side::AttentionSinks => ("", "the model", "for models with attention sinks"),
-            Side::LayerInputs => {
-                ("", "the model", "for models whose layers have inputs of their own")
-            }
-            Side::QuantizedCheckpoint => ("", "the model", "for quantized checkpoints"),
-            Side::Gguf => ("", "the model", "for GGUF files"),
+            Side::Classifier => ("the model", "for classifiers"),
+            Side::ClassifierOfTexts => ("the model", "for classifiers of whole texts"),
+            Side::NoClassifier => ("the model", "for models that have no classifier"),
+            Side::SparseVectors => ("the model", "for sparse vectors"),
+            Side::NoLanguageModel => ("the model", "for a model that is no language model"),
+            Side::Recurrent => ("the model", "for models with recurrent layers"),
+            Side::RecurrentDraft => ("the model", "if it has recurrent layers"),
+            Side::Experts => ("the model", "for models with experts"),
+            Side::LatentAttention => ("the model", "for models with latent attention"),
+            Side::SharedKv => ("the model", "for models whose layers share K or V"),
+            Side::WideNorms => ("the model", "for models with norms over several heads"),
+            Side::AttentionGates => ("the model", "for models with gates of attention"),
+            Side::AttentionSinks => ("the model", "for models with attention sinks"),
+            Side::LayerInputs => ("the model", "for models whose layers have inputs of their own"),
+            Side::QuantizedCheckpoint => ("the model", "for quantized checkpoints"),
+            Side::Gguf => ("the model", "for GGUF files"),
         };
-        Words { flag: Some(flag).filter(|flag| !flag.is_empty()), subject, with }
+        Words { subject, with }
     }
 
     /// The device and the settings that a configuration has. A device that is still to be chosen

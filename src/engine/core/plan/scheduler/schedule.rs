@@ -283,14 +283,14 @@ impl Scheduler {
         };
         let capacity = self.block_pool.num_blocks() * self.block_pool.block_size();
         let or = match self.seq(slot).request.asked {
-            Asked::State => "cut texts with --truncate-prompt-tokens",
-            _ => "lower max_tokens or --max-model-len",
+            Asked::State => "cut texts with `settings.truncate_prompt_tokens`",
+            _ => "lower max_tokens or `settings.max_model_len`",
         };
         Finish::Error(RequestError::new(
             "kv_cache_too_small",
             format!(
                 "the {has} and the whole KV cache holds {capacity}; \
-                 enlarge it (--kv-cache-memory-bytes, or --gpu-memory-utilization on a GPU), or {or}"
+                 enlarge it (`settings.kv_cache_memory_bytes`, or `settings.gpu_memory_utilization` on a GPU), or {or}"
             ),
         ))
     }

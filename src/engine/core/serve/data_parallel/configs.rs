@@ -1,8 +1,8 @@
 //! From one configuration to that of each engine: its device, its threads, its share of memory.
 
 use crate::load::combinations::Sides;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DeviceKind, EngineConfig, Engines, Quantization};
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::thread_pool::num_physical_cores;
 use vllm_batch_device::{WhyCpu, gpu_trouble, num_gpus, why_cpu};
 
@@ -19,10 +19,10 @@ pub(super) fn configs(
     let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);
     let is_cpu = kinds[0] == DeviceKind::Cpu;
     if is_cpu && num_threads < num_engines {
-        return Err(EngineError::Config(format!(
-            "--data-parallel-size {num_engines}: there are {num_threads} threads to share out, and \
-             each engine needs one; give --threads {num_engines} or fewer engines"
-        )));
+        let text =
+            format!("there are {num_threads} threads to share out, and each engine needs one");
+        let help = format!("give `settings.threads` {num_engines} or fewer engines");
+        return Err(EngineError::setting(Setting::DataParallelSize, text, help));
     }
     let of_engine = |(index, kind): (usize, DeviceKind)| {
         let mut own = config.clone();
@@ -38,12 +38,12 @@ pub(super) fn configs(
 
 /// The device of each engine.
 fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<WhyCpu>), EngineError> {
-    let error = |text: String| EngineError::Config(text);
     let asked = config.parallel.engines;
     if let Engines::Number(num) = asked
         && num > MAX_ENGINES
     {
-        return Err(error(format!("--data-parallel-size {num}: the most is {MAX_ENGINES}")));
+        let text = format!("the most is {MAX_ENGINES}, got {num}");
+        return Err(EngineError::setting(Setting::DataParallelSize, text, "give fewer"));
     }
     let is_int8 = config.device.quantization == Some(Quantization::Int8);
     let first = match (&config.device.kind, asked) {
@@ -61,25 +61,30 @@ fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<WhyCpu>), Eng
         }
         (kind, Engines::Number(num)) => return Ok((vec![kind.clone(); num], None)),
     };
-    let there = num_gpus()
-        .map_err(|why| error(format!("the GPUs cannot be used: {why}; give --device cpu")))?;
-    Ok((gpus(first, asked, there).map_err(error)?, None))
+    let there = num_gpus().map_err(|why| {
+        let text = format!("the GPUs cannot be used: {why}");
+        EngineError::setting(Setting::Device, text, "give `settings.device` cpu")
+    })?;
+    Ok((gpus(first, asked, there)?, None))
 }
 
 /// GPUs from the first one on, of a machine that has so many.
-fn gpus(first: usize, asked: Engines, there: usize) -> Result<Vec<DeviceKind>, String> {
+fn gpus(first: usize, asked: Engines, there: usize) -> Result<Vec<DeviceKind>, EngineError> {
     let num = match asked {
-        Engines::AllGpus if there == 0 => return Err("--device cuda:all: there is no GPU".into()),
+        Engines::AllGpus if there == 0 => {
+            let help = "give `settings.device` cpu";
+            return Err(EngineError::setting(Setting::Device, "there is no GPU", help));
+        }
         Engines::AllGpus => there,
         Engines::Number(num) => num,
     };
     match first + num <= there {
         true => Ok((first..first + num).map(DeviceKind::Cuda).collect()),
-        false => Err(format!(
-            "--data-parallel-size {num}: from cuda:{first} on there are {} GPUs; give at most so \
-             many",
-            there.saturating_sub(first)
-        )),
+        false => {
+            let text =
+                format!("from cuda:{first} on there are {} GPUs", there.saturating_sub(first));
+            Err(EngineError::setting(Setting::DataParallelSize, text, "give at most so many"))
+        }
     }
 }
 
@@ -107,7 +112,10 @@ mod tests {
         let configs = of(2, 2).unwrap();
         assert!(configs.iter().all(|config| config.cache.engines_in_memory == 2));
         let text = of(3, 2).unwrap_err();
-        assert!(text.contains("there are 2 threads") && text.contains("--threads 3"), "{text}");
+        assert!(
+            text.contains("there are 2 threads") && text.contains("`settings.threads` 3"),
+            "{text}"
+        );
         assert!(of(65, 100).unwrap_err().contains("the most is 64"));
     }
 
@@ -116,11 +124,12 @@ mod tests {
         let cuda = |ordinals: &[usize]| -> Vec<_> {
             ordinals.iter().copied().map(DeviceKind::Cuda).collect()
         };
-        assert_eq!(gpus(0, Engines::Number(2), 4), Ok(cuda(&[0, 1])));
-        assert_eq!(gpus(2, Engines::Number(2), 4), Ok(cuda(&[2, 3])));
-        assert_eq!(gpus(0, Engines::AllGpus, 3), Ok(cuda(&[0, 1, 2])));
-        let text = gpus(2, Engines::Number(3), 4).unwrap_err();
+        assert_eq!(gpus(0, Engines::Number(2), 4).unwrap(), cuda(&[0, 1]));
+        assert_eq!(gpus(2, Engines::Number(2), 4).unwrap(), cuda(&[2, 3]));
+        assert_eq!(gpus(0, Engines::AllGpus, 3).unwrap(), cuda(&[0, 1, 2]));
+        let text = gpus(2, Engines::Number(3), 4).unwrap_err().to_string();
         assert!(text.contains("from cuda:2 on there are 2 GPUs"), "{text}");
-        assert!(gpus(0, Engines::AllGpus, 0).unwrap_err().contains("there is no GPU"));
+        let text = gpus(0, Engines::AllGpus, 0).unwrap_err().to_string();
+        assert!(text.contains("there is no GPU"), "{text}");
     }
 }

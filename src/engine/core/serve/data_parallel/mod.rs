@@ -20,8 +20,8 @@ use router::{Load, Router};
 use vllm_batch_api::answer::Answer;
 use vllm_batch_api::pooling::PoolingRequest;
 use vllm_batch_api::request::{Asked, LoraId};
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::WhyCpu;
 
 /// Loads one engine by its configuration, on the thread that it is for; with the tokenizer of
@@ -278,15 +278,9 @@ fn request_id(work: &Work) -> u64 {
 
 /// The same error, with the engine and its device.
 fn of_engine(engine: usize, device: Option<&String>, error: EngineError) -> EngineError {
-    let named = |text: String| match device {
-        Some(device) => format!("engine {engine} ({device}): {text}"),
-        None => format!("engine {engine}: {text}"),
-    };
-    match error {
-        EngineError::Model(text) => EngineError::Model(named(text)),
-        EngineError::Config(text) => EngineError::Config(named(text)),
-        EngineError::Device(text) => EngineError::Device(named(text)),
-        EngineError::Machine(text) => EngineError::Machine(named(text)),
+    match device {
+        Some(device) => error.of(&format!("engine {engine} ({device})")),
+        None => error.of(&format!("engine {engine}")),
     }
 }
 
@@ -296,11 +290,18 @@ fn check_equal(infos: &[EngineInfo]) -> Result<(), EngineError> {
     let first = &infos[0];
     match infos.iter().position(|info| info.kernel_set != first.kernel_set) {
         None => Ok(()),
-        Some(other) => Err(EngineError::Config(format!(
-            "--data-parallel-size: engine 0 ({}, kernels {}) and engine {other} ({}, kernels {}) \
-             would not give the same bytes; take devices of one kind",
-            first.device_name, first.kernel_set, infos[other].device_name, infos[other].kernel_set
-        ))),
+        Some(other) => {
+            let text = format!(
+                "engine 0 ({}, kernels {}) and engine {other} ({}, kernels {}) would not give the \
+                 same bytes",
+                first.device_name,
+                first.kernel_set,
+                infos[other].device_name,
+                infos[other].kernel_set
+            );
+            let help = "take devices of one kind";
+            Err(EngineError::setting(Setting::DataParallelSize, text, help))
+        }
     }
 }
 

@@ -138,7 +138,7 @@ impl InputProcessor {
         }
         let message = format!(
             "{name} and what it follows have {num_tokens} tokens, the limit is {}; shorten them, or \
-             cut the beginning with --overflow truncate-left, as lm-evaluation-harness does",
+             cut the beginning with `settings.overflow` truncate-left, as lm-evaluation-harness does",
             max_model_len + 1
         );
         Err(RequestError::new("context_length", message))

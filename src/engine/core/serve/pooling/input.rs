@@ -273,7 +273,7 @@ impl InputProcessor {
                 "context_length",
                 format!(
                     "{what} {num_tokens} tokens, the limit is {max_len}; shorten it, or give \
-                     --truncate-prompt-tokens -1"
+                     `settings.truncate_prompt_tokens` -1"
                 ),
             )),
             false => Ok(()),

@@ -14,10 +14,10 @@ use crate::serve::input_processor::ModelLimits;
 use vllm_batch_api::compared::{Scoring, Similarity};
 use vllm_batch_api::pooling::{EncodingFormat, PoolingParams};
 use vllm_batch_api::request::RequestError;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, EngineConfig, ModelConfig};
 use vllm_batch_base::pooling::{ClassToken, STEP_TOKEN};
 use vllm_batch_base::pooling::{PoolingTask, PoolingType};
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint as checkpoint;
 use vllm_batch_checkpoint::encoders::{
     ClassActivation, Classifier, ClassifierHead, HeadStates, MaskedLmSpec,
@@ -145,7 +145,7 @@ impl PoolingSummary {
         let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
         if !gives_tokens && dense.iter().any(|module| module.of_tokens) {
             let text = "a Dense module of token_embeddings changes each token's state, and vectors of \
-                        texts are asked for: give --pooling-type all";
+                        texts are asked for: give `settings.pooling_type` all";
             return Err(EngineError::Model(text.to_owned()));
         }
         let is_dense = classifier.is_none() && sparse.is_none();
@@ -344,9 +344,9 @@ fn longest(
     match config.max_model_len {
         Some(asked) if (1..=context).contains(&asked) => return Ok(asked),
         Some(asked) => {
-            return Err(EngineError::Config(format!(
-                "--max-model-len {asked}: expected 1 to {context}, the model's context"
-            )));
+            let text = format!("expected 1 to {context}, the model's context, got {asked}");
+            let help = "leave it out for the longest";
+            return Err(EngineError::setting(Setting::MaxModelLen, text, help));
         }
         None => {}
     }

@@ -5,9 +5,9 @@
 use super::{Biases, CacheAttention, ROWS, attend};
 use crate::batch::Batch;
 use crate::{StepInputs, StepLimits, rotary_and_cache};
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, KvCacheDType, PrefillKernel};
 use vllm_batch_base::layers::QkvHeads;
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::cuda::gemm::Random;
 use vllm_batch_device::gpu::{AttentionDefines, PrefillSizes};
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
@@ -63,9 +63,8 @@ fn refusal_of_gpu(gpu: &Gpu) -> Option<String> {
 /// The device is the CPU.
 pub fn prefill_by_wgmma(device: &Device, head_dims: &[usize]) -> Result<(), EngineError> {
     let refused = |why: &str| {
-        Err(EngineError::Config(format!(
-            "prompts cannot be computed by wgmma: {why}; leave out --prefill-kernel"
-        )))
+        let text = format!("prompts cannot be computed by wgmma: {why}");
+        Err(EngineError::setting(Setting::PrefillKernel, text, "leave it out"))
     };
     let Device::Cuda(gpu) = device else { panic!("wgmma on the CPU") };
     if let Some(why) = refusal_of_gpu(gpu) {
