@@ -1,10 +1,12 @@
-//! The GPU against the CPU in one dtype. The CPU keeps activations in f32, the GPU rounds them to
-//! the model's dtype between layers.
+//! The GPU against the CPU in one dtype. The GPU rounds activations to the model's dtype between
+//! layers. The CPU keeps them in f32, and rounds the inputs of products to bf16 as AMX does: by the
+//! twin that every x86 has, so that bounds mean the same on each.
 
 use serde::Deserialize;
 use vllm_batch::engine::api::prompt::Prompt;
 use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, SamplingParams};
-use vllm_batch::engine::base::config::{DType, DeviceConfig};
+use vllm_batch::engine::base::config::{DType, DeviceConfig, DeviceKind};
+use vllm_batch::engine::base::isa::Isa;
 use vllm_batch::engine::core::Engine;
 
 use crate::cuda_engine::{config, golden_dir, run};
@@ -44,7 +46,12 @@ fn prompts(family: &str) -> Vec<Prompt> {
 }
 
 fn outputs(family: &str, dtype: DType, device: &DeviceConfig) -> Vec<RequestOutput> {
-    let mut engine = Engine::load(&config(family, dtype, device)).expect("a model");
+    let mut config = config(family, dtype, device);
+    let is_cpu = matches!(device.kind, DeviceKind::Cpu);
+    if is_cpu && dtype == DType::BFloat16 && cfg!(target_arch = "x86_64") {
+        config.parallel.isa = Some(Isa::AmxTwin);
+    }
+    let mut engine = Engine::load(&config).expect("a model");
     let params = SamplingParams {
         temperature: 0.0,
         max_tokens: Some(MAX_TOKENS),
