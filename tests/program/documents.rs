@@ -90,7 +90,7 @@ fn examples(block: &Block) -> Vec<Example> {
     found
 }
 
-/// A line with its times as `#`, and with 4 digits of long fractions.
+/// A line with its times as `#`, whatever their units, and with 4 digits of long fractions.
 fn masked(line: &str) -> String {
     let (mut found, mut rest) = (String::new(), line);
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
@@ -104,7 +104,15 @@ fn masked(line: &str) -> String {
         let unit = rest[end..].trim_start_matches(' ');
         let unit = &unit
             [..unit.find(|c: char| !c.is_ascii_alphabetic() && c != '/').unwrap_or(unit.len())];
-        if ["s", "ms", "min"].contains(&unit) || unit.ends_with("/s") {
+        if ["s", "ms", "min", "h"].contains(&unit) {
+            // A slow machine takes minutes where another takes seconds, "1 h 20 min" among them.
+            end = rest.len() - rest[end..].trim_start_matches(' ').len() + unit.len();
+            if !found.ends_with("# ") {
+                found.push('#');
+            } else {
+                found.pop();
+            }
+        } else if unit.ends_with("/s") {
             found.push('#');
         } else if fraction >= 6 {
             found.push_str(&format!("{:.4}", rest[..end].parse::<f64>().unwrap()));
