@@ -20,7 +20,7 @@ use vllm_batch::engine::core::serve::data_parallel::{DataParallel, LoadEngine};
 use vllm_batch::engine::core::serve::runner::{Runner, Work};
 use vllm_batch::engine::core::stats::EngineStats;
 
-use super::speculation::{self, BATCHES, MODEL, Method, draft_model};
+use super::speculation::{self, BATCHES, FEW_BLOCKS, MODEL, Method, draft_model};
 
 type Row = (Vec<u32>, SamplingParams);
 
@@ -156,7 +156,7 @@ fn neither_guesses_nor_preemptions_repeat_or_lose_a_delta() {
             let mut engine = generate(&config);
             check(&expected, &mut engine, &rows, &format!("{method:?}, {batch:?}"));
             let EngineStats { num_preemptions, num_accepted_tokens, .. } = engine.stats();
-            assert_eq!(num_preemptions > 0, batch.1 == 30);
+            assert_eq!(num_preemptions > 0, batch.1 == FEW_BLOCKS);
             assert_eq!(num_accepted_tokens > 0, method.is_some());
         }
     }
