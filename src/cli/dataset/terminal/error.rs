@@ -93,14 +93,16 @@ impl std::fmt::Display for Location {
 }
 
 impl CliError {
-    /// An error without help and place.
+    /// An error without help and place. Settings of the engine become flags here and in `help`: an
+    /// error of a row, a model or an engine may end a run.
     pub fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Self {
-        Self { exit, code, message: message.into(), help: None, location: None }
+        let message = with_flags(&message.into());
+        Self { exit, code, message, help: None, location: None }
     }
 
     /// Adds what to do about it.
     pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
+        self.help = Some(with_flags(&help.into()));
         self
     }
 
@@ -144,14 +146,14 @@ impl CliError {
 impl From<EngineError> for CliError {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::Model(text) => CliError::new(Exit::Model, "model", with_flags(&text)),
-            EngineError::Config(text) => CliError::new(Exit::Refused, "config", with_flags(&text)),
+            EngineError::Model(text) => CliError::new(Exit::Model, "model", text),
+            EngineError::Config(text) => CliError::new(Exit::Refused, "config", text),
             EngineError::Setting { setting, text, help } => {
-                let message = format!("{}: {}", flag(setting), with_flags(&text));
-                CliError::new(Exit::Refused, "config", message).help(with_flags(&help))
+                let message = format!("{}: {text}", flag(setting));
+                CliError::new(Exit::Refused, "config", message).help(help)
             }
-            EngineError::Device(text) => CliError::new(Exit::Stopped, "device", with_flags(&text)),
-            EngineError::Machine(text) => CliError::from_machine(with_flags(&text)),
+            EngineError::Device(text) => CliError::new(Exit::Stopped, "device", text),
+            EngineError::Machine(text) => CliError::from_machine(text),
         }
     }
 }
@@ -255,6 +257,14 @@ mod tests {
         assert_eq!((error.exit, error.code), (Exit::Refused, "config"));
         assert_eq!(error.message, "--max-model-len: 9 with --dtype float32");
         assert_eq!(error.help.as_deref(), Some("give --max-model-len 8"));
+    }
+
+    #[test]
+    fn every_error_that_ends_a_run_shows_flags() {
+        let text = format!("name it with {}", Setting::ReasoningParser);
+        let error = CliError::refused("invalid_parameter", text.as_str()).help(text);
+        assert_eq!(error.message, "name it with --reasoning-parser");
+        assert_eq!(error.help.as_deref(), Some("name it with --reasoning-parser"));
     }
 
     #[test]

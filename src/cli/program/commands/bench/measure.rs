@@ -11,7 +11,6 @@ use crate::run::signals::Signals;
 use vllm_batch_api::request::{RequestError, RequestOutput, RowKey, SamplingParams};
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
-use vllm_batch_dataset::terminal::flags::with_flags;
 use vllm_batch_engine::Engine;
 use vllm_batch_engine::request::Request;
 use vllm_batch_engine::serve::input_processor::{InputProcessor, ProcessError};
@@ -91,7 +90,7 @@ pub fn refuse_row(index: u64, error: &RequestError) -> CliError {
         let help = "shorten --input-len or the dataset's prompts, or raise --max-model-len";
         return CliError::refused(error.code, message).help(help);
     }
-    let message = format!("row {row}: {}", with_flags(&error.message));
+    let message = format!("row {row}: {}", error.message);
     CliError::new(Exit::Refused, error.code, message)
 }
 
