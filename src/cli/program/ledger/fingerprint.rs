@@ -74,16 +74,13 @@ impl Fingerprint {
     /// The same of rows with an answer, where those that failed are asked again: what is asked now
     /// beside them is no difference.
     pub fn differences_of_answers(&self, now: &Fingerprint) -> Vec<String> {
-        let mut then = self.clone();
-        if let Some(value) = then.fields.get_mut(ALLOW_EMPTY_PROMPTS)
+        let mut now = now.clone();
+        if let Some(value) = self.fields.get(ALLOW_EMPTY_PROMPTS)
             && value == "false"
         {
-            "true".clone_into(value);
-            let mut now = now.clone();
             now.fields.insert(ALLOW_EMPTY_PROMPTS.to_owned(), value.clone());
-            return then.differences(&now);
         }
-        self.differences(now)
+        self.differences(&now)
     }
 
     /// OpenAI's `system_fingerprint`: equal for runs of one model on one kind of machine, whatever

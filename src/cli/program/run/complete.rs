@@ -145,10 +145,7 @@ impl Comparison<'_> {
     fn other_settings(&self, files: FileFields) -> Vec<String> {
         let now = files.showing(self.config.shown_model_name(self.shape)).alone();
         let then = &self.meta.fingerprint;
-        let mut differences = match self.config.output.retry_failed {
-            true => then.differences_of_answers(&now),
-            false => then.differences(&now),
-        };
+        let mut differences = fingerprinted::differences(self.config, then, &now);
         let shard = self.config.input.shard;
         if self.meta.shard != shard {
             differences.push(format!("shard: {} then, {shard} now", self.meta.shard));

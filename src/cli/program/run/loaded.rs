@@ -11,7 +11,7 @@ use super::opened::Session;
 use super::previous::Previous;
 use super::read::{ReadThread, Requests};
 use super::row_params::RowParams;
-use super::{Load, by_model};
+use super::{Load, by_model, fingerprinted};
 use crate::config::RunConfig;
 use crate::ledger::fingerprint::Fingerprint;
 use crate::ledger::record::Header;
@@ -187,10 +187,7 @@ fn previous_of(
     then: Option<RowsThen>,
 ) -> Result<Option<Previous>, CliError> {
     let Some((path, meta)) = output.path().zip(output.previous()) else { return Ok(None) };
-    let differences = match config.output.retry_failed {
-        true => meta.fingerprint.differences_of_answers(fingerprint),
-        false => meta.fingerprint.differences(fingerprint),
-    };
+    let differences = fingerprinted::differences(config, &meta.fingerprint, fingerprint);
     if !differences.is_empty() {
         return Err(LedgerError::Complete { path: path.to_owned(), differences }.at_start());
     }

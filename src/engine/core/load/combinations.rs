@@ -92,12 +92,7 @@ pub const COMBINATIONS: &[Combination] = &[
     row(Side::Fp8Weights, Side::Experts, YET, LEAVE_OUT),
     row(Side::Lora, Side::Fp8Weights, ", which read E4M3 rows", ONE_OF_TWO),
     row(Side::TableLora, Side::Gpu, YET, "give `settings.device` cpu"),
-    row(
-        Side::MergedLora,
-        Side::DummyWeights,
-        ": there are no weights to merge with",
-        "leave out one of the two",
-    ),
+    row(Side::MergedLora, Side::DummyWeights, ": there are no weights to merge with", ONE_OF_TWO),
     row(
         Side::Speculation,
         Side::Recurrent,
