@@ -1,6 +1,9 @@
 //! `Prompt`: what a row asks to complete, to score or to embed.
 
+use std::sync::Arc;
+
 use super::compared::Compared;
+use vllm_batch_media::Medium;
 use vllm_batch_text::Chat;
 
 /// What a row asks to complete.
@@ -22,6 +25,17 @@ pub enum Prompt {
     Choices(Box<Choices>),
     /// A text of which it is asked how likely it is itself.
     Rolling(String),
+    /// A prompt with images in it.
+    WithMedia(Box<WithMedia>),
+}
+
+/// A chat whose image parts stand for images.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WithMedia {
+    /// Its content parts `{"type": "image"}` are the places of `media`, in their order.
+    pub chat: Chat,
+    /// One for each such part, and at least one.
+    pub media: Vec<Arc<Medium>>,
 }
 
 /// Texts that are compared by how likely they are after the same prompt.

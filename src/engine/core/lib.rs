@@ -8,6 +8,7 @@
 
 pub mod execute;
 pub mod load;
+pub mod media_table;
 pub mod plan;
 pub mod request;
 pub mod sampler;

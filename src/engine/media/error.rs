@@ -9,6 +9,12 @@ pub enum MediaError {
     Decode(String),
     /// The header says more pixels, or there are more bytes, than the limits allow.
     TooLarge(String),
+    /// There is no such file, or it cannot be read.
+    NotFound(String),
+    /// It may not be read: it is outside the folders that are allowed, or of an address that is not.
+    Forbidden(String),
+    /// Its bytes are others than when it was first read.
+    Changed(String),
     /// A valid file of a kind that is not read, such as 12 bits for each sample of a JPEG.
     Unsupported(String),
 }
@@ -19,6 +25,9 @@ impl MediaError {
         match self {
             MediaError::Decode(_) => "media_decode",
             MediaError::TooLarge(_) => "media_too_large",
+            MediaError::NotFound(_) => "media_not_found",
+            MediaError::Forbidden(_) => "media_forbidden",
+            MediaError::Changed(_) => "media_changed",
             MediaError::Unsupported(_) => "media_unsupported",
         }
     }
@@ -37,6 +46,9 @@ impl fmt::Display for MediaError {
         match self {
             MediaError::Decode(message)
             | MediaError::TooLarge(message)
+            | MediaError::NotFound(message)
+            | MediaError::Forbidden(message)
+            | MediaError::Changed(message)
             | MediaError::Unsupported(message) => f.write_str(message),
         }
     }

@@ -1,7 +1,7 @@
 //! Bytes of an image in, patches of a vision tower out. Knows no row, no engine, no file and no
 //! network.
 //!
-//! Read first: [`MediaId`], [`probe`], [`decode`], [`ImageProcessor`].
+//! Read first: [`MediaId`], [`Medium`], [`ImageProcessor`].
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -13,6 +13,7 @@ mod header;
 mod id;
 mod jpeg;
 mod limits;
+mod medium;
 mod orientation;
 mod processor;
 mod resize;
@@ -23,6 +24,7 @@ pub use formats::Format;
 pub use header::{Header, decode, probe};
 pub use id::{MediaId, MediaKind};
 pub use limits::Limits;
+pub use medium::{Encoded, Medium};
 pub use processor::{
     ConfigError, ImageProcessor, Layout, Normalization, PatchOrder, Patches, Tower,
 };

@@ -60,6 +60,17 @@ impl PartCounts {
     }
 }
 
+/// Rows of a step that a vision tower gives in place of the table of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MediaRows {
+    /// The medium, by the number that it has among all of the engine.
+    pub medium: u64,
+    /// First of its tokens that is here.
+    pub first_token: u32,
+    /// Their places in the flat axis.
+    pub rows: Range<u32>,
+}
+
 /// One step's tokens, sequence after sequence. Names and meaning are vLLM's attention metadata.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
@@ -87,6 +98,8 @@ pub struct Batch {
     /// KV blocks whose contents, of all layers, are copied before the forward pass, one after the
     /// other: from and to. Those of the host come after those of the device.
     pub block_copies: Vec<(u32, u32)>,
+    /// Tokens of media, in the order of their rows: their ids here are the model's placeholder.
+    pub media: Vec<MediaRows>,
     /// Adapters of the step, each once, in the order of their rows. Other rows have none.
     pub loras: Vec<LoraRows>,
     /// Whether nobody looks at more of any row's logits than which token is the likeliest; who
@@ -113,6 +126,7 @@ impl Batch {
             buffer.clear();
         }
         self.block_copies.clear();
+        self.media.clear();
         self.loras.clear();
         self.wants_likeliest = false;
     }

@@ -13,6 +13,7 @@ mod rope;
 mod row_order;
 mod share;
 mod tensors;
+mod tower;
 
 pub use attention::{
     AttentionSpec, KvSource, NormSpan, OutputGate, PositionScale, QkNormOrder, QkNormSpec,
@@ -33,6 +34,7 @@ pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
 };
+pub use tower::{ImageText, TowerSpec};
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;

@@ -199,6 +199,7 @@ impl ModelExecutor {
             logits_indices: vec![1, 2],
             sampled_rows: Vec::new(),
             block_copies: Vec::new(),
+            media: Vec::new(),
             loras: Vec::new(),
             wants_likeliest: false,
         };

@@ -316,7 +316,8 @@ impl InputProcessor {
             | Prompt::Compared(_)
             | Prompt::Several(_)
             | Prompt::Choices(_)
-            | Prompt::Rolling(_) => {
+            | Prompt::Rolling(_)
+            | Prompt::WithMedia(_) => {
                 let message = "several prompts, where a row has one: make a row of each";
                 return Err(RequestError::new("several_prompts", message).into());
             }

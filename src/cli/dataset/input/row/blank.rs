@@ -79,6 +79,7 @@ fn blank_part(prompt: &Prompt) -> Option<Part> {
         }
         // What has no tokens the engine refuses.
         Prompt::TokenIds(_) | Prompt::Pair(_) | Prompt::Compared(_) => None,
+        Prompt::WithMedia(_) => None,
     }
 }
 

@@ -1,0 +1,212 @@
+//! `MediaTable`: the media of requests that are under way, each once. Knows no request and no step.
+//!
+//! Each token of a medium has an id of its own above every vocabulary, so that the prefix cache
+//! compares media as it compares tokens. Ids are the low bits of numbers that never come again;
+//! the bits above them are an epoch, and requests of different epochs share no prefix.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use vllm_batch_media::{ImageProcessor, Layout, MediaError, MediaId, Medium, Patches};
+
+/// The least id of a token of a medium.
+const FIRST_ID: u32 = 1 << 31;
+/// Ids of an epoch.
+const NUM_IDS: u64 = 1 << 31;
+
+/// Identities that are remembered after their requests, for prefixes that come again.
+const MAX_KNOWN: usize = 1 << 20;
+
+/// The media of requests that are under way. Shared by the threads that read rows and by engines.
+#[derive(Debug)]
+pub struct MediaTable {
+    processor: ImageProcessor,
+    max_patch_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the next medium's first token.
+    next: u64,
+    /// Media of this epoch.
+    known: HashMap<MediaId, Known>,
+    under_way: HashMap<u64, Weak<TableMedium>>,
+    /// Bytes of patches that wait for a tower.
+    patch_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    number: u64,
+    /// Its pixels could be decoded.
+    is_sound: bool,
+}
+
+/// A medium of requests that are under way.
+#[derive(Debug)]
+pub struct TableMedium {
+    number: u64,
+    layout: Layout,
+    medium: Arc<Medium>,
+    /// Decoded already, where there was room.
+    patches: Mutex<Option<Patches>>,
+    table: Arc<MediaTable>,
+}
+
+impl MediaTable {
+    /// An empty table. Patches that wait for a tower take `max_patch_bytes` at most; those of
+    /// further images are made once more.
+    pub fn new(processor: ImageProcessor, max_patch_bytes: usize) -> Self {
+        Self { processor, max_patch_bytes, state: Mutex::default() }
+    }
+
+    /// From decoded images to patches, and from headers to sizes.
+    pub fn processor(&self) -> &ImageProcessor {
+        &self.processor
+    }
+
+    /// Numbers of the media of one request, all of one epoch. Each is decoded once, to know that it
+    /// can be.
+    ///
+    /// # Errors
+    /// The index of a medium that cannot be used, and why.
+    pub fn place(
+        self: &Arc<Self>,
+        media: &[Arc<Medium>],
+    ) -> Result<Vec<Arc<TableMedium>>, (usize, MediaError)> {
+        let layouts = media.iter().map(|medium| self.processor.tokens(medium.header()));
+        let layouts = layouts.enumerate().map(|(at, layout)| layout.map_err(|error| (at, error)));
+        let layouts: Vec<_> = layouts.collect::<Result<_, _>>()?;
+        let placed = self.numbered(media, &layouts);
+        for (at, (medium, is_sound)) in placed.iter().enumerate() {
+            if !is_sound {
+                medium.decode_once().map_err(|error| (at, error))?;
+            }
+        }
+        Ok(placed.into_iter().map(|(medium, _)| medium).collect())
+    }
+
+    /// The media with their numbers, and whether each could be decoded before.
+    fn numbered(
+        self: &Arc<Self>,
+        media: &[Arc<Medium>],
+        layouts: &[Layout],
+    ) -> Vec<(Arc<TableMedium>, bool)> {
+        let mut state = self.state();
+        // At the most: an epoch holds all media of a request.
+        let num_tokens: u64 = layouts.iter().map(|layout| layout.num_tokens() as u64).sum();
+        if state.next % NUM_IDS + num_tokens > NUM_IDS {
+            state.next = state.next.next_multiple_of(NUM_IDS);
+            state.known.clear();
+        }
+        if state.known.len() >= MAX_KNOWN {
+            state.known.clear();
+        }
+        let placed = media.iter().zip(layouts).map(|(medium, layout)| {
+            let known = state.known.get(&medium.id()).copied().unwrap_or_else(|| {
+                let known = Known { number: state.next, is_sound: false };
+                state.next += layout.num_tokens() as u64;
+                state.known.insert(medium.id(), known);
+                known
+            });
+            let under_way = state.under_way.get(&known.number).and_then(Weak::upgrade);
+            let placed = under_way.unwrap_or_else(|| {
+                let placed = Arc::new(TableMedium {
+                    number: known.number,
+                    layout: *layout,
+                    medium: Arc::clone(medium),
+                    patches: Mutex::default(),
+                    table: Arc::clone(self),
+                });
+                state.under_way.insert(known.number, Arc::downgrade(&placed));
+                placed
+            });
+            (placed, known.is_sound)
+        });
+        placed.collect()
+    }
+
+    /// The medium of a number, while a request has it.
+    pub fn get(&self, number: u64) -> Option<Arc<TableMedium>> {
+        self.state().under_way.get(&number).and_then(Weak::upgrade)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TableMedium {
+    /// The number of its first token. No other token of the table ever has it.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How many tiles, patches and tokens it becomes.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Ids of its tokens, above every vocabulary.
+    pub fn token_ids(&self) -> impl Iterator<Item = u32> + use<> {
+        let first = FIRST_ID + (self.number % NUM_IDS) as u32;
+        (0..self.layout.num_tokens() as u32).map(move |token| first + token)
+    }
+
+    /// Requests of different epochs may share ids, and nothing else.
+    pub fn epoch(&self) -> u64 {
+        self.number / NUM_IDS
+    }
+
+    /// Its patches, for the tower. They are not kept.
+    ///
+    /// # Errors
+    /// The bytes cannot be read again, or have changed.
+    pub fn take_patches(&self) -> Result<Patches, MediaError> {
+        match self.take() {
+            Some(patches) => Ok(patches),
+            None => self.decode(),
+        }
+    }
+
+    fn decode(&self) -> Result<Patches, MediaError> {
+        self.table.processor.patches(&self.medium.decode()?)
+    }
+
+    fn decode_once(&self) -> Result<(), MediaError> {
+        let patches = self.decode()?;
+        let num_bytes = patches.samples.len();
+        let mut kept = self.patches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.table.state();
+        if let Some(known) = state.known.get_mut(&self.medium.id()) {
+            known.is_sound = true;
+        }
+        if kept.is_none() && state.patch_bytes + num_bytes <= self.table.max_patch_bytes {
+            state.patch_bytes += num_bytes;
+            *kept = Some(patches);
+        }
+        Ok(())
+    }
+
+    fn take(&self) -> Option<Patches> {
+        let patches = self.patches.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.table.state().patch_bytes -= patches.samples.len();
+        Some(patches)
+    }
+}
+
+impl Drop for TableMedium {
+    fn drop(&mut self) {
+        self.take();
+        let mut state = self.table.state();
+        // Another may have come in its place.
+        if state.under_way.get(&self.number).is_some_and(|other| other.strong_count() == 0) {
+            state.under_way.remove(&self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "media_table_tests.rs"]
+mod tests;
