@@ -114,7 +114,7 @@ impl ChatDefaults {
             ..answer
         };
         let messages = Value::Array(messages);
-        let chat = Chat { messages, ending, tools, documents, kwargs };
+        let chat = Chat { messages, ending, tools, documents, kwargs, num_images: 0 };
         Ok(MadeChat { chat, answer, constraint, dropped_answer })
     }
 
