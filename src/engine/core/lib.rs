@@ -527,7 +527,7 @@ fn load_model(
     }
     let draft = DraftToLoad::read(config, sizes, summary)?;
     let needs = gpu_needs(&summary.spec);
-    let (device, why_cpu) = vllm_batch_device::open(config, summary.dtype, needs)?;
+    let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
     summary.sides(config).check_on(&device, why_cpu.as_ref())?;
     let device = Arc::new(device);
     let beside = draft.as_ref().map(|draft| draft.beside(config, &device));

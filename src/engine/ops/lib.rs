@@ -21,6 +21,7 @@ mod encoder_attention;
 mod experts;
 mod gate_columns;
 mod gemm;
+mod gpu_needs;
 mod lanes;
 pub mod linear;
 pub mod logprobs;
@@ -61,6 +62,7 @@ pub use experts::{
     gate_rows,
 };
 pub use gate_columns::{Gate, gate_columns};
+pub use gpu_needs::{GpuNeeds, HeadWidths, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM};
 pub use linear::{
     HeadMatrices, LargestOutputs, LinearWeight, linear, linear_activate_and_mul, linear_by_head,
     linear_rows,

@@ -19,9 +19,9 @@ use vllm_batch_checkpoint::spec::{
 };
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
-use vllm_batch_device::{Device, GpuNeeds, HeadWidths, KvCache, Precision, Tensor, memory};
+use vllm_batch_device::{Device, KvCache, Precision, Tensor, memory};
 use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
-use vllm_batch_ops::{StepLimits, prefill_by_wgmma};
+use vllm_batch_ops::{GpuNeeds, HeadWidths, StepLimits, prefill_by_wgmma};
 
 /// Runs a decoder over batches.
 pub struct ModelExecutor {

@@ -20,7 +20,7 @@ pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Small files that the engine reads when they exist.
-pub(super) const SMALL: [&str; 8] = [
+pub(super) const SMALL: [&str; 10] = [
     CONFIG,
     TOKENIZER,
     "generation_config.json",
@@ -29,6 +29,8 @@ pub(super) const SMALL: [&str; 8] = [
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
 ];
 
 /// What a tokenizer is read from where there is no `TOKENIZER`: all files of one of these.

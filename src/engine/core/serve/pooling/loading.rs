@@ -27,9 +27,10 @@ use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
 use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec};
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device as device;
-use vllm_batch_device::{Device, GpuNeeds, HeadWidths, WhyCpu};
+use vllm_batch_device::{Device, WhyCpu};
 use vllm_batch_ops::TextLimits;
 use vllm_batch_ops::batch::Batch;
+use vllm_batch_ops::{GpuNeeds, HeadWidths};
 
 /// Where the parts of a model run.
 pub(super) struct Devices {
@@ -56,7 +57,7 @@ impl Devices {
                 GpuNeeds { heads, is_of_texts: true, ..GpuNeeds::default() }
             }
         };
-        let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
+        let (body, why_cpu) = needs.open_device(config, summary.dtype)?;
         summary.sides(config).check_on(&body, why_cpu.as_ref())?;
         let body = Arc::new(body);
         let host = match &*body {
