@@ -102,6 +102,7 @@ families! {
     helium
     hunyuan_dense
     hunyuan_moe
+    idefics3
     internlm2
     internlm3
     iquestcoder
@@ -155,6 +156,7 @@ families! {
     qwen3_vl
     seed_oss
     smollm3
+    smolvlm
     solar
     stablelm
     stablelm_parallel

@@ -60,7 +60,7 @@ impl ImageProcessor {
                 smart(&mut keys, size, tower)?
             }
             Kind::Fixed => fixed(&mut keys, family, size)?,
-            Kind::Tiles => tiles(&mut keys, size)?,
+            Kind::Tiles => tiles(&mut keys, size, tower)?,
             Kind::Bounded => bounded(&mut keys, size, tower)?,
         };
         if family.kind != Kind::Fixed {
@@ -217,7 +217,7 @@ fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Si
     Ok(Sizing::Fixed { size, crop, square })
 }
 
-fn tiles(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError> {
+fn tiles(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
     let longest = match size {
         Some(Asked::Longest(longest)) => Some(longest),
         _ => None,
@@ -231,6 +231,12 @@ fn tiles(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError
         }
         None => DEFAULT_TILE,
     };
+    if !tile.is_multiple_of(tower.patch_size * tower.merge_size) {
+        return Err(ConfigError::new(format!(
+            "`max_image_size` of {tile} has no whole number of tokens of {} patches of {} pixels",
+            tower.merge_size, tower.patch_size
+        )));
+    }
     let is_split = keys.flag("do_image_splitting", true)?;
     Ok(Sizing::Tiles { longest, tile, is_split })
 }
