@@ -263,8 +263,8 @@ fn anthropics_requests_get_anthropics_results() {
         ),
         concat!(
             r#"{"custom_id":"b","result":{"type":"errored","error":{"type":"error","error":{"#,
-            r#""type":"invalid_request_error","message":"params.messages: message 0 has a part of "#,
-            r#"type 'image': only text is supported"},"request_id":"req_f40af3bdf70652f2"}}}"#,
+            r#""type":"invalid_request_error","message":"params.messages: message 0 has an image "#,
+            r#"whose `source` has no `type`"},"request_id":"req_f40af3bdf70652f2"}}}"#,
         ),
         concat!(
             r#"{"custom_id":null,"result":{"type":"errored","error":{"type":"error","error":{"#,

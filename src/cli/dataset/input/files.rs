@@ -192,6 +192,7 @@ impl Files {
         let header_names = options.header_names();
         let mut records = records_of(first, source, &header_names).map_err(refused)?;
         let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
+        parser.begin_folder(source.folder());
         parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
         let said = HashSet::new();
         let picker = None;
@@ -298,6 +299,7 @@ impl Files {
         let input = open_one(source)?;
         self.records = records_of(input, source, &self.header_names).map_err(refused)?;
         self.parser.name_file(Some(&source.name));
+        self.parser.begin_folder(source.folder());
         self.parser.begin_file(&mut self.records).map_err(refused)
     }
 

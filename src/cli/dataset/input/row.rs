@@ -11,6 +11,7 @@ mod decide;
 mod embeddings;
 mod endpoint;
 mod header;
+mod image_parts;
 mod likelihoods;
 mod messages;
 mod model_names;
@@ -18,6 +19,7 @@ mod named;
 mod near_miss;
 mod openai;
 mod own;
+mod own_images;
 mod prompt;
 mod remarks;
 mod responses;
@@ -31,6 +33,7 @@ mod tools;
 mod unsupported;
 mod unused;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use self::asked::Asked;
@@ -48,6 +51,7 @@ pub use self::task::Task;
 pub use self::tools::are_functions;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
+use super::media::MediaOptions;
 use super::overrides::Overrides;
 use super::own_params::OwnParams;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
@@ -98,6 +102,10 @@ pub struct RowOptions {
     pub own_params: OwnParams,
     /// `--allow-empty-prompts`: rows without text are asked like others.
     pub allows_empty: bool,
+    /// `--image-column`: the field with a row's images; an empty one: none has any.
+    pub image_column: Option<String>,
+    /// Which images may be read.
+    pub media: MediaOptions,
     /// They come one by one, and whoever sends them may wait for the answer to the first.
     pub are_streamed: bool,
 }
@@ -154,6 +162,8 @@ pub struct RowParser {
     field_names: Arc<[String]>,
     shape: Option<RowShape>,
     next_index: u64,
+    /// The first row has images beside its prompt.
+    has_images: bool,
     note: Option<String>,
     remarks: Remarks,
     near_misses: NearMisses,
@@ -185,6 +195,7 @@ impl RowParser {
             field_names: Arc::default(),
             shape: None,
             next_index: 0,
+            has_images: false,
             note: None,
             remarks: Remarks::default(),
             near_misses: NearMisses::default(),
@@ -224,6 +235,17 @@ impl RowParser {
         self.field_names =
             names.as_ref().map(|names| self.builder.field_names(names)).unwrap_or_default();
         self.names = names;
+    }
+
+    /// The folder of the file that is read, which paths of images are relative to. None: it is on
+    /// no disk of this machine.
+    pub fn begin_folder(&mut self, folder: Option<&Path>) {
+        self.builder.media_mut().begin_folder(folder);
+    }
+
+    /// Looks at no image from now on: rows with images become chats without.
+    pub fn skip_images(&mut self) {
+        self.builder.media_mut().skip_images();
     }
 
     /// The name of the file that is read, where there are several: rows that cannot be read show
@@ -271,12 +293,12 @@ impl RowParser {
         };
         let passthrough = self.passthrough(named.fields, cells, asked.as_ref().ok(), index);
         match asked {
-            Ok(Asked { prompt, overrides, lora, answer_form, remarks }) => {
+            Ok(Asked { prompt, overrides, lora, answer_form, images: _, remarks }) => {
                 for remark in remarks {
                     self.remarks.add(remark, line);
                 }
                 if let Some(other) = other {
-                    let treatment = self.builder.treatment(&other);
+                    let treatment = self.builder.treatment(&other, false);
                     let shape = other.to_string();
                     self.remarks.add(Remark::OtherShape { shape, treatment }, line);
                 }
@@ -426,7 +448,7 @@ impl RowParser {
     pub fn is_chat(&self) -> bool {
         let is_chat =
             |shape| self.builder.is_chat(shape) || matches!(shape, RowShape::AnthropicBatch);
-        self.shape.as_ref().is_some_and(is_chat)
+        self.has_images || self.shape.as_ref().is_some_and(is_chat)
     }
 
     /// Whether no row can have another shape than the first: a text file or a table has none, nor
@@ -460,7 +482,7 @@ impl RowParser {
                 Some(Endpoint::kind_of_line(None, self.task))
             }
             (BatchLines::OpenAi, None) => Some(match prompt {
-                Some(Prompt::Messages(_)) | None => BatchKind::Chat,
+                Some(Prompt::Messages(_) | Prompt::WithMedia(_)) | None => BatchKind::Chat,
                 Some(_) => BatchKind::Completions,
             }),
         }
@@ -486,10 +508,28 @@ fn ask(
         }
         shape => own::read(builder, task, names, (shape, named), line),
     }?;
+    if let (Some(image), true) = (asked.images.first(), builder.task() != Task::Complete) {
+        let why = format!("by `{}`, which reads text alone", builder.task().command());
+        return Err(unsupported::images(&image.place, &why, line));
+    }
+    let asked = asked.with_media(builder.media(), line).map_err(|error| {
+        match shape.is_batch().then(|| prompt_field(shape, fields)) {
+            Some(param) => error.of_param(param),
+            None => error,
+        }
+    })?;
     if !builder.allows_empty() {
         blank::check(&asked.prompt, (shape, named), line)?;
     }
     Ok(asked)
+}
+
+/// The field of a batch request with its prompt.
+fn prompt_field(shape: &RowShape, fields: &JsonFields) -> &'static str {
+    match shape {
+        RowShape::OpenAiBatch => Endpoint::of_line(fields).map_or("body", Endpoint::prompt_field),
+        _ => "messages",
+    }
 }
 
 /// Refuses a line of OpenAI's batch API that asks for something else than the first one, where that

@@ -48,6 +48,12 @@ pub mod code {
     pub const MODEL_NOT_FOUND: &str = "model_not_found";
     /// A batch request with more than one prompt.
     pub const SEVERAL_PROMPTS: &str = "several_prompts";
+    /// The row has another number of images than it may, or than its text has places for.
+    pub const MEDIA_COUNT: &str = "media_count";
+    /// What should be an image is no `data:` URI, no base64 and no path.
+    pub const MEDIA_FORMAT: &str = "media_format";
+    /// An image that may not be read.
+    pub const MEDIA_FORBIDDEN: &str = "media_forbidden";
     /// The row does not say what `eval` needs to judge its answer.
     pub const NOT_JUDGED: &str = "not_judged";
     /// The engine failed without saying why.

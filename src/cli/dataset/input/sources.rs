@@ -197,6 +197,15 @@ impl Source {
         let _ = self.lines_before.set(num_lines);
     }
 
+    /// The folder that paths of its rows are relative to: that of the file, or the current one.
+    /// None: it is an object of a store.
+    pub fn folder(&self) -> Option<&Path> {
+        match (&self.object, &self.path) {
+            (Some(_), _) => None,
+            (None, path) => Some(folder_of(path.as_deref())),
+        }
+    }
+
     /// It as a file of which the footer can be read, if it has one. None: standard input, or an
     /// object that has none.
     ///
@@ -214,6 +223,12 @@ impl Source {
     pub fn counts_rows(&self) {
         let _ = self.has_rows.set(());
     }
+}
+
+/// The folder of a file, or the current one: of standard input.
+pub fn folder_of(path: Option<&Path>) -> &Path {
+    let parent = path.and_then(Path::parent).filter(|parent| *parent != Path::new(""));
+    parent.unwrap_or(Path::new("."))
 }
 
 /// An object of the store that all sources share.

@@ -57,6 +57,7 @@ fn answer(prompt: &Prompt) -> RequestOutput {
         Prompt::Text(text) => text.clone(),
         Prompt::TokenIds(ids) => format!("{ids:?}"),
         Prompt::Messages(chat) => chat.messages.to_string(),
+        Prompt::WithMedia(asked) => asked.chat.messages.to_string(),
         other => unreachable!("no row of `run` asks for {other:?}"),
     };
     RequestOutput {

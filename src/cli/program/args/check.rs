@@ -7,7 +7,9 @@ use clap::ArgAction;
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{count, positive};
-use super::{LastAssistantArg, LayoutArgs, LoraModulesArgs, SampleArgs, SplitArgs, TaskArg};
+use super::{
+    ImageArgs, LastAssistantArg, LayoutArgs, LoraModulesArgs, SampleArgs, SplitArgs, TaskArg,
+};
 use vllm_batch_dataset::input::own_params::OwnParams;
 use vllm_batch_dataset::terminal::display::DisplayArgs;
 
@@ -23,7 +25,7 @@ Examples:
 
 What is checked is what `run` (or the command of --task) makes an error row of before it asks the
 model: JSON and CSV, the encoding, the shape of each row, its messages, its parameters as far as
-their limits do not depend on the model, that no two batch requests have one custom_id, and that adapters
+their limits do not depend on the model, the headers of their images, that no two batch requests have one custom_id, and that adapters
 that they name are among --lora-modules.
 
 Exit codes:
@@ -68,6 +70,9 @@ pub struct CheckArgs {
     /// Rows as `run --allow-empty-prompts` takes them
     #[arg(long, help_heading = "Input")]
     pub allow_empty_prompts: bool,
+    /// Images of the rows.
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// Names that rows may use of adapters. No folder is looked at.
     #[command(flatten)]
     pub lora: LoraModulesArgs,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
-use super::values::{delimiter, positive, seed};
+use super::values::{delimiter, image_limit, positive, seed};
 use vllm_batch_dataset::input::own_params::OwnParams;
 use vllm_batch_dataset::input::reader::{InputFormat, Layout, TextEncoding};
 use vllm_batch_dataset::input::row::{LastAssistant, Likelihoods};
@@ -110,6 +110,9 @@ pub struct InputArgs {
     /// Answer rows whose prompt is empty or white space, which are error rows without it
     #[arg(long, hide_short_help = true)]
     pub allow_empty_prompts: bool,
+    /// Images of the rows.
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
@@ -140,6 +143,24 @@ impl InputArgs {
             _ => None,
         }
     }
+}
+
+/// Images of rows.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct ImageArgs {
+    /// Column or field with a row's images [default: image, images]
+    ///
+    /// A path relative to the input's folder, a data: URI, base64, or a list of these. They come
+    /// before the prompt's text, or where it has <image>. '' leaves such fields alone
+    #[arg(long, value_name = "COLUMN")]
+    pub image_column: Option<String>,
+    /// Read images beneath DIR too; without it only beneath the folder of the input
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub allowed_local_media_path: Option<PathBuf>,
+    /// Most images of a row, as '{"image": 4}'; a row with more is an error row [default: 999]
+    #[arg(long, value_name = "JSON", value_parser = image_limit, hide_short_help = true)]
+    pub limit_mm_per_prompt: Option<usize>,
 }
 
 /// How the bytes of an input become rows.

@@ -40,8 +40,8 @@ pub use engine::{
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use files::{DocumentKind, FlagFiles, ReportForm, Role, role};
 pub use input::{
-    BadRowArg, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg, SampleArgs,
-    SplitArgs,
+    BadRowArg, ImageArgs, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg,
+    SampleArgs, SplitArgs,
 };
 pub use lora::{LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;

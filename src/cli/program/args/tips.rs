@@ -26,7 +26,6 @@ const CALLS: &str =
 const BEAMS: &str = "--beam-width N searches with N beams";
 const NO_BEST_OF: &str = "-n gives several samples, and --beam-width the likeliest completions";
 const NO_LOGS: &str = "there are no request logs; -q hides progress, --stats FILE has the figures";
-const NO_IMAGES: &str = "models read text only";
 const IN_ROWS: &str = "rows have it: give each row a field of this name";
 const ON_GPUS: &str = "all layers are on one device: --device auto, cpu or cuda:N";
 const KV_TYPE: &str = "it is --kv-cache-dtype here, for keys and values alike";
@@ -83,7 +82,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("disable-log-stats", NO_LOGS),
     ("disable-log-requests", NO_LOGS),
     ("enable-log-requests", NO_LOGS),
-    ("limit-mm-per-prompt", NO_IMAGES),
     ("host", NO_SERVER),
     ("port", NO_SERVER),
     ("api-key", NO_SERVER),
@@ -130,8 +128,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("dataset-name", "it is --input FILE here, or OWNER/NAME of the hub with --split"),
     ("dataset-path", "it is --input FILE here, or OWNER/NAME of the hub with --split"),
     ("hf-dataset", "it is --input OWNER/NAME with --split here"),
-    ("mm-processor-kwargs", NO_IMAGES),
-    ("allowed-local-media-path", NO_IMAGES),
+    ("mm-processor-kwargs", "images are prepared as the model's files say; leave the flag out"),
     // llama.cpp's.
     ("n-gpu-layers", ON_GPUS),
     ("gpu-layers", ON_GPUS),
@@ -161,8 +158,8 @@ const FLAGS: &[(&str, &str)] = &[
     ("draft-model", SPECULATION),
     ("rope-freq-base", ROPE),
     ("rope-theta", ROPE),
-    ("mmproj", NO_IMAGES),
-    ("image", NO_IMAGES),
+    ("mmproj", "images are not read with GGUF models"),
+    ("image", "rows have it: a field `image`, or --image-column NAME"),
     ("prompt-file", "it is -p - < FILE here, and -i FILE for a prompt in each line"),
     ("file", "it is --input here, or -i"),
     ("p", "`run` has it: `vllm-batch run -p TEXT`; rows come from --input"),

@@ -1,5 +1,6 @@
 //! Values on the command line: numbers with units, ranges with vLLM's messages.
 
+use vllm_batch_dataset::input::media::DEFAULT_MAX_IMAGES;
 use vllm_batch_dataset::input::reader::is_delimiter;
 
 /// Parses a count: `8192`, `8k` (8000), `8K` (8192), `1.5M`, as vLLM's `human_readable_int`.
@@ -21,6 +22,31 @@ pub fn positive(text: &str) -> Result<usize, String> {
         0 => Err("must be at least 1, got 0.".to_owned()),
         value => Ok(value),
     }
+}
+
+/// Parses the most images of a row, as vLLM writes it: `{"image": 4}`.
+///
+/// # Errors
+/// Another form. Limits of other media pass: rows have none.
+pub fn image_limit(text: &str) -> Result<usize, String> {
+    let wrong = || "expected JSON such as {\"image\": 4}".to_owned();
+    let limits: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|_| wrong())?;
+    let mut most = DEFAULT_MAX_IMAGES;
+    for (name, limit) in &limits {
+        // vLLM's longer form also says sizes, for its estimate of memory.
+        let sizes = ["width", "height"].into_iter().find(|size| limit.get(size).is_some());
+        if let Some(size) = sizes {
+            return Err(format!("`{size}`: not supported; give the count alone"));
+        }
+        let count = limit.get("count").unwrap_or(limit).as_u64().ok_or_else(wrong)?;
+        match name.as_str() {
+            "image" => most = usize::try_from(count).map_err(|_| wrong())?,
+            "video" | "audio" => {}
+            _ => return Err(format!("`{name}`: no such kind of media: image, video, audio")),
+        }
+    }
+    Ok(most)
 }
 
 /// Parses the largest rank of an adapter.

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::args::{CheckArgs, DEFAULT_MAX_ERRORS};
-use crate::config::{NamedModel, PoolingConfig, model_names, served_name};
+use crate::config::{NamedModel, PoolingConfig, media_options, model_names, served_name};
 use crate::model;
 use vllm_batch_api::pooling::PoolingParams;
 use vllm_batch_api::request::SamplingParams;
 use vllm_batch_dataset::input::custom_ids::CustomIds;
+use vllm_batch_dataset::input::media::MediaOptions;
 use vllm_batch_dataset::input::reader::{
     InputError, MAX_LINE, Opened, Reading, Records, refuse_name,
 };
@@ -20,7 +21,7 @@ use vllm_batch_dataset::input::row::{
 };
 use vllm_batch_dataset::input::row_error::RowError;
 use vllm_batch_dataset::input::sample::{Picker, SampledInput};
-use vllm_batch_dataset::input::sources::Sources;
+use vllm_batch_dataset::input::sources::{Sources, folder_of};
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
 use vllm_batch_dataset::terminal::exit::Exit;
@@ -32,12 +33,13 @@ use vllm_batch_dataset::terminal::exit::Exit;
 pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
     refuse_other_prompts(&args)?;
     let names = names(&args)?;
+    let media = media_options(&args.images)?;
     model::fetch_inputs(&mut args.files, &args.dataset, console)?;
     let layouts = args.files.iter().map(|path| args.layout.resolve(named(path)));
     args.layout.check(&layouts.collect::<Vec<_>>())?;
     let mut exits = Vec::new();
     for path in &args.files {
-        exits.push(Check::new(path, (&args, &names), console).run());
+        exits.push(Check::new(path, (&args, &names, &media), console).run());
     }
     let worst = [Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
     Ok(worst.unwrap_or(Exit::Success))
@@ -80,6 +82,7 @@ fn refuse_other_prompts(args: &CheckArgs) -> Result<(), CliError> {
 struct Check<'a> {
     args: &'a CheckArgs,
     names: &'a ModelNames,
+    media: &'a MediaOptions,
     console: &'a Console,
     /// None: standard input.
     path: Option<&'a Path>,
@@ -98,13 +101,14 @@ struct Check<'a> {
 impl<'a> Check<'a> {
     fn new(
         path: &'a Path,
-        (args, names): (&'a CheckArgs, &'a ModelNames),
+        (args, names, media): (&'a CheckArgs, &'a ModelNames, &'a MediaOptions),
         console: &'a Console,
     ) -> Self {
         let path = named(path);
         Self {
             args,
             names,
+            media,
             console,
             path,
             name: path.map_or("<stdin>".to_owned(), |path| path.display().to_string()),
@@ -154,6 +158,7 @@ impl<'a> Check<'a> {
             self.console.note(&sanitized(&format!("{}: {note}", self.name)));
         }
         let mut parser = RowParser::new(&mut records, &options)?;
+        parser.begin_folder(Some(folder_of(self.path)));
         let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
         while self.num_rows < limit && !picker.as_ref().is_some_and(Picker::is_done) {
             let record = records.next();
@@ -214,6 +219,8 @@ impl<'a> Check<'a> {
                 last_assistant: self.args.last_assistant.unwrap_or_default().into(),
                 ..ChatDefaults::default()
             },
+            image_column: self.args.images.image_column.clone(),
+            media: self.media.clone(),
             names: self.names.clone(),
             allows_empty: self.args.allow_empty_prompts,
             own_params: self.args.row_params.clone().unwrap_or_default(),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::args::{BadRowArg, InputArgs};
+use crate::args::{BadRowArg, ImageArgs, InputArgs};
 use vllm_batch_dataset::input::batch_line::BatchLines;
+use vllm_batch_dataset::input::media::MediaOptions;
 use vllm_batch_dataset::input::row::{
     ChatDefaults, ChatMode, Likelihoods, ModelNames, RowOptions, Task, check_kwargs,
 };
@@ -93,6 +94,8 @@ pub(super) fn input_config(
             names: ModelNames::default(),
             own_params: args.row_params.unwrap_or_default(),
             allows_empty: args.allow_empty_prompts,
+            image_column: args.images.image_column.clone(),
+            media: media_options(&args.images)?,
             are_streamed: !sources.are_seekable(),
             chats: ChatDefaults {
                 system_prompt: args.system_prompt.filter(|text| !text.is_empty()),
@@ -105,6 +108,20 @@ pub(super) fn input_config(
         shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
     })
+}
+
+/// Which images of rows may be read.
+///
+/// # Errors
+/// The folder is none.
+pub fn media_options(args: &ImageArgs) -> Result<MediaOptions, CliError> {
+    let allowed_folder = args.allowed_local_media_path.clone();
+    if let Some(folder) = allowed_folder.as_ref().filter(|folder| !folder.is_dir()) {
+        let message = format!("--allowed-local-media-path {}: no such folder", folder.display());
+        return Err(CliError::refused("flag", message)
+            .help("name the folder beneath which rows may name images"));
+    }
+    Ok(MediaOptions { allowed_folder, max_images: args.limit_mm_per_prompt })
 }
 
 /// `--chat-template-kwargs`.

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use self::engine::engine_config;
-pub use self::input::InputConfig;
 use self::input::input_config;
+pub use self::input::{InputConfig, media_options};
 use self::lora::lora_config;
 pub use self::lora::{NamedModel, model_names};
 pub use self::model_source::{ModelSource, served_name};

@@ -140,6 +140,8 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
         let Ok(first) = files::open(sources, &input.rows) else { return };
         let Ok(files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
         let mut files = files.choosing(chosen.clone());
+        // Whoever reads the rows to run them looks at their images.
+        files.parser().skip_images();
         let mut ids = files.as_parser().is_batch().then(CustomIds::default);
         if ids.is_none() {
             let _ = sender.send(Ok(Requests::Unknown));
@@ -166,7 +168,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             }
             // A bad row is an error row in any case, and says nothing of the others.
             if let Ok(row) = &row {
-                let is_chat = matches!(row.prompt, Prompt::Messages(_));
+                let is_chat = matches!(row.prompt, Prompt::Messages(_) | Prompt::WithMedia(_));
                 some_chat |= is_chat;
                 only_chat &= is_chat;
             }

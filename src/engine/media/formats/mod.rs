@@ -55,7 +55,12 @@ const UNREAD: &[(&str, usize, &[u8])] = &[
 ];
 
 impl Format {
-    pub(crate) fn of(bytes: &[u8]) -> Result<Self, MediaError> {
+    /// The format of bytes, by the first of them.
+    ///
+    /// # Errors
+    ///
+    /// If it is not known, or not read.
+    pub fn of(bytes: &[u8]) -> Result<Self, MediaError> {
         let starts = |mark: &[u8]| bytes.starts_with(mark);
         Ok(match () {
             () if starts(b"\x89PNG\r\n\x1a\n") => Format::Png,

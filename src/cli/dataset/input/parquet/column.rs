@@ -13,6 +13,7 @@ use super::pages::Pages;
 use super::schema::{Clock, Leaf, Meaning};
 use super::text;
 use super::values::Values;
+use crate::input::base64;
 use crate::input::reader::MAX_LINE;
 use vllm_batch_base::contained::contain;
 
@@ -293,7 +294,7 @@ fn bytes(value: &[u8], leaf: &Leaf, out: &mut Vec<u8>) -> Result<(), String> {
             let bits = <[u8; 2]>::try_from(value).map_err(|_| "has a float of another length")?;
             double(f64::from(f16::from_le_bytes(bits)), out);
         }
-        _ => json(&text::base64(value), out),
+        _ => json(&base64::encode(value), out),
     }
     Ok(())
 }

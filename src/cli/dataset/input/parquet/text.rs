@@ -1,5 +1,5 @@
 //! Values that JSON has no type for, as text and back: dates and times as RFC 3339 has them,
-//! decimals with all their digits, bytes as base64, UUIDs, intervals as ISO 8601 has them.
+//! decimals with all their digits, UUIDs, intervals as ISO 8601 has them.
 
 use super::schema::Clock;
 
@@ -201,37 +201,6 @@ pub fn parse_interval(text: &str) -> Option<Vec<u8>> {
     (interval(&bytes) == text).then_some(bytes)
 }
 
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Bytes, as RFC 4648 has them.
-pub fn base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
-        let word = word << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let digit = BASE64[(word >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
-}
-
-/// The bytes of what `base64` wrote.
-pub fn parse_base64(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
-    for chunk in digits.as_bytes().chunks(4) {
-        let mut word = 0u32;
-        for digit in chunk {
-            word = word << 6 | BASE64.iter().position(|known| known == digit)? as u32;
-        }
-        word <<= 6 * (4 - chunk.len());
-        bytes.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
-    }
-    (base64(&bytes) == text).then_some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,19 +263,6 @@ mod tests {
 
     #[test]
     fn bytes_come_back() {
-        for (bytes, text) in [
-            (&b""[..], ""),
-            (b"f", "Zg=="),
-            (b"fo", "Zm8="),
-            (b"foo", "Zm9v"),
-            (b"\xff\xfe", "//4="),
-        ] {
-            assert_eq!((base64(bytes).as_str(), parse_base64(text)), (text, Some(bytes.to_vec())));
-        }
-        assert_eq!(
-            (parse_base64("Zh=="), parse_base64("Z"), parse_base64("*w==")),
-            (None, None, None)
-        );
         let bytes: Vec<u8> = (0..16).map(|byte| byte * 17).collect();
         assert_eq!(uuid(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
         assert_eq!(parse_uuid(&uuid(&bytes)), Some(bytes));

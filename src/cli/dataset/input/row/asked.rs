@@ -2,8 +2,10 @@
 
 use super::chat::MadeChat;
 use super::remarks::Remark;
+use crate::input::media::{MediaReader, Named};
 use crate::input::overrides::Overrides;
-use vllm_batch_api::prompt::Prompt;
+use crate::input::row_error::RowError;
+use vllm_batch_api::prompt::{Prompt, WithMedia};
 use vllm_batch_api::request::LoraId;
 use vllm_batch_text::AnswerForm;
 
@@ -15,18 +17,27 @@ pub(super) struct Asked {
     pub(super) lora: Option<LoraId>,
     /// Form of a chat's answer.
     pub(super) answer_form: Option<AnswerForm>,
+    /// Images of a chat, whose places are parts of its messages.
+    pub(super) images: Vec<Named>,
     /// Surprises in the row.
     pub(super) remarks: Vec<Remark>,
 }
 
 impl Asked {
     pub(super) fn new(prompt: Prompt, overrides: Overrides) -> Self {
-        Self { prompt, overrides, lora: None, answer_form: None, remarks: Vec::new() }
+        Self {
+            prompt,
+            overrides,
+            lora: None,
+            answer_form: None,
+            images: Vec::new(),
+            remarks: Vec::new(),
+        }
     }
 
     /// A choice of tools decides the form of an answer over the row's own parameters, as in vLLM.
     pub(super) fn of_chat(made: MadeChat, overrides: Overrides) -> Self {
-        let MadeChat { chat, answer, constraint, dropped_answer } = made;
+        let MadeChat { chat, answer, constraint, dropped_answer, images } = made;
         let overrides = match constraint {
             None => overrides,
             constraint => {
@@ -36,7 +47,24 @@ impl Asked {
         };
         let asked = Self::new(Prompt::Messages(Box::new(chat)), overrides);
         let dropped = dropped_answer.then_some(Remark::DroppedAnswer);
-        Self { answer_form: Some(answer), ..asked }.with_remarks(dropped)
+        Self { answer_form: Some(answer), images, ..asked }.with_remarks(dropped)
+    }
+
+    /// The same with the bytes of its images at hand.
+    ///
+    /// # Errors
+    /// One of them cannot be used.
+    pub(super) fn with_media(mut self, reader: &MediaReader, line: u64) -> Result<Self, RowError> {
+        let images = std::mem::take(&mut self.images);
+        if images.is_empty() {
+            return Ok(self);
+        }
+        let Some(media) = reader.read(&images, line)? else { return Ok(self) };
+        self.prompt = match self.prompt {
+            Prompt::Messages(chat) => Prompt::WithMedia(Box::new(WithMedia { chat: *chat, media })),
+            other => unreachable!("only chats have images: {other:?}"),
+        };
+        Ok(self)
     }
 
     pub(super) fn with_remarks(mut self, remarks: impl IntoIterator<Item = Remark>) -> Self {

@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::image_parts;
 use super::tools::RowTools;
 use crate::input::fields::JsonFields;
+use crate::input::media::Named;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_text::AnswerForm;
 use vllm_batch_text::{Chat, ChatEnding, json_with_integers};
@@ -51,6 +53,8 @@ pub(super) struct MadeChat {
     pub(super) constraint: Option<String>,
     /// Whether its last answer is not sent.
     pub(super) dropped_answer: bool,
+    /// Images of its parts, in their order.
+    pub(super) images: Vec<Named>,
 }
 
 /// Variables that the messages and the program fill, and what to do instead of setting them.
@@ -113,9 +117,11 @@ impl ChatDefaults {
             hides_reasoning: hides_reasoning(fields, origin, line)?,
             ..answer
         };
+        let images = image_parts::take(&mut messages)
+            .map_err(|(code, what)| RowError::new(code, line, format!("{name}: {what}")))?;
         let messages = Value::Array(messages);
         let chat = Chat { messages, ending, tools, documents, kwargs, num_images: 0 };
-        Ok(MadeChat { chat, answer, constraint, dropped_answer })
+        Ok(MadeChat { chat, answer, constraint, dropped_answer, images })
     }
 
     /// Where a prompt ends whose row does not say it, and whether its last answer is not sent.

@@ -80,6 +80,7 @@ impl RowParser {
                 _ => return Err(NoShape::Lacks(self.not_served(row, line))),
             }
         }
+        self.has_images = self.builder.has_images(row);
         self.decide(shape, row.fields.get("system").is_some());
         Ok(())
     }
@@ -99,6 +100,7 @@ impl RowParser {
     pub(super) fn decide_by_columns(&mut self) -> Result<(), InputError> {
         let names = Arc::clone(&self.field_names);
         let shape = self.builder.shape_of_columns(&names)?;
+        self.has_images = self.builder.has_image_column(|name| names.iter().any(|n| n == name));
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.say_params("column", &names);
@@ -110,8 +112,8 @@ impl RowParser {
             RowShape::Template => "fill --template".to_owned(),
             shape => format!("are {shape}"),
         };
-        let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape));
-        if has_system && !self.builder.is_chat(&shape) {
+        let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape, self.has_images));
+        if has_system && !self.has_images && !self.builder.is_chat(&shape) {
             note.push_str("; their `system` field is not sent without --chat");
         }
         self.note = Some(note);
@@ -137,7 +139,8 @@ impl RowParser {
     }
 
     fn say_params(&mut self, what: &str, names: &[&str]) {
-        let is_chat = self.shape.as_ref().is_some_and(|shape| self.builder.is_chat(shape));
+        let is_chat =
+            self.has_images || self.shape.as_ref().is_some_and(|shape| self.builder.is_chat(shape));
         let own_params = self.builder.own_params();
         let sets = |name: &str| match name {
             "lora" => self.builder.names().has_adapters(),

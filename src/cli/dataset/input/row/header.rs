@@ -1,6 +1,7 @@
 //! Columns by which a table is known, where nobody says that an input is one.
 
 use super::compared;
+use super::own_images;
 use super::prompt::NO_PROMPT_HELP;
 use super::shape::PROMPT_COLUMNS;
 use super::template::{TEXT_FIELDS, Template};
@@ -45,7 +46,8 @@ pub(super) fn no_prompt_column(names: &[String]) -> InputError {
 pub(super) fn field_names(names: &[String], task: Task) -> Vec<String> {
     let sides = compared::spellings(task).unwrap_or(compared::PAIR);
     let sides = sides.iter().flat_map(|sides| [sides.queries, sides.documents]);
-    let others = ["system", Likelihoods::CHOICES];
+    let others = ["system", Likelihoods::CHOICES].into_iter();
+    let others = others.chain(own_images::KNOWN.iter().copied());
     let mut fields = names.to_vec();
     for known in PROMPT_COLUMNS.iter().copied().chain(sides).chain(others) {
         let is_there = fields.iter().any(|name| name == known);
@@ -74,6 +76,15 @@ impl RowOptions {
             (None, Some(column)) => Some(vec![column.clone()]),
             (None, None) => None,
         };
+        if told.as_ref().is_some_and(Vec::is_empty) {
+            // Only images tell the rows of such a template apart.
+            let names = match self.image_column.as_deref() {
+                Some(name) => vec![name],
+                None => own_images::KNOWN.to_vec(),
+            };
+            let lists = names.into_iter().map(|name| vec![name.to_owned()]);
+            return HeaderNames::any_of(lists).needing_columns();
+        }
         if let Some(told) = told {
             // Lines of text fill a template, too.
             let is_of_text = self.template.is_some()

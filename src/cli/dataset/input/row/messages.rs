@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::tool_history;
+use super::{image_parts, tool_history};
 use crate::input::row_error::{RowError, code};
 use vllm_batch_text::{json_with_integers, without_marks};
 
@@ -93,9 +93,10 @@ pub(super) fn finish(
     line: u64,
 ) -> Result<Vec<Value>, RowError> {
     for (number, message) in messages.iter_mut().enumerate() {
-        let checked = check(message)
+        let place = format!("{name}: message {number}");
+        let checked = check(message, &place)
             .and_then(|()| tool_history::prepare(message).map_err(|what| Fault::invalid(&what)));
-        checked.map_err(|fault| fault.at(&format!("{name}: message {number}"), line))?;
+        checked.map_err(|fault| fault.at(&place, line))?;
     }
     if messages.is_empty() {
         return Err(invalid(line, format!("{name}: there is no message to answer")));
@@ -123,15 +124,17 @@ impl Fault {
     }
 }
 
-/// A message has a role and a content: text, or parts that are text. An assistant that calls tools
-/// may have none, and so may what a tool gave back.
-fn check(message: &Value) -> Result<(), Fault> {
+/// A message has a role and a content: text, or parts that are text or images. An assistant that
+/// calls tools may have none, and so may what a tool gave back. Images become parts of our own.
+fn check(message: &mut Value, place: &str) -> Result<(), Fault> {
     if message.get("role").and_then(Value::as_str).is_none() {
         return Err(Fault::invalid("has no `role` that is a string"));
     }
+    if let Some(Value::Array(parts)) = message.get_mut("content") {
+        return parts.iter_mut().try_for_each(|part| check_part(part, place));
+    }
     match message.get("content") {
         Some(Value::String(_)) => Ok(()),
-        Some(Value::Array(parts)) => parts.iter().try_for_each(check_part),
         None | Some(Value::Null)
             if message.get("tool_calls").is_some() || message.get("function_call").is_some() =>
         {
@@ -143,12 +146,15 @@ fn check(message: &Value) -> Result<(), Fault> {
     }
 }
 
-fn check_part(part: &Value) -> Result<(), Fault> {
+fn check_part(part: &mut Value, place: &str) -> Result<(), Fault> {
+    if image_parts::is_image(part) {
+        return image_parts::read(part, place).map_err(|(code, what)| Fault(code, what));
+    }
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(_)) => Ok(()),
         (Some("text"), None) => Err(Fault::invalid("has a text part without `text`")),
         (Some(kind), _) => {
-            let what = format!("has a part of type '{kind}': only text is supported");
+            let what = format!("has a part of type '{kind}': only text and images are supported");
             Err(Fault(code::UNSUPPORTED_FIELD, what))
         }
         (None, _) => Err(Fault::invalid("has a part without `type`")),

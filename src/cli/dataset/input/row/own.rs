@@ -93,6 +93,9 @@ pub(super) fn read(
     Ok(match builder.likelihoods() {
         Likelihoods::None => asked,
         likelihoods => {
+            if let Some(image) = asked.images.first() {
+                return Err(unsupported::images(&image.place, "with --loglikelihood", line));
+            }
             let prompt = likelihoods.ask(asked.prompt, &named.fields, line)?;
             // Nothing is said that could have parts.
             Asked { prompt, answer_form: None, ..asked }

@@ -11,8 +11,10 @@ use super::shape::{
     MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
 };
 use super::template::Template;
-use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, blank, compared, messages, own};
+use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task};
+use super::{blank, compared, messages, own, own_images, unsupported};
 use crate::input::fields::JsonFields;
+use crate::input::media::{MediaReader, Named};
 use crate::input::own_params::OwnParams;
 use crate::input::path::{self, Missing};
 use crate::input::reader::InputError;
@@ -31,6 +33,17 @@ pub(super) struct PromptBuilder {
     names: ModelNames,
     own_params: OwnParams,
     allows_empty: bool,
+    image_column: Option<String>,
+    media: MediaReader,
+}
+
+/// What is beside a text that becomes a prompt.
+struct Beside<'a> {
+    fields: &'a JsonFields,
+    /// Those of them that may set parameters.
+    settings: &'a JsonFields,
+    images: Vec<Named>,
+    line: u64,
 }
 
 /// The prompt of a row.
@@ -75,6 +88,8 @@ impl PromptBuilder {
             names: options.names.clone(),
             own_params: options.own_params.clone(),
             allows_empty: options.allows_empty,
+            image_column: options.image_column.clone(),
+            media: MediaReader::new(&options.media),
         })
     }
 
@@ -91,6 +106,50 @@ impl PromptBuilder {
     /// Whether rows without text are asked.
     pub(super) fn allows_empty(&self) -> bool {
         self.allows_empty
+    }
+
+    /// Reads images.
+    pub(super) fn media(&self) -> &MediaReader {
+        &self.media
+    }
+
+    /// The same, to go on with another file.
+    pub(super) fn media_mut(&mut self) -> &mut MediaReader {
+        &mut self.media
+    }
+
+    /// The task of the rows.
+    pub(super) fn task(&self) -> Task {
+        self.task
+    }
+
+    /// Whether a table of these columns may have images beside its prompts.
+    pub(super) fn has_image_column(&self, has: impl Fn(&str) -> bool) -> bool {
+        match self.image_column.as_deref() {
+            Some(name) => !name.is_empty(),
+            None => own_images::KNOWN.iter().any(|name| !self.is_prompt(name) && has(name)),
+        }
+    }
+
+    /// Whether a row has images beside its prompt, or should have.
+    pub(super) fn has_images(&self, row: &NamedRow) -> bool {
+        self.images(row, 0).map_or(true, |images| !images.is_empty())
+    }
+
+    /// Images of a row's own fields.
+    fn images(&self, row: &NamedRow, line: u64) -> Result<Vec<Named>, RowError> {
+        if row.is_bare {
+            return Ok(Vec::new());
+        }
+        let is_prompt = |name: &str| self.is_prompt(name);
+        own_images::of_row(self.image_column.as_deref(), is_prompt, &row.fields, line)
+    }
+
+    /// Whether the user says that a field is a part of the prompt's text.
+    fn is_prompt(&self, name: &str) -> bool {
+        let mut names =
+            self.template.iter().flat_map(Template::names).chain(self.prompt_column.as_deref());
+        names.any(|path| path == name || path::root(path) == name)
     }
 
     /// Whether the user says where the prompt is.
@@ -148,7 +207,15 @@ impl PromptBuilder {
         if self.likelihoods == Likelihoods::OfChoices && !has(Likelihoods::CHOICES) {
             return Err(missing("--loglikelihood choices", Likelihoods::CHOICES));
         }
+        if let Some(name) = self.image_column.as_deref().filter(|name| !name.is_empty())
+            && !has(name)
+        {
+            return Err(missing("--image-column", name));
+        }
         if let Some(template) = &self.template {
+            if template.names().next().is_none() && !self.has_image_column(has) {
+                return Err(Template::refuse_constant());
+            }
             return match template.names().find(|name| !has(name)) {
                 Some(name) => Err(Template::refuse_expression(name)
                     .unwrap_or_else(|| missing("--template", name))),
@@ -200,7 +267,17 @@ impl PromptBuilder {
                 ))),
             };
         }
+        let is_batch = RowShape::of(row).is_some_and(|shape| shape.is_batch());
+        if let Some(name) =
+            self.image_column.as_deref().filter(|name| !name.is_empty() && !is_batch)
+            && let Err(why) = path::find(&row.fields, name)
+        {
+            return Err(missing("--image-column", name, &why));
+        }
         if let Some(template) = &self.template {
+            if template.names().next().is_none() && !self.has_images(row) {
+                return Err(Template::refuse_constant().into());
+            }
             let lacks = |name| template_value(row, name).err().map(|missing| (name, missing));
             return match template.names().find_map(lacks) {
                 Some((name, why)) => Err(Template::refuse_expression(name)
@@ -298,6 +375,12 @@ impl PromptBuilder {
                 "leave out --row-params",
             ));
         }
+        if shape.is_batch() && self.image_column.as_ref().is_some_and(|name| !name.is_empty()) {
+            return Err(InputError::refused(
+                format!("--image-column: the rows are {shape}, whose images are in their messages"),
+                "leave out --image-column",
+            ));
+        }
         match (&shape, self.chat) {
             (_, ChatMode::Always | ChatMode::Never) if shape.is_batch() => {
                 let flag = if self.chat == ChatMode::Always { "--chat" } else { "--no-chat" };
@@ -324,12 +407,15 @@ impl PromptBuilder {
         is_messages(shape) || self.chat == ChatMode::Always
     }
 
-    /// Treatment of rows of a shape, in words.
-    pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
+    /// Treatment of rows of a shape, in words. `with_images`: they have some beside their prompts.
+    pub(super) fn treatment(&self, shape: &RowShape, with_images: bool) -> &'static str {
         if let Some(treatment) = self.likelihoods.treatment() {
             return treatment;
         }
         match shape {
+            _ if with_images && self.task == Task::Complete && !self.is_chat(shape) => {
+                "each sent as a user turn with its images"
+            }
             RowShape::OpenAiBatch if self.task == Task::Embed => "each `input` embedded",
             RowShape::OpenAiBatch if self.task.compares() => "scored or ranked by their `url`",
             RowShape::Compared(_) if self.task == Task::Rerank => "documents put in an order",
@@ -371,17 +457,21 @@ impl PromptBuilder {
             return Err(RowError::new(code::ROW_SHAPE, line, message));
         }
         let fields = &row.fields;
+        let images = self.images(row, line)?;
+        let beside = |images| Beside { fields, settings, images, line };
         let (name, kind) = match shape {
             RowShape::Template => {
-                return self.text(self.fill(row, line)?, (fields, settings), line);
+                return self.text(self.fill(row, line)?, beside(images));
             }
             RowShape::Alpaca => {
-                return self.text(self.alpaca(fields, line)?, (fields, settings), line);
+                let is_chat = self.chat == ChatMode::Always || !images.is_empty();
+                return self.text(self.alpaca(fields, is_chat, line)?, beside(images));
             }
             RowShape::Conversations => {
                 let json = fields.get("conversations").expect("the shape fits");
                 let system = system_text(fields, line)?;
-                let messages = messages::parse_share_gpt(json, system, line)?;
+                let mut messages = messages::parse_share_gpt(json, system, line)?;
+                own_images::place(&mut messages, images, line)?;
                 let made = self.chat(messages, settings, ("conversations", line))?;
                 // The note on the shape says what becomes of an answer.
                 return Ok(MadeChat { dropped_answer: false, ..made }.into());
@@ -389,6 +479,7 @@ impl PromptBuilder {
             RowShape::Field(name, kind) => (name.as_str(), *kind),
             RowShape::Bare(kind) => ("prompt", *kind),
             RowShape::Compared(spellings) => {
+                refuse_images(&images, "of texts that are compared", line)?;
                 let sides = compared::spelling(spellings, |name| fields.get(name).is_some());
                 let sides = sides.expect("the shape fits");
                 let compared = compared::read(sides, fields, self.allows_empty, line)?;
@@ -401,8 +492,9 @@ impl PromptBuilder {
         };
         let json = path::find(fields, name).expect("the shape fits");
         match kind {
-            PromptKind::Text => self.text(string(name, json, line)?, (fields, settings), line),
+            PromptKind::Text => self.text(string(name, json, line)?, beside(images)),
             PromptKind::TokenIds => {
+                refuse_images(&images, "beside token ids", line)?;
                 let ids = serde_json::from_str(json).map_err(|error| {
                     let message = format!("{name}: not token ids: {}", reason(&error));
                     RowError::new(code::INVALID_PROMPT, line, message)
@@ -411,7 +503,8 @@ impl PromptBuilder {
             }
             PromptKind::Messages => {
                 let system = system_text(settings, line)?;
-                let messages = messages::parse(name, json, system, line)?;
+                let mut messages = messages::parse(name, json, system, line)?;
+                own_images::place(&mut messages, images, line)?;
                 self.chat(messages, settings, (name, line)).map(Built::from)
             }
         }
@@ -441,25 +534,23 @@ impl PromptBuilder {
         &self.chats
     }
 
-    /// A text to be completed, or with `--chat` to be answered.
-    fn text(
-        &self,
-        text: String,
-        (fields, settings): (&JsonFields, &JsonFields),
-        line: u64,
-    ) -> Result<Built, RowError> {
-        match self.chat {
-            ChatMode::Always => {
-                let messages = messages::from_text(text, system_text(fields, line)?);
-                self.chat(messages, settings, ("prompt", line)).map(Built::from)
-            }
-            ChatMode::Auto | ChatMode::Never => Ok(Prompt::Text(text).into()),
+    /// A text to be completed, or to be answered: with `--chat`, and where it has images.
+    fn text(&self, text: String, beside: Beside<'_>) -> Result<Built, RowError> {
+        let Beside { fields, settings, images, line } = beside;
+        if self.chat == ChatMode::Never {
+            refuse_images(&images, "with --no-chat", line)?;
         }
+        if self.chat != ChatMode::Always && images.is_empty() {
+            return Ok(Prompt::Text(text).into());
+        }
+        let mut messages = messages::from_text(text, system_text(fields, line)?);
+        own_images::place(&mut messages, images, line)?;
+        self.chat(messages, settings, ("prompt", line)).map(Built::from)
     }
 
     fn fill(&self, row: &NamedRow, line: u64) -> Result<String, RowError> {
         let template = self.template.as_ref().expect("the shape exists only with a template");
-        let mut is_blank = true;
+        let mut is_blank = template.names().next().is_some();
         let filled = template.fill(|name| {
             let text = template_text(row, name, line)?;
             is_blank &= blank::is_blank(&text);
@@ -472,7 +563,7 @@ impl PromptBuilder {
     }
 
     /// The prompt that Alpaca's authors trained with; chat models get the bare instruction.
-    fn alpaca(&self, fields: &JsonFields, line: u64) -> Result<String, RowError> {
+    fn alpaca(&self, fields: &JsonFields, is_chat: bool, line: u64) -> Result<String, RowError> {
         let instruction = fields.get("instruction").expect("the shape fits");
         let instruction = string("instruction", instruction, line)?;
         let input = match fields.get("input") {
@@ -486,7 +577,7 @@ impl PromptBuilder {
         if !self.allows_empty && [&instruction, &input].iter().all(|text| blank::is_blank(text)) {
             return Err(blank::error("`instruction`", line));
         }
-        Ok(match (self.chat == ChatMode::Always, input.is_empty()) {
+        Ok(match (is_chat, input.is_empty()) {
             (true, true) => instruction,
             (true, false) => format!("{instruction}\n{input}"),
             (false, true) => format!(
@@ -500,6 +591,14 @@ impl PromptBuilder {
                  ### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
             ),
         })
+    }
+}
+
+/// Refuses the images of a row that has no place for them.
+fn refuse_images(images: &[Named], why: &str, line: u64) -> Result<(), RowError> {
+    match images.first() {
+        None => Ok(()),
+        Some(image) => Err(unsupported::images(&image.place, why, line)),
     }
 }
 

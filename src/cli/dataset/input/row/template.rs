@@ -37,11 +37,6 @@ impl Template {
             parts.push(Part::Field(name.trim().to_owned()));
             rest = after;
         }
-        if parts.is_empty() {
-            return refused(
-                "--template names no field, so every prompt would be the same".to_owned(),
-            );
-        }
         parts.push(Part::Text(rest.to_owned()));
         Ok(Self { parts })
     }
@@ -52,6 +47,14 @@ impl Template {
             Part::Field(name) => Some(name.as_str()),
             Part::Text(_) => None,
         })
+    }
+
+    /// Error of a template without names, of rows that have nothing else.
+    pub(super) fn refuse_constant() -> InputError {
+        InputError::refused(
+            "--template names no field, so every prompt would be the same",
+            "write fields as {{name}}, as in 'Summarise: {{text}}'; rows with images need none",
+        )
     }
 
     /// Error of a name that no row has, if it is more than a name.

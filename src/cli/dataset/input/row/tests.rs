@@ -1,6 +1,7 @@
 //! Records of every shape to prompts, and what is refused on the way.
 
 mod chats;
+mod images;
 
 use std::io::Cursor;
 
@@ -151,8 +152,8 @@ fn messages_are_checked() {
         ),
         (
             r#"[{"role":"user","content":[{"type":"image_url"}]}]"#,
-            "unsupported_field",
-            "messages: message 0 has a part of type 'image_url': only text is supported",
+            "invalid_prompt",
+            "messages: message 0 has a part of type 'image_url' without `image_url`",
         ),
         (
             r#"[{"role":"assistant","content":"y"}]"#,
@@ -190,7 +191,6 @@ fn fields_that_ask_for_what_is_not_there_are_refused_by_name() {
         (r#""tools":[{"type":"function"}]"#, "tools"),
         (r#""tool_choice":"required""#, "tool_choice"),
         (r#""lora_request":{"lora_name":"a"}"#, "lora_request"),
-        (r#""images":["a.png"]"#, "images"),
         (r#""audio":{"voice":"a"}"#, "audio"),
         (r#""modalities":["audio"]"#, "modalities"),
         (r#""best_of":4"#, "best_of"),

@@ -68,9 +68,7 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("response_format", &[Responses], never),
     ("messages", &[Responses, Embeddings], never),
     // Pictures and sound.
-    ("images", &[Row, Chat, Completions, Responses], |value| {
-        value.is_string() || is_nothing(value)
-    }),
+    ("images", OPENAI, |value| value.is_string() || is_nothing(value)),
     ("multi_modal_data", EVERYWHERE, is_nothing),
     ("mm_processor_kwargs", EVERYWHERE, is_nothing),
     ("mm_processor_kwargs", &[Embeddings, Score], is_nothing),
@@ -131,6 +129,13 @@ pub(super) fn check(fields: &JsonFields, place: Place, line: u64) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// The error of images where none can be used.
+pub(super) fn images(places: &str, why: &str, line: u64) -> RowError {
+    let message = format!("{places}: images are not supported {why}");
+    RowError::new(code::UNSUPPORTED_FIELD, line, message)
+        .with_help("leave the images out; a field of your own is left alone with --image-column ''")
 }
 
 /// Whether a field of a place is looked at here.

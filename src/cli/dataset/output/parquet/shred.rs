@@ -6,6 +6,7 @@ use parquet::basic::Type as Physical;
 use parquet::data_type::{ByteArray, FixedLenByteArray, Int96};
 use serde_json::Value;
 
+use crate::input::base64;
 use crate::input::parquet::column::{JULIAN_DAY_OF_1970, NANOSECONDS};
 use crate::input::parquet::schema::{Leaf, Meaning, Node, Repeated};
 use crate::input::parquet::text;
@@ -277,7 +278,7 @@ fn bytes(leaf: &Leaf, value: &Value) -> Option<Vec<u8>> {
         Meaning::Interval => text::parse_interval(value.as_str()?)?,
         Meaning::Float16 => f16::from_f64(float(value)?).to_le_bytes().to_vec(),
         Meaning::Decimal(scale) => decimal(leaf, value.as_str()?, scale)?,
-        _ => text::parse_base64(value.as_str()?)?,
+        _ => base64::decode(value.as_str()?)?,
     })
 }
 

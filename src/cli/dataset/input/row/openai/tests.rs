@@ -235,9 +235,9 @@ fn wrong_requests_of_anthropic_name_what_is_wrong() {
     check_refused(&[
         (
             message("").replace(r#""hi""#, r#"[{"type":"image","source":{}}]"#),
-            "unsupported_field",
+            "invalid_prompt",
             "messages",
-            "has a part of type 'image': only text is supported",
+            "has an image whose `source` has no `type`",
         ),
         (
             message(r#","system":[{"type":"document"}]"#),

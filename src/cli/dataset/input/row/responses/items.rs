@@ -111,7 +111,7 @@ impl Told {
     }
 }
 
-/// A text, or the text parts of a field.
+/// A text, or the parts of a field.
 fn content(item: &Value, name: &str) -> Result<Value, Fault> {
     match item.get(name) {
         Some(text @ Value::String(_)) => Ok(text.clone()),
@@ -124,11 +124,14 @@ fn content(item: &Value, name: &str) -> Result<Value, Fault> {
 }
 
 fn part(part: &Value) -> Result<Value, Fault> {
+    if part["type"] == "input_image" {
+        return Ok(part.clone());
+    }
     let text = match part["type"].as_str() {
         Some("input_text" | "output_text" | "text") => &part["text"],
         Some("refusal") => &part["refusal"],
         Some(kind) => {
-            let what = format!("has a part of type '{kind}': only text is supported");
+            let what = format!("has a part of type '{kind}': only text and images are supported");
             return Err((code::UNSUPPORTED_FIELD, what));
         }
         None => return Err(invalid("has a part without `type`")),

@@ -1,0 +1,238 @@
+//! Images of rows: from what a row says of one to its bytes. Files are read beneath the folder of
+//! the dataset's file, and beneath the one that the user allows; nothing else is.
+
+mod local;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use self::local::Folders;
+pub(in crate::input) use self::reference::{EXPECTED, is_nothing};
+pub use self::reference::{Named, Reference};
+use super::base64;
+use super::row_error::{RowError, code};
+use vllm_batch_base::files::quoted;
+use vllm_batch_media::{Format, Limits, MediaError, Medium};
+
+/// The most images of a row, as in vLLM.
+pub const DEFAULT_MAX_IMAGES: usize = 999;
+
+/// Characters of the shortest text that may be base64 of an image: names of files are shorter.
+const MIN_BARE_BASE64: usize = 32;
+
+/// Bytes of the longest path.
+const MAX_PATH: usize = 4096;
+
+/// Flags of images.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MediaOptions {
+    /// `--allowed-local-media-path`: a folder whose files may be read.
+    pub allowed_folder: Option<PathBuf>,
+    /// `--limit-mm-per-prompt`: the most images of a row.
+    pub max_images: Option<usize>,
+}
+
+/// Reads the images of rows, one file of rows after the other.
+#[derive(Debug)]
+pub struct MediaReader {
+    folders: Folders,
+    max_images: usize,
+    /// Whether a row's images are looked at.
+    reads: bool,
+}
+
+/// Why a row's image cannot be used: a code, and what is wrong.
+pub(super) type Fault = (&'static str, String);
+
+impl MediaReader {
+    /// A reader for rows of no file of this machine.
+    pub fn new(options: &MediaOptions) -> Self {
+        Self {
+            folders: Folders::new(options.allowed_folder.as_deref()),
+            max_images: options.max_images.unwrap_or(DEFAULT_MAX_IMAGES),
+            reads: true,
+        }
+    }
+
+    /// Goes on with the rows of a file in this folder. None: it is on no disk of this machine.
+    pub fn begin_folder(&mut self, folder: Option<&Path>) {
+        self.folders.begin(folder);
+    }
+
+    /// Looks at no image from now on: rows with images become chats without.
+    pub fn skip_images(&mut self) {
+        self.reads = false;
+    }
+
+    /// The images of a row, in their order. None: they are not looked at.
+    ///
+    /// # Errors
+    /// There are too many, or one cannot be used.
+    pub(super) fn read(
+        &self,
+        images: &[Named],
+        line: u64,
+    ) -> Result<Option<Vec<Arc<Medium>>>, RowError> {
+        let (count, most) = (images.len(), self.max_images);
+        if count > most {
+            let message = format!(
+                "the row has {count} images, and {most} are the most; \
+                 help: --limit-mm-per-prompt '{{\"image\": {count}}}' allows them"
+            );
+            return Err(RowError::new(code::MEDIA_COUNT, line, message));
+        }
+        if !self.reads {
+            return Ok(None);
+        }
+        let medium = |image: &Named| {
+            self.medium(&image.reference).map(Arc::new).map_err(|(code, what)| {
+                RowError::new(code, line, format!("{}: {what}", image.place))
+            })
+        };
+        images.iter().map(medium).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn medium(&self, reference: &Reference) -> Result<Medium, Fault> {
+        match reference {
+            Reference::Base64(text) => of_base64(text),
+            Reference::Path(text) => self.of_location(text),
+            Reference::Text(text) => match bare_base64(text) {
+                Some(bytes) => of_bytes(bytes),
+                None => self.of_location(text),
+            },
+        }
+    }
+
+    /// A medium of a `data:` URI, a URL or a path.
+    fn of_location(&self, text: &str) -> Result<Medium, Fault> {
+        let (scheme, rest) = match scheme(text) {
+            None if text.len() > MAX_PATH => {
+                let what = "neither a path nor base64 of an image; help: give the path of a file, \
+                            or data:image/png;base64,...";
+                return Err((code::MEDIA_FORMAT, what.to_owned()));
+            }
+            None => return self.of_file(text, text),
+            Some(found) => found,
+        };
+        match scheme.to_ascii_lowercase().as_str() {
+            "data" => of_data_uri(rest),
+            "file" => {
+                let path = rest.strip_prefix("//").unwrap_or(rest);
+                let path = match path.strip_prefix("localhost/") {
+                    Some(_) => &path["localhost".len()..],
+                    None => path,
+                };
+                let decoded = percent_decoded(path).ok_or_else(|| {
+                    let what = format!("{} is no file URL", quoted(text));
+                    (code::MEDIA_FORMAT, what)
+                })?;
+                self.of_file(text, &decoded)
+            }
+            "http" | "https" => Err((
+                code::MEDIA_FORBIDDEN,
+                format!(
+                    "{}: images of URLs are not read; help: download the image beside the \
+                     dataset, and give its path",
+                    quoted(text)
+                ),
+            )),
+            scheme => Err((
+                code::MEDIA_FORBIDDEN,
+                format!(
+                    "{}: images of {scheme}: are not read; help: give the path of a file, or \
+                     data:image/png;base64,...",
+                    quoted(text)
+                ),
+            )),
+        }
+    }
+
+    /// A medium of a file. `written` is what the row calls it.
+    fn of_file(&self, written: &str, path: &str) -> Result<Medium, Fault> {
+        let file = self.folders.file(Path::new(path));
+        let medium = file.and_then(|file| Medium::new(file, Limits::default()));
+        medium.map_err(|error| (error.code(), format!("{}: {error}", quoted(written))))
+    }
+}
+
+/// The scheme of a URL, and what is behind its colon. A path may have a colon too, so of others
+/// than these two `//` follows.
+fn scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once(':')?;
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    let is_known = ["data", "file"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    (is_scheme && (is_known || rest.starts_with("//"))).then_some((scheme, rest))
+}
+
+/// What is behind the colon of a `data:` URI.
+fn of_data_uri(rest: &str) -> Result<Medium, Fault> {
+    let wrong = |what: &str| {
+        let what = format!("{what}; help: write data:image/png;base64,...");
+        Err((code::MEDIA_FORMAT, what))
+    };
+    let Some((kind, data)) = rest.split_once(',') else {
+        return wrong("the data: URI has no comma before its data");
+    };
+    let kind = kind.to_ascii_lowercase();
+    let mut params = kind.split(';');
+    let media_type = params.next().unwrap_or_default();
+    if !media_type.starts_with("image/") {
+        return wrong(&format!(
+            "the data: URI has the type {}, which is no image",
+            quoted(media_type)
+        ));
+    }
+    if params.next_back() != Some("base64") {
+        return wrong("the data: URI is not in base64");
+    }
+    of_base64(data)
+}
+
+fn of_base64(text: &str) -> Result<Medium, Fault> {
+    match base64::decode(text) {
+        Some(bytes) => of_bytes(bytes),
+        None => {
+            let what = "the data are not valid base64; help: encode the file's bytes with padding \
+                        and without line breaks";
+            Err((code::MEDIA_FORMAT, what.to_owned()))
+        }
+    }
+}
+
+fn of_bytes(bytes: Vec<u8>) -> Result<Medium, Fault> {
+    Medium::new(bytes, Limits::default())
+        .map_err(|error: MediaError| (error.code(), error.to_string()))
+}
+
+/// The bytes of a text that can be nothing but base64 of an image.
+fn bare_base64(text: &str) -> Option<Vec<u8>> {
+    // The first bytes tell paths from it without a look at the rest.
+    let start = base64::decode(text.get(..MIN_BARE_BASE64)?)?;
+    Format::of(&start).ok()?;
+    base64::decode(text)
+}
+
+/// A URL's path with `%20` and the like as what they stand for.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        if *byte != b'%' {
+            bytes.push(*byte);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        let digits = std::str::from_utf8(digits).ok()?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}

@@ -1,0 +1,70 @@
+//! `Reference`: what a row says of an image.
+
+use serde_json::Value;
+
+/// What a row says of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// A path, a URL, a `data:` URI, or base64 where it can be nothing else.
+    Text(String),
+    /// A path, a URL or a `data:` URI.
+    Path(String),
+    /// base64.
+    Base64(String),
+}
+
+/// An image of a row, and its place there as messages name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The place.
+    pub place: String,
+    /// What is said of it.
+    pub reference: Reference,
+}
+
+/// What a value must be.
+pub(in crate::input) const EXPECTED: &str =
+    "a path, a data: URI, base64 or an object with `bytes` and `path`";
+
+impl Reference {
+    /// That of a value: a text, or an object as the hub's files have it. None: there is no image.
+    ///
+    /// # Errors
+    /// In words, it is none of these.
+    pub(in crate::input) fn of(value: &Value) -> Result<Option<Self>, String> {
+        let given = |name: &str| value.get(name).filter(|value| !is_nothing(value));
+        let text = |name: &str| match given(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(format!("`{name}` is no text")),
+        };
+        match value {
+            value if is_nothing(value) => Ok(None),
+            Value::String(text) => Ok(Some(Reference::Text(text.clone()))),
+            // Bytes win: their path is what the file was called elsewhere.
+            Value::Object(_) => match (text("bytes")?, text("path")?, text("url")?) {
+                (Some(bytes), ..) => Ok(Some(Reference::Base64(bytes))),
+                (None, Some(path), _) => Ok(Some(Reference::Path(path))),
+                (None, None, Some(url)) => Ok(Some(Reference::Text(url))),
+                (None, None, None) if has_only_nulls(value) => Ok(None),
+                (None, None, None) => Err(format!("expected {EXPECTED}")),
+            },
+            _ => Err(format!("expected {EXPECTED}")),
+        }
+    }
+}
+
+/// Whether a value says nothing.
+pub(in crate::input) fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+/// Whether an object is what the hub's files have in place of an image.
+fn has_only_nulls(value: &Value) -> bool {
+    value.as_object().is_some_and(|fields| fields.values().all(is_nothing))
+}

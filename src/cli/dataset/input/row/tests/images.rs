@@ -1,0 +1,335 @@
+//! Rows with images: every spelling of a part, and images beside a prompt.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::*;
+use crate::input::base64;
+use vllm_batch_media::{MediaId, MediaKind};
+
+/// Valid images of one pixel, told apart by a comment.
+fn gif(name: &str) -> Vec<u8> {
+    let start = b"GIF89a\x01\0\x01\0\x80\0\0\xff\0\0\0\0\xff!\xfe";
+    let end = b"\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;";
+    [&start[..], &[name.len() as u8], name.as_bytes(), end].concat()
+}
+
+fn id(name: &str) -> MediaId {
+    MediaId::new(MediaKind::Image, &gif(name))
+}
+
+/// The last row of an input beside the images `a.gif`, `b.gif` and `c.gif`.
+fn row_of(format: InputFormat, input: &str, options: &RowOptions) -> Result<Row, RowError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["a", "b", "c"] {
+        fs::write(folder.path().join(format!("{name}.gif")), gif(name)).expect("a file");
+    }
+    let input = Box::new(Cursor::new(input.to_owned()));
+    let mut records = Records::open(input, format, 1 << 20).expect("text");
+    let mut parser = RowParser::new(&mut records, options).unwrap_or_else(|e| panic!("{e}"));
+    parser.begin_folder(Some(folder.path()));
+    let rows = records.map(|record| {
+        let row = parser.parse(record.expect("text")).expect("a shape");
+        row.map_err(|bad| bad.error)
+    });
+    rows.last().expect("a row")
+}
+
+fn row(input: &Value, options: &RowOptions) -> Result<Row, RowError> {
+    row_of(InputFormat::Jsonl, &input.to_string(), options)
+}
+
+/// The messages of a row and its images.
+fn seen(row: Result<Row, RowError>) -> (Value, Vec<MediaId>) {
+    match row.unwrap_or_else(|error| panic!("{error:?}")).prompt {
+        Prompt::WithMedia(asked) => {
+            (asked.chat.messages, asked.media.iter().map(|medium| medium.id()).collect())
+        }
+        Prompt::Messages(chat) => (chat.messages, Vec::new()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asked(input: &Value) -> (Value, Vec<MediaId>) {
+    seen(row(input, &options()))
+}
+
+fn fault(input: &Value) -> (&'static str, String) {
+    let error = row(input, &options()).expect_err(&input.to_string());
+    (error.code, error.message)
+}
+
+fn image() -> Value {
+    json!({"type": "image"})
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn chat_of(parts: &Value) -> Value {
+    json!({"messages": [{"role": "user", "content": parts}]})
+}
+
+#[test]
+fn every_spelling_of_a_part_is_an_image() {
+    let data = base64::encode(&gif("a"));
+    let uri = format!("data:image/gif;base64,{data}");
+    let spellings = [
+        json!({"type": "image_url", "image_url": {"url": "a.gif"}}),
+        json!({"type": "image_url", "image_url": {"url": uri, "detail": "low"}}),
+        json!({"type": "image_url", "image_url": uri, "uuid": "u"}),
+        json!({"image_url": uri}),
+        json!({"type": "input_image", "image_url": uri, "detail": "auto"}),
+        json!({"type": "image", "image": "a.gif"}),
+        json!({"type": "image", "image": data, "text": null}),
+        json!({"type": "image", "image": {"bytes": data, "path": "elsewhere.gif"}}),
+        json!({"type": "image", "image": {"bytes": null, "path": "a.gif"}}),
+        json!({"type": "image", "url": "file://a.gif"}),
+        json!({"type": "image", "path": "a.gif"}),
+        json!({"type": "image", "base64": data}),
+        json!({"type": "image", "base64": uri}),
+        json!({"type": "image", "source": {"type": "url", "url": "a.gif"},
+            "cache_control": {"type": "ephemeral"}}),
+        json!({"type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": data}}),
+    ];
+    for part in spellings {
+        let parts = json!([text_part("What?"), part]);
+        let expected = json!([{"role": "user", "content": [text_part("What?"), image()]}]);
+        assert_eq!(asked(&chat_of(&parts)), (expected, vec![id("a")]), "{part}");
+    }
+}
+
+#[test]
+fn images_keep_their_order_over_turns() {
+    let part = |name: &str| json!({"type": "image", "path": format!("{name}.gif")});
+    let messages = json!([
+        {"role": "user", "content": [part("c"), text_part("1"), part("a")]},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": [part("b"), part("c")]},
+        {"role": "assistant", "content": [part("a")]},
+    ]);
+    let (messages, images) = asked(&json!({ "messages": messages }));
+    assert_eq!(images, ["c", "a", "b", "c"].map(id));
+    assert_eq!(messages.as_array().unwrap().len(), 3, "the answer is not sent, nor its image");
+    assert_eq!(messages[2]["content"], json!([image(), image()]));
+}
+
+#[test]
+fn batch_requests_have_images_in_their_messages() {
+    let uri = format!("data:image/gif;base64,{}", base64::encode(&gif("b")));
+    let messages = |part: Value| json!([{"role": "user", "content": [part]}]);
+    let request = |url: &str, body: Value| json!({"custom_id": "a", "url": url, "body": body});
+    let part = json!({"type": "image_url", "image_url": {"url": uri}});
+    let chat = request("/v1/chat/completions", json!({"messages": messages(part)}));
+    let part = json!({"type": "input_image", "image_url": uri});
+    let response = request("/v1/responses", json!({"input": messages(part)}));
+    let source = json!({"type": "base64", "media_type": "image/gif",
+        "data": base64::encode(&gif("b"))});
+    let part = json!({"type": "image", "source": source});
+    let anthropic =
+        json!({"custom_id": "a", "params": {"max_tokens": 3, "messages": messages(part)}});
+    for line in [&chat, &response, &anthropic] {
+        let expected = json!([{"role": "user", "content": [image()]}]);
+        assert_eq!(asked(line), (expected, vec![id("b")]), "{line}");
+    }
+    let mut wrong = anthropic.clone();
+    wrong["params"]["messages"][0]["content"][0]["source"]["data"] = "%".into();
+    let error = row(&wrong, &options()).expect_err("no base64");
+    assert_eq!((error.code, error.param), ("media_format", Some("messages")));
+    assert!(error.message.starts_with("params.messages: message 0: "), "{}", error.message);
+}
+
+#[test]
+fn wrong_parts_say_what_is_wrong() {
+    let of = |part: Value| fault(&chat_of(&json!([part])));
+    let unsupported = "unsupported_field";
+    let invalid = "invalid_prompt";
+    let url = json!({"url": "a.gif", "detail": "ultra"});
+    for (part, code, what) in [
+        (json!({"type": "image_url"}), invalid, "without `image_url`"),
+        (json!({"type": "image_url", "image_url": {"uri": "a"}}), invalid, "`url` is no text"),
+        (json!({"type": "image_url", "image_url": 7}), invalid, "`image_url` is no text"),
+        (json!({"type": "image_url", "image_url": url}), unsupported, "with `detail`"),
+        (json!({"type": "input_image", "file_id": "f"}), unsupported, "with `file_id`"),
+        (json!({"type": "image", "path": "a.gif", "max_pixels": 9}), unsupported, "`max_pixels`"),
+        (json!({"type": "image", "path": "a", "url": "b"}), invalid, "in `url` and in `path`"),
+        (json!({"type": "image"}), invalid, "message 0 has a part of type 'image' without an"),
+        (json!({"type": "image", "image": 7}), invalid, "`image`: expected a path"),
+        (json!({"type": "image", "source": {"type": "file"}}), unsupported, "the type `file`"),
+        (json!({"type": "image", "source": {}}), invalid, "has no `type`"),
+        (json!({"type": "audio_url"}), unsupported, "only text and images are supported"),
+        (json!({"type": "video_url"}), unsupported, "only text and images are supported"),
+        (json!({"type": "document"}), unsupported, "only text and images are supported"),
+        (json!({"type": "image", "path": "no.gif"}), "media_not_found", "message 0: `no.gif`: "),
+        (json!({"type": "image", "path": "../x"}), "media_forbidden", "message 0: `../x`: "),
+    ] {
+        let (found, message) = of(part.clone());
+        assert_eq!(found, code, "{part}: {message}");
+        assert!(message.starts_with("messages: ") && message.contains(what), "{message}");
+    }
+}
+
+#[test]
+fn text_that_spells_a_part_stays_text() {
+    let parts = json!([{"type": "text", "text": "<image>", "place": "x", "path": "a.gif"}]);
+    assert_eq!(asked(&chat_of(&parts)).1, []);
+}
+
+#[test]
+fn images_beside_a_prompt_come_before_it_or_at_its_marks() {
+    let user = |parts: Value| json!([{"role": "user", "content": parts}]);
+    let data = base64::encode(&gif("b"));
+    let cases = [
+        (json!({"prompt": "p", "image": "a.gif"}), json!([image(), text_part("p")]), "a"),
+        (
+            json!({"text": "p", "images": ["a.gif", data]}),
+            json!([image(), image(), text_part("p")]),
+            "ab",
+        ),
+        (
+            json!({"question": "p", "image": {"bytes": data, "path": null}}),
+            json!([image(), text_part("p")]),
+            "b",
+        ),
+        (json!({"prompt": "", "image": "a.gif"}), json!([image()]), "a"),
+        (
+            json!({"prompt": "1 <image>\n2<image>", "images": ["c.gif", "a.gif"]}),
+            json!([text_part("1 "), image(), text_part("\n2"), image()]),
+            "ca",
+        ),
+        (
+            json!({"instruction": "Do", "input": "it", "image": "a.gif"}),
+            json!([image(), text_part("Do\nit")]),
+            "a",
+        ),
+    ];
+    for (input, parts, names) in cases {
+        let expected: Vec<MediaId> = names.chars().map(|name| id(&name.to_string())).collect();
+        assert_eq!(asked(&input), (user(parts), expected), "{input}");
+    }
+    let (messages, _) = asked(&json!({"system": "S", "prompt": "p", "image": "a.gif"}));
+    assert_eq!(messages[0], json!({"role": "system", "content": "S"}));
+}
+
+#[test]
+fn images_beside_messages_have_their_places_there() {
+    let llava = json!({"image": "a.gif", "conversations": [
+        {"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A dog"}]});
+    let expected = json!([{"role": "user", "content": [image(), text_part("\nWhat?")]}]);
+    assert_eq!(asked(&llava), (expected, vec![id("a")]));
+    let parts = json!([image(), text_part("or"), {"type": "image", "text": null}]);
+    let mut trl = chat_of(&parts);
+    trl["images"] = json!(["b.gif", {"path": "c.gif"}]);
+    let expected = json!([{"role": "user", "content": [image(), text_part("or"), image()]}]);
+    assert_eq!(asked(&trl), (expected, vec![id("b"), id("c")]));
+    let (messages, _) =
+        asked(&json!({"image": "a.gif", "messages": [{"role": "user", "content": "x"}]}));
+    assert_eq!(messages[0]["content"], json!([image(), text_part("x")]));
+    for (input, what) in [
+        (json!({"prompt": "<image><image>", "image": "a.gif"}), "2 marks `<image>`"),
+        (json!({"messages": trl["messages"], "image": "a.gif"}), "2 parts of type 'image'"),
+        (
+            json!({"image": "a.gif", "messages": [
+            {"role": "user", "content": [{"type": "image", "path": "b.gif"}]}]}),
+            "of their own",
+        ),
+    ] {
+        let (code, message) = fault(&input);
+        assert_eq!(code, "media_count", "{message}");
+        assert!(message.contains(what), "{message}");
+    }
+}
+
+#[test]
+fn the_field_with_images_can_be_named_and_others_are_data() {
+    let column = |name: &str| RowOptions { image_column: Some(name.to_owned()), ..options() };
+    let named = json!({"prompt": "p", "photo": "a.gif", "image": "b.gif"});
+    assert_eq!(seen(row(&named, &column("photo"))).1, [id("a")]);
+    let nested = json!({"prompt": "p", "meta": {"photo": "a.gif"}});
+    assert_eq!(seen(row(&nested, &column("meta.photo"))).1, [id("a")]);
+    assert_eq!(row(&named, &column("")).unwrap().prompt, text("p"));
+    for data in [
+        json!({"image": 7}),
+        json!({"images": true}),
+        json!({"image": null}),
+        json!({"images": []}),
+        json!({"image": {"bytes": null, "path": null}}),
+    ] {
+        let mut input = data.clone();
+        input["prompt"] = "p".into();
+        assert_eq!(row(&input, &options()).unwrap().prompt, text("p"), "{data}");
+    }
+    for (input, code) in [
+        (json!({"prompt": "p", "image": {"a": 1}}), "invalid_prompt"),
+        (json!({"prompt": "p", "images": ["a.gif", 7]}), "invalid_prompt"),
+        (json!({"prompt": "p", "image": "a.gif", "images": ["b.gif"]}), "invalid_prompt"),
+        (json!({"prompt": [1, 2], "image": "a.gif"}), "unsupported_field"),
+        (json!({"prompt": "p", "multi_modal_data": {"image": "a.gif"}}), "unsupported_field"),
+    ] {
+        assert_eq!(fault(&input).0, code, "{input}");
+    }
+    let missing = format!("{named}\n{}", json!({"prompt": "p"}));
+    let error = row_of(InputFormat::Jsonl, &missing, &column("photo")).unwrap_err();
+    assert_eq!(error.message, "the row has no field 'photo' for --image-column");
+    let (message, _) = refusal(InputFormat::Jsonl, r#"{"prompt":"p"}"#, &column("photo"));
+    assert_eq!(message, "--image-column: the row on line 1 has no field 'photo'");
+    let (message, _) = refusal(InputFormat::Csv, "prompt,x\np,y\n", &column("photo"));
+    assert_eq!(message, "--image-column: there is no column 'photo'");
+}
+
+#[test]
+fn a_template_around_images_needs_no_field() {
+    let with = |text: &str| RowOptions { template: Some(text.to_owned()), ..options() };
+    let expected = json!([{"role": "user", "content": [image(), text_part("Describe.")]}]);
+    let input = json!({"image": "a.gif"});
+    assert_eq!(seen(row(&input, &with("Describe."))), (expected.clone(), vec![id("a")]));
+    let found = row_of(InputFormat::Csv, "name,image\nx,a.gif\n", &with("Describe."));
+    assert_eq!(seen(found), (expected, vec![id("a")]));
+    let cell = "prompt,image\np,\"[\"\"a.gif\"\",\"\"b.gif\"\"]\"\n";
+    assert_eq!(seen(row_of(InputFormat::Csv, cell, &options())).1, [id("a"), id("b")]);
+    let (message, _) = refusal(InputFormat::Jsonl, r#"{"a":1}"#, &with("Describe."));
+    assert!(message.contains("--template names no field"), "{message}");
+    // What the template shows as text is text.
+    let shown = row(&json!({"image": "a.gif"}), &with("Who made {{image}}?"));
+    assert_eq!(shown.unwrap().prompt, text("Who made a.gif?"));
+}
+
+#[test]
+fn where_no_image_can_be_used_the_row_is_refused_by_name() {
+    let input = json!({"prompt": "p", "image": "a.gif"});
+    let chat = chat_of(&json!([{"type": "image", "path": "a.gif"}]));
+    for task in [Task::Embed, Task::Classify, Task::Reward] {
+        for input in [&input, &chat] {
+            let error = row(input, &RowOptions { task, ..options() }).unwrap_err();
+            assert_eq!(error.code, "unsupported_field", "{error:?}");
+            assert!(error.message.contains(task.command()), "{error:?}");
+        }
+    }
+    let pair = json!({"text_1": "a", "text_2": "b", "images": ["a.gif"]});
+    let scored = row(&pair, &RowOptions { task: Task::Score, ..options() });
+    assert_eq!(scored.unwrap_err().code, "unsupported_field");
+    let mut choices = input.clone();
+    choices["choices"] = json!(["a", "b"]);
+    let likelihoods = Likelihoods::OfChoices;
+    let asked = row(&choices, &RowOptions { likelihoods, ..options() });
+    assert_eq!(asked.unwrap_err().code, "unsupported_field");
+    let never = row(&input, &RowOptions { chat: ChatMode::Never, ..options() });
+    assert_eq!(never.unwrap_err().message, "`image`: images are not supported with --no-chat");
+}
+
+#[test]
+fn a_note_says_that_rows_are_sent_with_their_images() {
+    let note = |input: &str, format| {
+        let mut records = Records::open(Box::new(Cursor::new(input.to_owned())), format, 1 << 20);
+        let mut parser = RowParser::new(records.as_mut().expect("text"), &options()).unwrap();
+        assert!(parser.is_chat(), "{input}");
+        parser.take_note().expect("decided")
+    };
+    let expected = "rows are `prompt` text, each sent as a user turn with its images";
+    let row = r#"{"prompt":"p","image":"a.gif","system":"S"}"#;
+    assert_eq!(note(row, InputFormat::Jsonl), expected);
+    assert_eq!(note("prompt,Image\np,a.gif\n", InputFormat::Csv), expected);
+}
