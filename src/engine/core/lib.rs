@@ -123,7 +123,7 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         summary.sides(config).check()?;
-        let sizes = StepSizes::on_device(config, dtype, &gpu_needs(&summary.spec));
+        let sizes = StepSizes::on_device(config, dtype, &gpu_needs(summary));
         let vocab_size = summary.spec.vocab_size();
         let (input_processor, model) = beside_tokenizer(
             processor,
@@ -148,7 +148,7 @@ impl Engine {
             weight_bytes: executor.weight_bytes()
                 + draft.as_ref().map_or(0, |draft| draft.weight_bytes),
             code_bytes: executor.code_bytes(),
-            parameters: summary.spec.parameters(),
+            parameters: summary.parameters(),
             num_cache_tokens: shape.num_tokens(),
             block_size: shape.block_size,
             kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype))
@@ -526,7 +526,7 @@ fn load_model(
         return Ok(LoadedModel { device, why_cpu: None, executor, draft: None });
     }
     let draft = DraftToLoad::read(config, sizes, summary)?;
-    let needs = gpu_needs(&summary.spec);
+    let needs = gpu_needs(summary);
     let (device, why_cpu) = vllm_batch_device::open(config, summary.dtype, needs)?;
     summary.sides(config).check_on(&device, why_cpu.as_ref())?;
     let device = Arc::new(device);
