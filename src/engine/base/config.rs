@@ -175,6 +175,8 @@ pub struct CacheConfig {
     pub memory_share: Option<f64>,
     /// Bytes that another cache takes for each block of this one: a draft model's.
     pub bytes_beside: usize,
+    /// Bytes of what a vision tower makes of images, beyond those that a step needs.
+    pub tower_cache_bytes: u64,
     /// Engines that divide a share of memory between them: those of one process on the CPU.
     pub engines_in_memory: usize,
 }
@@ -190,6 +192,8 @@ impl Default for CacheConfig {
             kv_offloading_bytes: None,
             memory_share: None,
             bytes_beside: 0,
+            // vLLM's `mm_processor_cache_gb`.
+            tower_cache_bytes: 4 << 30,
             engines_in_memory: 1,
         }
     }

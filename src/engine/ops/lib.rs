@@ -29,6 +29,7 @@ mod lora;
 mod mamba_scan;
 mod norm;
 mod paged_attention;
+mod patches;
 mod recurrent_step;
 mod reshape_and_cache;
 mod rotary;
@@ -53,7 +54,7 @@ pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_rule};
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
-pub use embedding::{add_rows_of, embedding, gather_rows};
+pub use embedding::{add_rows_of, embedding, gather_rows, replace_rows};
 pub use encoder_attention::{
     EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,
 };
@@ -77,6 +78,7 @@ pub use paged_attention::{
     AttentionLaunch, AttentionScratch, AttentionShape, WgmmaTrial, paged_attention,
     prefill_by_wgmma, wgmma_prefill_sizes,
 };
+pub use patches::{BandTables, patch_values};
 pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{

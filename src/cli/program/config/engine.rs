@@ -62,6 +62,7 @@ fn cache_config(args: &CacheArgs) -> CacheConfig {
             .map(|gib| (gib * f64::from(1u32 << 30)) as u64),
         memory_share: args.gpu_memory_utilization,
         bytes_beside: defaults.bytes_beside,
+        tower_cache_bytes: defaults.tower_cache_bytes,
         engines_in_memory: defaults.engines_in_memory,
     }
 }

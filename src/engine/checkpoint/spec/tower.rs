@@ -43,9 +43,9 @@ pub struct GridPositions {
 impl GridPositions {
     /// Rows of the table for the patches of a grid, row after row.
     ///
-    /// transformers finds the same with floats: `bucketize` of i / rows among k / side. It is off by
-    /// one where these are equal and their roundings differ, as in some squares of its own side
-    /// (25, 29), which no published tower has.
+    /// transformers finds the same with floats: `bucketize` of i / rows among k / side. It is one
+    /// too low where these are equal and their roundings differ, as in squares of its own side of
+    /// 25 or 29, which no published tower has.
     pub fn of_grid(&self, rows: usize, columns: usize) -> impl Iterator<Item = u32> + use<> {
         let side = self.side;
         let place = move |row: usize, column: usize| {

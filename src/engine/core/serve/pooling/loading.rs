@@ -50,7 +50,7 @@ impl Devices {
         summary: &PoolingSummary,
     ) -> Result<(Self, Option<WhyCpu>), EngineError> {
         let needs = match summary.cached() {
-            Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs(&decoder) },
+            Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs_of(&decoder) },
             None => {
                 let head_dim = summary.spec.heads().head_dim;
                 let heads = vec![HeadWidths { head_dim, ..HeadWidths::default() }];
