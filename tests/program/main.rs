@@ -22,6 +22,7 @@ mod grown;
 mod hf_overrides;
 mod hostile_input;
 mod hostile_model;
+mod images;
 mod invariance;
 mod judges;
 mod likelihoods;

@@ -130,6 +130,8 @@ const OF_OTHER_ROWS: &[(&str, Fate)] = &[
     ("chat-template-kwargs", Refused("{}")),
     ("chat-template", Refused("{{ messages }}")),
     ("allow-special", Refused("")),
+    ("allowed-local-media-path", Refused(".")),
+    ("limit-mm-per-prompt", Refused("{\"image\": 1}")),
     ("reasoning-parser", Refused("qwen3")),
     ("tool-call-parser", Refused("hermes")),
     ("thinking-token-budget", Refused("4")),
@@ -158,6 +160,7 @@ const OF_ALL_ROWS: &str = "model tokenizer load-format dtype max-model-len input
     structured-outputs.json-object structured-outputs.structural-tag \
     structured-outputs.whitespace-pattern structured-outputs.disable-any-whitespace \
     structured-outputs.disable-additional-properties structured-outputs.strict hf-overrides \
+    image-column \
     device data-parallel-size \
     tensor-parallel-size quantization threads cpu-isa prefill-kernel max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \

@@ -11,7 +11,8 @@ pub enum MediaError {
     TooLarge(String),
     /// There is no such file, or it cannot be read.
     NotFound(String),
-    /// It may not be read: it is outside the folders that are allowed, or of an address that is not.
+    /// It may not be read: it is outside the folders that are allowed, or at an address that is
+    /// not.
     Forbidden(String),
     /// Its bytes are others than when it was first read.
     Changed(String),

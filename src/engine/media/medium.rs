@@ -18,12 +18,21 @@ pub trait Encoded: fmt::Debug + Send + Sync {
     ///
     /// If they cannot be read, or are more than the limits allow.
     fn read(&self, limits: &Limits) -> Result<Cow<'_, [u8]>, MediaError>;
+
+    /// Bytes that are in memory meanwhile.
+    fn num_bytes_held(&self) -> usize {
+        0
+    }
 }
 
 impl Encoded for Vec<u8> {
     fn read(&self, limits: &Limits) -> Result<Cow<'_, [u8]>, MediaError> {
         limits.check_bytes(self)?;
         Ok(Cow::Borrowed(self))
+    }
+
+    fn num_bytes_held(&self) -> usize {
+        self.len()
     }
 }
 
@@ -65,6 +74,11 @@ impl Medium {
     /// Its format and size.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// Bytes that it keeps in memory: none of a file's.
+    pub fn num_bytes_held(&self) -> usize {
+        self.encoded.num_bytes_held()
     }
 
     /// Its pixels.

@@ -1,6 +1,7 @@
 //! `RowParser`: from what was read to what the engine is asked, by the shape that the first row
 //! decided, or that a later one plainly has.
 
+mod alpaca;
 mod anthropic;
 mod asked;
 mod blank;

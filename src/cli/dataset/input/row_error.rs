@@ -58,6 +58,11 @@ pub mod code {
     pub const NOT_JUDGED: &str = "not_judged";
     /// The engine failed without saying why.
     pub const ENGINE: &str = "engine";
+
+    /// Whether an image of the row cannot be used.
+    pub fn is_of_media(code: &str) -> bool {
+        code.starts_with("media_")
+    }
 }
 
 /// Why a row cannot be answered.

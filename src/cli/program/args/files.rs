@@ -76,6 +76,7 @@ impl ReportForm {
 pub fn role(command: &str, flag: &str, value: &OsStr) -> Option<Role> {
     Some(match flag {
         "input" | "dataset" | "config" | "chat-template" | "files" | "a" | "b" => Role::Read,
+        "allowed-local-media-path" => Role::Read,
         "structured-outputs.json"
         | "structured-outputs.grammar"
         | "structured-outputs.structural-tag" => Role::Read,

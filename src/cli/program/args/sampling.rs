@@ -38,7 +38,7 @@ pub struct SamplingArgs {
     /// Tokens to generate before any stop counts [default: 0]
     #[arg(long, value_name = "N", value_parser = count, hide_short_help = true)]
     pub min_tokens: Option<usize>,
-    /// Stop at this text; repeat for more. A newline is written $'\n' in most shells
+    /// Stop at this text; repeat for more. A newline is $'\n' in most shells
     #[arg(long, value_name = "TEXT", value_parser = NonEmpty::new())]
     pub stop: Vec<String>,
     /// Stop at these token ids, comma separated

@@ -41,6 +41,12 @@ impl ParticularFlags {
             ("--chat-template-kwargs", UsedBy::Chats, input.chat_template_kwargs.is_some()),
             ("--chat-template", UsedBy::Chats, input.chat_template.is_some()),
             ("--allow-special", UsedBy::Chats, input.allow_special),
+            (
+                "--allowed-local-media-path",
+                UsedBy::Chats,
+                input.images.allowed_local_media_path.is_some(),
+            ),
+            ("--limit-mm-per-prompt", UsedBy::Chats, input.images.limit_mm_per_prompt.is_some()),
             ("--reasoning-parser", UsedBy::Chats, output.reasoning_parser.is_some()),
             ("--tool-call-parser", UsedBy::Chats, output.tool_call_parser.is_some()),
             (

@@ -105,6 +105,9 @@ pub struct InputFacts {
     pub rows: u64,
     /// Hash of their contents in their order, as 32 hexadecimal digits.
     pub digest: String,
+    /// Numbers of rows whose images could not be used: the hash has what was read of them alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_images: Vec<u64>,
 }
 
 /// A file of rows.

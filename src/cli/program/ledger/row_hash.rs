@@ -2,8 +2,10 @@
 //! they stand in the input.
 
 use super::RowHash;
+use vllm_batch_api::prompt::Prompt;
 use vllm_batch_api::request::RowKey;
 use vllm_batch_dataset::input::reader::{Content, Record};
+use vllm_batch_dataset::input::row_error::{RowError, code};
 
 /// Hash of what was read of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,33 @@ impl ContentHash {
         if let Some(error) = &record.error {
             text(error.code);
             text(&error.message);
+        }
+        Self(first_half(hasher))
+    }
+
+    /// The same with the bytes of the images of the row's prompt. A row without images is known by
+    /// what was read of it alone.
+    pub fn with_media(self, prompt: &Prompt) -> Self {
+        let Prompt::WithMedia(asked) = prompt else { return self };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.0).update(b"media").update(&(asked.media.len() as u64).to_le_bytes());
+        for medium in &asked.media {
+            // Each is as long as the others.
+            hasher.update(medium.id().as_bytes());
+        }
+        Self(first_half(hasher))
+    }
+
+    /// The same with why an image of the row cannot be used, if that is what is wrong with it: the
+    /// row is another once its files are.
+    pub fn with_fault(self, error: &RowError) -> Self {
+        if !code::is_of_media(error.code) {
+            return self;
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.0).update(b"fault");
+        for text in [error.code, &error.message] {
+            hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
         }
         Self(first_half(hasher))
     }
@@ -54,11 +83,17 @@ impl ContentHash {
     }
 }
 
+/// Rows with images that cannot be used, of which the numbers are kept. Of more, none are: then all
+/// rows with images are computed again once one of the files is another.
+const MAX_UNREAD: usize = 10_000;
+
 /// Hash of the contents of rows in their order.
 #[derive(Clone, Debug, Default)]
 pub struct InputDigest {
     hasher: blake3::Hasher,
     num_rows: u64,
+    /// Numbers of rows with images that cannot be used.
+    unread: Vec<u64>,
 }
 
 impl InputDigest {
@@ -66,6 +101,20 @@ impl InputDigest {
     pub fn add(&mut self, content: ContentHash) {
         self.hasher.update(&content.0);
         self.num_rows += 1;
+    }
+
+    /// Takes the next row, of which an image cannot be used. `content` is what was read of it.
+    pub fn add_unread(&mut self, content: ContentHash, index: u64) {
+        self.add(content);
+        if self.unread.len() <= MAX_UNREAD {
+            self.unread.push(index);
+        }
+    }
+
+    /// Takes the numbers of rows with images that cannot be used.
+    pub fn take_unread(&mut self) -> Vec<u64> {
+        let unread = std::mem::take(&mut self.unread);
+        if unread.len() > MAX_UNREAD { Vec::new() } else { unread }
     }
 
     /// Rows taken.
@@ -85,8 +134,12 @@ fn first_half(hasher: blake3::Hasher) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
-    use vllm_batch_dataset::input::row_error::RowError;
+    use vllm_batch_dataset::input::base64;
+    use vllm_batch_dataset::input::reader::{InputFormat, Records};
+    use vllm_batch_dataset::input::row::{RowOptions, RowParser};
 
     fn line(text: &str) -> Record {
         Record { line: 1, content: Content::Line(text.to_owned()), error: None }
@@ -120,6 +173,48 @@ mod tests {
         ];
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());
+    }
+
+    /// The prompt of a row.
+    fn prompt(row: &str) -> Prompt {
+        let input = Box::new(Cursor::new(row.to_owned()));
+        let mut records = Records::open(input, InputFormat::Jsonl, 1 << 20).unwrap();
+        let mut parser = RowParser::new(&mut records, &RowOptions::default()).unwrap();
+        parser.parse(records.next().unwrap().unwrap()).unwrap().unwrap().prompt
+    }
+
+    #[test]
+    fn a_row_with_images_is_known_by_their_bytes_in_their_order() {
+        // Images of one pixel with a comment.
+        let uri = |comment: &str| {
+            let start = b"GIF89a\x01\0\x01\0\x80\0\0\xff\0\0\0\0\xff!\xfe\x01";
+            let end = b"\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;";
+            let bytes = [&start[..], comment.as_bytes(), end].concat();
+            format!("data:image/gif;base64,{}", base64::encode(&bytes))
+        };
+        let of = |images: &[&str]| {
+            let images: Vec<String> = images.iter().map(|name| uri(name)).collect();
+            prompt(&serde_json::json!({"prompt": "p", "images": images}).to_string())
+        };
+        let content = ContentHash::of(&line("a"));
+        let all = [&["a"][..], &["b"], &["a", "b"], &["b", "a"], &["a", "a"]];
+        let hashes: Vec<_> = all.iter().map(|images| content.with_media(&of(images)).0).collect();
+        let distinct: std::collections::HashSet<_> = hashes.iter().chain([&content.0]).collect();
+        assert_eq!(distinct.len(), all.len() + 1);
+        assert_eq!(content.with_media(&of(&["a"])), content.with_media(&of(&["a"])));
+        assert_eq!(content.with_media(&prompt(r#"{"prompt":"p"}"#)), content);
+        let fault = |code, what: &str| content.with_fault(&RowError::new(code, 1, what));
+        assert_eq!(fault("invalid_prompt", "a"), content);
+        assert_ne!(fault("media_decode", "a"), content);
+        assert_ne!(fault("media_decode", "a"), fault("media_decode", "b"));
+        assert_ne!(fault("media_decode", "a"), fault("media_not_found", "a"));
+    }
+
+    #[test]
+    fn rows_without_images_keep_their_hashes() {
+        let hash = ContentHash::of(&line("{\"prompt\":\"2+3=\"}"));
+        let text: String = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(text, "68d94269104f456201054a00557f0fea");
     }
 
     #[test]

@@ -240,6 +240,7 @@ fn rows_then(meta: &Meta) -> RowsThen {
 /// Reads the input to its end.
 fn digest(reading: &ReadThread, meta: &Meta) -> Result<Digested, CliError> {
     let (sender, digest) = channel();
-    let _ = reading.order.send(Order::Digest(rows_then(meta), sender));
+    let unread = meta.input.unread_images.iter().copied().collect();
+    let _ = reading.order.send(Order::Digest(rows_then(meta), unread, sender));
     digest.recv().expect("the reading thread answers")
 }

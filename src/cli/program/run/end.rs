@@ -326,6 +326,7 @@ pub fn side_text(shared: Arc<Shared>, fingerprint: Fingerprint, format: &RowForm
                 path: config.input.name.clone(),
                 rows: input.num_rows,
                 digest: input.digest.clone(),
+                unread_images: input.unread_images.clone(),
             },
             output: totals.output.clone().into(),
             errors: errors.map(named),

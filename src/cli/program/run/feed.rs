@@ -2,6 +2,7 @@
 //! journal, everything else is tokenized and sent to the engine. What is warned about is in
 //! `warnings`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -95,7 +96,7 @@ impl Feeder<'_> {
         console: &Console,
     ) -> Result<Option<InputRead>, CliError> {
         let config = &self.run.input;
-        let mut digest = InputDigest::default();
+        let (mut digest, none) = (InputDigest::default(), HashSet::new());
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
             let next = input.next_row().map_err(|error| match error {
                 // Rows are finished: it is no refusal, and the same command continues.
@@ -111,7 +112,7 @@ impl Feeder<'_> {
             }
             // Shards share out the rows of a sample, not those of all the input.
             let is_own = config.shard.owns(digest.num_rows());
-            digest.add(parsed.content);
+            parsed.add_to(&mut digest, &none);
             if !self.feed_row(parsed, is_own)? {
                 return Ok(None);
             }
@@ -123,7 +124,7 @@ impl Feeder<'_> {
     /// Sends a row to the writing thread, and its request to the engine. False: the run has ended.
     fn feed_row(&mut self, parsed: Parsed, is_own: bool) -> Result<bool, CliError> {
         let index = parsed.index();
-        let Parsed { bytes, content, row } = parsed;
+        let Parsed { bytes, content, row, .. } = parsed;
         // What is out cannot be refused any more, so a duplicate in a stream is an error row. Those
         // of other shards count too: every shard gives a row that is twice there the same answer.
         let sources = &self.run.input.sources;
@@ -282,7 +283,8 @@ impl Feeder<'_> {
         let hash = content.of_row(&self.shape, has_key.then_some(key));
         let by_place = has_key && id.is_none() && overrides.seed().is_none();
         // First: a row that the journal has is passed in the output too.
-        let place = Place { index, is_key: by_place };
+        let has_images = matches!(prompt, Prompt::WithMedia(_));
+        let place = Place { index, is_key: by_place, has_images };
         let good = self.previous_answer(&passthrough, place)?;
         if let Some(reused) = self.recover(position, &hash)? {
             return Ok((line, passthrough, Asked::Reused(reused)));

@@ -31,6 +31,8 @@ pub struct Previous {
     shard: Shard,
     /// The output is that of a sample: a row's position says nothing of its number.
     is_sample: bool,
+    /// The input was compared with that of then, images and all.
+    knows_images: bool,
     /// Of answers whose rows do not say how many they took.
     untold: TokenCounts,
 }
@@ -52,6 +54,8 @@ pub struct Place {
     pub index: u64,
     /// Its answer depends on its number.
     pub is_key: bool,
+    /// It has images, which its output does not show.
+    pub has_images: bool,
 }
 
 /// A row with an answer.
@@ -76,6 +80,7 @@ impl Previous {
         let rows = FinishedRows::open(path, meta.format);
         let rows = rows.map_err(|error| CliError::from_input(error, &name))?;
         let is_matrix = meta.format == FileFormat::Npy;
+        let knows_images = then.is_some();
         let finds_by = match (then, meta.errors.is_some() && !is_matrix) {
             (Some(then), false) => FindsBy::Place(then),
             (None, false) => FindsBy::Fields,
@@ -85,7 +90,18 @@ impl Previous {
         let (shard, is_sample) = (meta.shard, meta.sample.is_some());
         let kept = VecDeque::new();
         let (num_bytes, is_read, num_read) = (0, false, 0);
-        Ok(Self { rows, kept, num_bytes, is_read, num_read, finds_by, shard, is_sample, untold })
+        Ok(Self {
+            rows,
+            kept,
+            num_bytes,
+            is_read,
+            num_read,
+            finds_by,
+            shard,
+            is_sample,
+            knows_images,
+            untold,
+        })
     }
 
     /// Tokens of answers whose rows do not say how many they took.
@@ -101,8 +117,12 @@ impl Previous {
         &mut self,
         passthrough: &Passthrough,
         format: &RowFormat,
-        Place { index, is_key }: Place,
+        Place { index, is_key, has_images }: Place,
     ) -> io::Result<Option<Good>> {
+        if has_images && !self.knows_images {
+            // Its fields may be those of then, and its images others.
+            return Ok(None);
+        }
         let good = match &self.finds_by {
             FindsBy::Place(then) => {
                 // Where it was in the output of then.

@@ -2,6 +2,7 @@
 //! that an input that cannot be run is refused at once, and waits for the tokenizer with the first
 //! row in hand.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use vllm_batch_dataset::input::custom_ids::CustomIds;
 use vllm_batch_dataset::input::files::{self, Files, Shape};
 use vllm_batch_dataset::input::reader::Opened;
 use vllm_batch_dataset::input::row::{BadRow, Row};
+use vllm_batch_dataset::input::row_error::code;
 use vllm_batch_dataset::input::sample::RowsThen;
 use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
@@ -26,8 +28,9 @@ use vllm_batch_dataset::terminal::exit::Exit;
 pub enum Order {
     /// They are run.
     Feed(Box<Feed>),
-    /// They are only counted and hashed; those that an earlier run had on their own too.
-    Digest(RowsThen, Sender<Result<Digested, CliError>>),
+    /// They are only counted and hashed; those that an earlier run had on their own too. With the
+    /// numbers of rows whose images could not be used then.
+    Digest(RowsThen, HashSet<u64>, Sender<Result<Digested, CliError>>),
 }
 
 /// Hashes of an input.
@@ -110,7 +113,9 @@ pub fn start(
                 input.say_notes(&console);
                 feed_all(&mut input, *feed, &console);
             }
-            Ok(Order::Digest(then, digest)) => drop(digest.send(input.digest(&config, &then))),
+            Ok(Order::Digest(then, unread, digest)) => {
+                drop(digest.send(input.digest(&config, &then, &unread)));
+            }
             // The run has ended.
             Err(_) => {}
         }
@@ -193,6 +198,8 @@ pub struct Parsed {
     /// What it takes of the window.
     pub bytes: usize,
     /// What was read.
+    pub text: ContentHash,
+    /// The same with the bytes of its images.
     pub content: ContentHash,
     /// What it is.
     pub row: Result<Row, BadRow>,
@@ -202,6 +209,17 @@ impl Parsed {
     /// Its number among all rows of the input, from 0.
     pub fn index(&self) -> u64 {
         self.row.as_ref().map_or_else(|bad| bad.index, |row| row.index)
+    }
+
+    /// Takes it as the next row of an input. `unread`: rows whose images could not be used when
+    /// the input was read before, and that count as they did then.
+    pub fn add_to(&self, digest: &mut InputDigest, unread: &HashSet<u64>) {
+        let is_fault = |bad: &BadRow| code::is_of_media(bad.error.code);
+        match &self.row {
+            Err(bad) if is_fault(bad) => digest.add_unread(self.text, bad.index),
+            _ if unread.contains(&self.index()) => digest.add(self.text),
+            _ => digest.add(self.content),
+        }
     }
 }
 
@@ -319,29 +337,47 @@ impl Input {
             return Ok(Some(first));
         }
         let Some(record) = self.files.next_record()? else { return Ok(None) };
-        let (bytes, content) = (record.num_bytes(), ContentHash::of(&record));
+        let (bytes, text) = (record.num_bytes(), ContentHash::of(&record));
         let row = self.files.parse(record)?;
+        let content = match &row {
+            Ok(row) => text.with_media(&row.prompt),
+            Err(bad) => text.with_fault(&bad.error),
+        };
         let (Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) = &row;
-        let bytes = bytes + passthrough.num_bytes_beside();
-        Ok(Some(Parsed { bytes, content, row }))
+        let bytes = bytes + passthrough.num_bytes_beside() + row.as_ref().map_or(0, held);
+        Ok(Some(Parsed { bytes, text, content, row }))
     }
 
-    /// Reads to the end. `then`: rows that are hashed on their own.
-    fn digest(&mut self, config: &InputConfig, then: &RowsThen) -> Result<Digested, CliError> {
+    /// Reads to the end. `then`: rows that are hashed on their own; `unread`: as `add_to` has them.
+    fn digest(
+        &mut self,
+        config: &InputConfig,
+        then: &RowsThen,
+        unread: &HashSet<u64>,
+    ) -> Result<Digested, CliError> {
         let (mut digest, mut of_then) = (InputDigest::default(), InputDigest::default());
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
             let Some(parsed) = self.next_row()? else { break };
-            digest.add(parsed.content);
+            parsed.add_to(&mut digest, unread);
             if then.place(parsed.index()).is_some() {
-                of_then.add(parsed.content);
+                parsed.add_to(&mut of_then, unread);
             }
         }
         Ok(Digested { all: digest.into(), then: of_then.into() })
     }
 }
 
+/// Bytes of the images of a row that are in memory until it is answered.
+fn held(row: &Row) -> usize {
+    match &row.prompt {
+        Prompt::WithMedia(asked) => asked.media.iter().map(|medium| medium.num_bytes_held()).sum(),
+        _ => 0,
+    }
+}
+
 impl From<InputDigest> for InputRead {
-    fn from(digest: InputDigest) -> Self {
-        Self { num_rows: digest.num_rows(), digest: digest.finish() }
+    fn from(mut digest: InputDigest) -> Self {
+        let unread_images = digest.take_unread();
+        Self { num_rows: digest.num_rows(), unread_images, digest: digest.finish() }
     }
 }

@@ -74,6 +74,8 @@ pub struct InputRead {
     pub num_rows: u64,
     /// Hash of their contents.
     pub digest: String,
+    /// Numbers of rows whose images could not be used.
+    pub unread_images: Vec<u64>,
 }
 
 /// A row that waits for its answer.

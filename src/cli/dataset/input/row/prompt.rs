@@ -1,9 +1,13 @@
 //! `PromptBuilder`: the prompt of a row, by its shape and the user's options.
 
+mod images;
+
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use self::images::refuse_images;
+use super::alpaca::alpaca;
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::header::{field_names, no_prompt_column};
 use super::named::NamedRow;
@@ -12,7 +16,7 @@ use super::shape::{
 };
 use super::template::Template;
 use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task};
-use super::{blank, compared, messages, own, own_images, unsupported};
+use super::{blank, compared, messages, own, own_images};
 use crate::input::fields::JsonFields;
 use crate::input::media::{MediaReader, Named};
 use crate::input::own_params::OwnParams;
@@ -108,48 +112,9 @@ impl PromptBuilder {
         self.allows_empty
     }
 
-    /// Reads images.
-    pub(super) fn media(&self) -> &MediaReader {
-        &self.media
-    }
-
-    /// The same, to go on with another file.
-    pub(super) fn media_mut(&mut self) -> &mut MediaReader {
-        &mut self.media
-    }
-
     /// The task of the rows.
     pub(super) fn task(&self) -> Task {
         self.task
-    }
-
-    /// Whether a table of these columns may have images beside its prompts.
-    pub(super) fn has_image_column(&self, has: impl Fn(&str) -> bool) -> bool {
-        match self.image_column.as_deref() {
-            Some(name) => !name.is_empty(),
-            None => own_images::KNOWN.iter().any(|name| !self.is_prompt(name) && has(name)),
-        }
-    }
-
-    /// Whether a row has images beside its prompt, or should have.
-    pub(super) fn has_images(&self, row: &NamedRow) -> bool {
-        self.images(row, 0).map_or(true, |images| !images.is_empty())
-    }
-
-    /// Images of a row's own fields.
-    fn images(&self, row: &NamedRow, line: u64) -> Result<Vec<Named>, RowError> {
-        if row.is_bare {
-            return Ok(Vec::new());
-        }
-        let is_prompt = |name: &str| self.is_prompt(name);
-        own_images::of_row(self.image_column.as_deref(), is_prompt, &row.fields, line)
-    }
-
-    /// Whether the user says that a field is a part of the prompt's text.
-    fn is_prompt(&self, name: &str) -> bool {
-        let mut names =
-            self.template.iter().flat_map(Template::names).chain(self.prompt_column.as_deref());
-        names.any(|path| path == name || path::root(path) == name)
     }
 
     /// Whether the user says where the prompt is.
@@ -465,7 +430,8 @@ impl PromptBuilder {
             }
             RowShape::Alpaca => {
                 let is_chat = self.chat == ChatMode::Always || !images.is_empty();
-                return self.text(self.alpaca(fields, is_chat, line)?, beside(images));
+                return self
+                    .text(alpaca(fields, (is_chat, self.allows_empty), line)?, beside(images));
             }
             RowShape::Conversations => {
                 let json = fields.get("conversations").expect("the shape fits");
@@ -560,45 +526,6 @@ impl PromptBuilder {
             true => Err(blank::error("every field of --template", line)),
             false => Ok(filled),
         }
-    }
-
-    /// The prompt that Alpaca's authors trained with; chat models get the bare instruction.
-    fn alpaca(&self, fields: &JsonFields, is_chat: bool, line: u64) -> Result<String, RowError> {
-        let instruction = fields.get("instruction").expect("the shape fits");
-        let instruction = string("instruction", instruction, line)?;
-        let input = match fields.get("input") {
-            None | Some("null") => String::new(),
-            Some(json) if json.starts_with('"') => string("input", json, line)?,
-            Some(json) => {
-                let message = format!("input: expected text, found {}", kind_name(json));
-                return Err(RowError::new(code::INVALID_PROMPT, line, message));
-            }
-        };
-        if !self.allows_empty && [&instruction, &input].iter().all(|text| blank::is_blank(text)) {
-            return Err(blank::error("`instruction`", line));
-        }
-        Ok(match (is_chat, input.is_empty()) {
-            (true, true) => instruction,
-            (true, false) => format!("{instruction}\n{input}"),
-            (false, true) => format!(
-                "Below is an instruction that describes a task. Write a response that \
-                 appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n\
-                 ### Response:"
-            ),
-            (false, false) => format!(
-                "Below is an instruction that describes a task, paired with an input that provides \
-                 further context. Write a response that appropriately completes the request.\n\n\
-                 ### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
-            ),
-        })
-    }
-}
-
-/// Refuses the images of a row that has no place for them.
-fn refuse_images(images: &[Named], why: &str, line: u64) -> Result<(), RowError> {
-    match images.first() {
-        None => Ok(()),
-        Some(image) => Err(unsupported::images(&image.place, why, line)),
     }
 }
 

@@ -211,7 +211,7 @@ fn unknown(path: &Path, digest: String) -> Meta {
         resumes: 0,
         rows: RowCounts::default(),
         tokens: TokenCounts::default(),
-        input: InputFacts { path: path.display().to_string(), rows: 0, digest },
+        input: InputFacts { path: path.display().to_string(), digest, ..InputFacts::default() },
         output: FileFacts::default(),
         errors: None,
         format: FileFormat::Jsonl,
