@@ -125,7 +125,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
                     config.scheduler.max_num_batched_tokens = num_tokens.or(Some(256));
                     config.cache.enable_prefix_caching = caches;
                     // No room for more than one image.
-                    config.cache.tower_cache_bytes = if caches { 1 << 30 } else { 1 };
+                    config.cache.tower_cache_bytes = if caches { None } else { Some(1) };
                     let what = format!("{batch:?} {} {num_tokens:?} {caches}", method.is_some());
                     let got = run(&config);
                     for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {

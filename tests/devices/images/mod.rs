@@ -195,7 +195,7 @@ fn what_made_room_is_encoded_again_to_the_same_bytes() {
         all
     };
     let kept = run(&config);
-    config.cache.tower_cache_bytes = 1;
+    config.cache.tower_cache_bytes = Some(1);
     assert!(run(&config) == kept);
 }
 

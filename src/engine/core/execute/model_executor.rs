@@ -70,6 +70,9 @@ const CPU_MEMORY_SHARE: f64 = 0.4;
 /// Share of a GPU's memory that is used, weights and buffers included: vLLM's default.
 const GPU_MEMORY_SHARE: f64 = 0.9;
 
+/// Bytes of encoded images when no size is given: vLLM's `mm_processor_cache_gb`.
+const TOWER_CACHE_BYTES: u64 = 4 << 30;
+
 /// Steps of texts that the pool holds where states are asked for, when no size is given.
 const STATE_STEPS: usize = 4;
 
@@ -141,7 +144,8 @@ impl ModelExecutor {
             .chain(of_head)
             .chain(held.note(dtype))
             .chain(left)
-            .chain(of_quantization);
+            .chain(of_quantization)
+            .chain(note_of_images(config, media.is_some()));
         Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, media, ..loaded })
     }
 
@@ -323,7 +327,16 @@ fn load_tower(
 ) -> Result<Option<EncodedMedia>, EngineError> {
     let tower =
         spec.map(|spec| Tower::load(spec.clone(), dtype, device, checkpoint)).transpose()?;
-    Ok(tower.map(|tower| EncodedMedia::new(tower, config.cache.tower_cache_bytes)))
+    let max_bytes = config.cache.tower_cache_bytes.unwrap_or(TOWER_CACHE_BYTES);
+    Ok(tower.map(|tower| EncodedMedia::new(tower, max_bytes)))
+}
+
+/// For people: a setting of images that the model has no use for.
+fn note_of_images(config: &EngineConfig, has_tower: bool) -> Option<String> {
+    let is_unused = config.cache.tower_cache_bytes.is_some() && !has_tower;
+    is_unused.then(|| {
+        "`settings.mm_processor_cache_gb`: no vision tower is loaded, so nothing uses it".to_owned()
+    })
 }
 
 /// For people: how many tensors of the files are left unused, of images, of further tokens, and of

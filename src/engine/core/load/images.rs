@@ -11,15 +11,10 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::files::{self, quoted, unreadable};
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::spec::TowerSpec;
-use vllm_batch_media::{Backend, ImageProcessor, Tower};
+use vllm_batch_media::{Backend, ImageProcessor, PROCESSOR_CONFIGS, Tower};
 
 /// Patches that wait for a tower, of all requests together.
 const MAX_PATCH_BYTES: usize = 256 << 20;
-
-/// Where a configuration of an image processor is: the file, and the key in it. transformers 5
-/// looks at them in this order.
-const PLACES: [(&str, Option<&str>); 2] =
-    [("processor_config.json", Some("image_processor")), ("preprocessor_config.json", None)];
 
 /// Most bytes of such a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -47,7 +42,7 @@ pub fn image_input(tower: &TowerSpec, files: &ModelFiles) -> Result<ImageInput, 
 
 /// The configuration, and the name of its file.
 fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
-    for (name, key) in PLACES {
+    for (name, key) in PROCESSOR_CONFIGS {
         let path = folder.join(name);
         let text = match files::read_text(&path, MAX_FILE_BYTES) {
             Ok(text) => text,

@@ -57,6 +57,7 @@ impl ModelSummary {
         let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
         let spec = checkpoint::decoder_spec(&hf_config)?;
         let tower = checkpoint::tower_spec(&hf_config)?;
+        let tower = tower.filter(|_| !config.language_model_only);
         let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;

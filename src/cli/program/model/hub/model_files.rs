@@ -15,6 +15,7 @@ use vllm_batch_base::weight_files::{
     ADAPTER_FILES, FORMATS, Format, MAX_INDEX_BYTES, QUANTIZATION_CONFIGS,
 };
 use vllm_batch_dataset::terminal::remedy;
+use vllm_batch_media::PROCESSOR_CONFIGS;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -29,8 +30,8 @@ pub(super) const SMALL: [&str; 10] = [
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
-    "preprocessor_config.json",
-    "processor_config.json",
+    PROCESSOR_CONFIGS[0].0,
+    PROCESSOR_CONFIGS[1].0,
 ];
 
 /// What a tokenizer is read from where there is no `TOKENIZER`: all files of one of these.
