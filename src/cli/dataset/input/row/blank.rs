@@ -8,6 +8,7 @@ use super::shape::RowShape;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::compared::Compared;
 use vllm_batch_api::prompt::Prompt;
+use vllm_batch_text::Chat;
 
 /// Whether a text is empty, or white space alone.
 pub(super) fn is_blank(text: &str) -> bool {
@@ -67,11 +68,8 @@ enum Part {
 fn blank_part(prompt: &Prompt) -> Option<Part> {
     match prompt {
         Prompt::Text(text) | Prompt::Rolling(text) => is_blank(text).then_some(Part::Whole),
-        Prompt::Messages(chat) => {
-            let last = chat.messages.as_array()?.last()?;
-            let is_asked = last["role"] == "user" && is_blank_content(&last["content"]);
-            is_asked.then_some(Part::LastMessage)
-        }
+        Prompt::Messages(chat) => blank_question(chat),
+        Prompt::WithMedia(asked) => blank_question(&asked.chat),
         Prompt::Choices(choices) => blank_part(&choices.context),
         Prompt::Several(prompts) => {
             let number = prompts.iter().position(|prompt| blank_part(prompt).is_some())?;
@@ -79,8 +77,14 @@ fn blank_part(prompt: &Prompt) -> Option<Part> {
         }
         // What has no tokens the engine refuses.
         Prompt::TokenIds(_) | Prompt::Pair(_) | Prompt::Compared(_) => None,
-        Prompt::WithMedia(_) => None,
     }
+}
+
+/// The last message of a chat, where it is a question without text or image.
+fn blank_question(chat: &Chat) -> Option<Part> {
+    let last = chat.messages.as_array()?.last()?;
+    let is_asked = last["role"] == "user" && is_blank_content(&last["content"]);
+    is_asked.then_some(Part::LastMessage)
 }
 
 /// A content without text, or of parts that are all without. Parts of other kinds say something.

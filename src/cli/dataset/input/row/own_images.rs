@@ -113,7 +113,7 @@ pub(super) fn place(messages: &mut [Value], images: Vec<Named>, line: u64) -> Re
             Ok(())
         }
         (0, marks) => Err(wrong(format!(
-            "the prompt has {marks} marks `{MARK}`, and the row {count} images; \
+            "marks `{MARK}` in the prompt: {marks}, images of the row: {count}; \
              help: write one mark for each image, or none"
         ))),
         (places, _) if places == count => {
@@ -124,8 +124,8 @@ pub(super) fn place(messages: &mut [Value], images: Vec<Named>, line: u64) -> Re
             Ok(())
         }
         (places, _) => Err(wrong(format!(
-            "the messages have {places} parts of type 'image' without an image, and the row \
-             {count} images"
+            "parts of type 'image' without an image: {places}, images of the row: {count}; \
+             help: write one part for each image, or none"
         ))),
     }
 }

@@ -229,8 +229,14 @@ fn images_beside_messages_have_their_places_there() {
         asked(&json!({"image": "a.gif", "messages": [{"role": "user", "content": "x"}]}));
     assert_eq!(messages[0]["content"], json!([image(), text_part("x")]));
     for (input, what) in [
-        (json!({"prompt": "<image><image>", "image": "a.gif"}), "2 marks `<image>`"),
-        (json!({"messages": trl["messages"], "image": "a.gif"}), "2 parts of type 'image'"),
+        (
+            json!({"prompt": "<image><image>", "image": "a.gif"}),
+            "marks `<image>` in the prompt: 2, images of the row: 1",
+        ),
+        (
+            json!({"messages": trl["messages"], "image": "a.gif"}),
+            "parts of type 'image' without an image: 2, images of the row: 1",
+        ),
         (
             json!({"image": "a.gif", "messages": [
             {"role": "user", "content": [{"type": "image", "path": "b.gif"}]}]}),
@@ -278,6 +284,17 @@ fn the_field_with_images_can_be_named_and_others_are_data() {
     assert_eq!(message, "--image-column: the row on line 1 has no field 'photo'");
     let (message, _) = refusal(InputFormat::Csv, "prompt,x\np,y\n", &column("photo"));
     assert_eq!(message, "--image-column: there is no column 'photo'");
+}
+
+#[test]
+fn an_image_is_something_to_ask_about() {
+    let user = |content: Value| json!({"role": "user", "content": content});
+    let image = json!([{"type": "image", "path": "a.gif"}]);
+    let alone = json!({"messages": [user(image.clone())]});
+    assert_eq!(asked(&alone).1, [id("a")]);
+    let answer = json!({"role": "assistant", "content": "A dog"});
+    let messages = json!([user(image), answer, user(json!(" "))]);
+    assert_eq!(fault(&json!({ "messages": messages })).0, "empty_prompt");
 }
 
 #[test]
