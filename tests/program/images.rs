@@ -325,3 +325,91 @@ fn a_complete_output_is_that_of_its_images() {
     assert_eq!(said.code, 3, "{}", said.errors);
     assert!(again(&[]).errors.contains("Nothing to do"));
 }
+
+const SEES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/smolvlm");
+
+/// Rows of a model that sees, where each picture is in several.
+fn seen_rows() -> Vec<Value> {
+    let image = |name: &str| json!({"type": "image_url", "image_url": {"url": name}});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let content = |id: usize| match id % 4 {
+        0 => json!([image("a.png"), text("What is this?")]),
+        1 => json!([text(&format!("{id} and ")), image("b.png"), image("a.png")]),
+        2 => json!("Is it alone?"),
+        _ => json!([image("c.png"), text(&format!("Say {id} <image>"))]),
+    };
+    let row = |id: usize| json!({"id": id, "messages": [{"role": "user", "content": content(id)}]});
+    (0..16).map(row).collect()
+}
+
+/// Runs the model that sees over the rows of a folder.
+fn answers(folder: &Path, flags: &[&str]) -> Vec<Value> {
+    let fixed = ["run", "-q", "--model", SEES, "-i", "data/in.jsonl", "--max-tokens", "6"];
+    let said = program(folder, &[&fixed[..], flags].concat());
+    assert_eq!(said.code, 0, "{}", said.errors);
+    rows(&said.out)
+}
+
+#[test]
+fn answers_are_of_the_pictures_and_of_nothing_beside_them() {
+    let folder = folder(&seen_rows());
+    let data = folder.path().join("data");
+    fs::write(data.join("c.png"), picture(37, 9)).unwrap();
+    let expected = answers(folder.path(), &[]);
+    assert!(expected.iter().all(|row| row["response"].is_string()), "{expected:?}");
+    for flags in [
+        &["--max-num-seqs", "1", "--threads", "1", "--no-enable-prefix-caching"][..],
+        &["--mm-processor-cache-gb", "0", "--max-num-batched-tokens", "9"],
+        &["--num-gpu-blocks-override", "9", "--mm-processor-cache-gb", "0"],
+    ] {
+        assert_eq!(answers(folder.path(), flags), expected, "{flags:?}");
+    }
+    fs::write(data.join("c.png"), picture(37, 10)).unwrap();
+    let changed = answers(folder.path(), &[]);
+    for (id, (changed, expected)) in changed.iter().zip(&expected).enumerate() {
+        assert_eq!(changed != expected, id % 4 == 3, "row {id}");
+    }
+}
+
+#[test]
+fn a_continued_run_computes_the_rows_of_a_changed_picture_again() {
+    let folder = folder(&seen_rows());
+    let data = folder.path().join("data");
+    fs::write(data.join("c.png"), picture(37, 9)).unwrap();
+    let before = answers(folder.path(), &[]);
+    let lines = fs::read_to_string(data.join("in.jsonl")).unwrap();
+    // A row that ends the run, in the place of the last one.
+    let cut = lines.lines().take(15).map(|line| format!("{line}\n")).collect::<String>();
+    fs::write(data.join("in.jsonl"), cut + "{broken\n").unwrap();
+    let run = |max_errors: &str| {
+        let model = ["run", "--model", SEES, "-i", "data/in.jsonl", "-o", "out.jsonl"];
+        let flags = ["--max-tokens", "6", "--max-errors", max_errors];
+        program(folder.path(), &[&model[..], &flags].concat())
+    };
+    let stopped = run("0");
+    assert_ne!(stopped.code, 0, "{}", stopped.errors);
+    fs::write(data.join("c.png"), picture(37, 10)).unwrap();
+    fs::write(data.join("in.jsonl"), &lines).unwrap();
+    let ended = run("0");
+    assert_eq!(ended.code, 0, "{}", ended.errors);
+    let after = rows(&fs::read_to_string(folder.path().join("out.jsonl")).unwrap());
+    assert_eq!(after, answers(folder.path(), &[]));
+    let changed = after.iter().zip(&before).enumerate().filter(|(_, (a, b))| a != b);
+    assert_eq!(changed.map(|(id, _)| id).collect::<Vec<_>>(), [3, 7, 11, 15]);
+}
+
+#[test]
+fn a_model_without_its_tower_reads_texts_alone() {
+    let folder = folder(&seen_rows());
+    fs::write(folder.path().join("data/c.png"), picture(37, 9)).unwrap();
+    let fixed = ["run", "-q", "--model", SEES, "-i", "data/in.jsonl", "--max-tokens", "6"];
+    let said = program(folder.path(), &[&fixed[..], &["--language-model-only"]].concat());
+    assert_eq!(said.code, 3, "{}", said.errors);
+    let codes = rows(&said.out);
+    let codes: Vec<_> = codes.iter().map(|row| row["error"]["code"].as_str()).collect();
+    assert_eq!(
+        codes[..4],
+        [Some("no_image_input"), Some("no_image_input"), None, Some("no_image_input")]
+    );
+    assert!(said.out.contains("without --language-model-only"), "{}", said.out);
+}
