@@ -215,6 +215,20 @@ fn paths_of_standard_input_are_relative_to_the_current_folder() {
 }
 
 #[test]
+fn a_machine_without_room_for_a_file_is_no_fault_of_the_row() {
+    let folder = folder(&[beside("a.png")]);
+    // Standard streams and the rows.
+    let line =
+        format!("ulimit -n 4 && exec {} check -q data/in.jsonl", env!("CARGO_BIN_EXE_vllm-batch"));
+    let output =
+        Command::new("sh").args(["-c", &line]).current_dir(folder.path()).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(5), "{errors}");
+    assert!(errors.contains("`a.png`: Too many open files"), "{errors}");
+    assert!(!errors.contains("media_"), "{errors}");
+}
+
+#[test]
 fn large_uris_and_tables_are_read() {
     let large = base64::encode(&picture(600, 7));
     assert!(large.len() > 1_000_000);

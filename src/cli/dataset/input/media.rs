@@ -6,6 +6,8 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,6 +44,8 @@ pub struct MediaReader {
     max_images: usize,
     /// Whether a row's images are looked at.
     reads: bool,
+    /// What the machine lacked for an image, which no row is to blame for.
+    refused: RefCell<Option<io::Error>>,
 }
 
 /// Why a row's image cannot be used: a code, and what is wrong.
@@ -54,12 +58,18 @@ impl MediaReader {
             folders: Folders::new(options.allowed_folder.as_deref()),
             max_images: options.max_images.unwrap_or(DEFAULT_MAX_IMAGES),
             reads: true,
+            refused: RefCell::default(),
         }
     }
 
     /// Goes on with the rows of a file in this folder. None: it is on no disk of this machine.
     pub fn begin_folder(&mut self, folder: Option<&Path>) {
         self.folders.begin(folder);
+    }
+
+    /// What the machine lacked for an image since the last call.
+    pub(super) fn take_refusal(&self) -> Option<io::Error> {
+        self.refused.take()
     }
 
     /// Looks at no image from now on: rows with images become chats without.
@@ -152,8 +162,13 @@ impl MediaReader {
 
     /// A medium of a file. `written` is what the row calls it.
     fn of_file(&self, written: &str, path: &str) -> Result<Medium, Fault> {
-        let file = self.folders.file(Path::new(path));
-        let medium = file.and_then(|file| Medium::new(file, Limits::default()));
+        let medium = self.folders.file(Path::new(path)).and_then(|file| {
+            if let Some(error) = file.refusal() {
+                let error = io::Error::other(format!("{}: {error}", quoted(written)));
+                self.refused.replace(Some(error));
+            }
+            Medium::new(file, Limits::default())
+        });
         medium.map_err(|error| (error.code(), format!("{}: {error}", quoted(written))))
     }
 }

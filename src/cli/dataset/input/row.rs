@@ -258,7 +258,8 @@ impl RowParser {
     /// The next row.
     ///
     /// # Errors
-    /// The first readable row has no shape that can be run: the whole input is refused.
+    /// The first readable row has no shape that can be run: the whole input is refused. Or the
+    /// machine lacks what an image needs.
     pub fn parse(&mut self, record: Record) -> Result<Result<Row, BadRow>, InputError> {
         let (index, line) = (self.next_index, record.line);
         self.next_index += 1;
@@ -288,6 +289,9 @@ impl RowParser {
         let names = &mut self.near_misses;
         let tasks = (self.task, self.lines_decide.then_some(self.task));
         let asked = ask(&self.builder, tasks, names, (shape, &named), line);
+        if let Some(error) = self.builder.media().take_refusal() {
+            return Err(error.into());
+        }
         let id = match shape.is_batch() {
             true => custom_id(&named.fields),
             false => row_id(&named.fields),

@@ -29,7 +29,8 @@ their limits do not depend on the model, the headers of their images, that no tw
 that they name are among --lora-modules.
 
 Exit codes:
-  0 every row is good          2 a bad row, or an input that is refused          4 no rows";
+  0 every row is good          2 a bad row, or an input that is refused          4 no rows
+  5 stopped: the machine lacks memory or open files";
 
 /// Flags of `check`.
 #[derive(Debug, clap::Args)]

@@ -41,7 +41,8 @@ pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
     for path in &args.files {
         exits.push(Check::new(path, (&args, &names, &media), console).run());
     }
-    let worst = [Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
+    let worst =
+        [Exit::Stopped, Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
     Ok(worst.unwrap_or(Exit::Success))
 }
 

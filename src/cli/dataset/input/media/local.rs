@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
-use vllm_batch_base::files;
+use vllm_batch_base::{files, machine};
 use vllm_batch_media::{Encoded, Limits, MediaError};
 
 /// The folders beneath which files may be read, with all links resolved.
@@ -71,6 +71,13 @@ fn without_dots(path: &Path) -> PathBuf {
 /// A file that may be read. Its bytes are not kept.
 #[derive(Debug)]
 pub(super) struct ImageFile(PathBuf);
+
+impl ImageFile {
+    /// What the machine lacks to open it.
+    pub(super) fn refusal(&self) -> Option<io::Error> {
+        files::open(&self.0).err().filter(machine::is_refusal)
+    }
+}
 
 impl Encoded for ImageFile {
     fn read(&self, limits: &Limits) -> Result<Cow<'_, [u8]>, MediaError> {
