@@ -108,6 +108,7 @@ activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind, XIelu xielu) {
   if (kind == XIELU) activate_row_of<XIELU>(gate_up, out, inner, xielu);
   if (kind == CLAMPED_SWIGLU) activate_row_of<CLAMPED_SWIGLU>(gate_up, out, inner, xielu);
   if (kind == SCALED_SILU) activate_row_of<SCALED_SILU>(gate_up, out, inner, xielu);
+  if (kind == QUICK_GELU) activate_row_of<QUICK_GELU>(gate_up, out, inner, xielu);
 }
 EXPORT(activate_and_mul)
 
@@ -142,6 +143,9 @@ activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 ki
   if (kind == SCALED_SILU) {
     activate_row_e4m3_of<SCALED_SILU>(gate_up, out, scales, inner, xielu, scratch);
   }
+  if (kind == QUICK_GELU) {
+    activate_row_e4m3_of<QUICK_GELU>(gate_up, out, scales, inner, xielu, scratch);
+  }
 }
 EXPORT(activate_and_mul_fp8)
 
@@ -168,5 +172,6 @@ KERNEL(256) activate(T* x, u64 n, u32 kind, XIelu xielu) {
   if (kind == RELU2) activate_all<RELU2>(x, n, xielu);
   if (kind == XIELU) activate_all<XIELU>(x, n, xielu);
   if (kind == SCALED_SILU) activate_all<SCALED_SILU>(x, n, xielu);
+  if (kind == QUICK_GELU) activate_all<QUICK_GELU>(x, n, xielu);
 }
 EXPORT(activate)

@@ -12,6 +12,7 @@ constexpr u32 RELU2 = 4;
 constexpr u32 XIELU = 5;
 constexpr u32 CLAMPED_SWIGLU = 6;  // Of gates only.
 constexpr u32 SCALED_SILU = 7;
+constexpr u32 QUICK_GELU = 8;
 
 // The parameters of XIELU; of CLAMPED_SWIGLU alpha and the limit, as the first two; of SCALED_SILU
 // the factor, as the first.
@@ -22,6 +23,7 @@ struct XIelu {
 template <u32 KIND>
 __device__ __forceinline__ float activated(float x, const XIelu& xielu) {
   if (KIND == SILU) return x * logistic(x);
+  if (KIND == QUICK_GELU) return x * logistic(1.702f * x);
   if (KIND == SCALED_SILU) {
     const float scaled = x * xielu.alpha_p;
     return scaled * logistic(scaled);
@@ -55,5 +57,6 @@ __device__ __forceinline__ float activated_as(u32 kind, float x, const XIelu& xi
   if (kind == RELU) return activated<RELU>(x, xielu);
   if (kind == RELU2) return activated<RELU2>(x, xielu);
   if (kind == SCALED_SILU) return activated<SCALED_SILU>(x, xielu);
+  if (kind == QUICK_GELU) return activated<QUICK_GELU>(x, xielu);
   return activated<XIELU>(x, xielu);
 }

@@ -26,7 +26,9 @@ import transformers
 from PIL import Image
 from transformers import PreTrainedTokenizerFast
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
+from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
 
 TESTDATA = Path(__file__).parent
@@ -34,21 +36,20 @@ MIN_GAP = 1e-3  # between the two best logits of every greedy step
 NEW_TOKENS = 4
 MAX_DISTANCE = 2e-5
 
-# (folder, class of the image processor, longest edge: of images, and of tiles)
+# (folder, class of the image processor, edges of images and of tiles)
 MODELS = [
     ("idefics3", Idefics3ImageProcessor, 32, 32),
+    ("llava", CLIPImageProcessor, 24, 24),
+    ("llava_saved", CLIPImageProcessor, 16, 16),
     ("smolvlm", SmolVLMImageProcessor, 64, 32),
 ]
-PROMPTS = {
-    "smolvlm": [
-        ("one image", ["wide2.png"], "User:<image>What is this?<end_of_utterance>\nAssistant:"),
-        ("two images, and text between", ["thin.png", "palette8.png"],
-         "First <image> then, much later, <image> and then?"),
-        ("the same image twice", ["rgb.png", "rgb.png"], "<image><image>\nBoth?"),
-        ("text alone", [], "User: What is this?<end_of_utterance>\nAssistant:"),
-    ],
-}
-PROMPTS["idefics3"] = PROMPTS["smolvlm"]
+PROMPTS = [
+    ("one image", ["wide2.png"], "User:<image>What is this?<end_of_utterance>\nAssistant:"),
+    ("two images, and text between", ["thin.png", "palette8.png"],
+     "First <image> then, much later, <image> and then?"),
+    ("the same image twice", ["rgb.png", "rgb.png"], "<image><image>\nBoth?"),
+    ("text alone", [], "User: What is this?<end_of_utterance>\nAssistant:"),
+]
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message.role | capitalize }}"
@@ -62,6 +63,14 @@ CHAT_TEMPLATE = (
 
 
 def preprocessor_config(cls, longest: int, tile: int) -> dict:
+    if cls is CLIPImageProcessor:
+        return dict(
+            crop_size=dict(height=tile, width=tile), do_center_crop=True, do_convert_rgb=True,
+            do_normalize=True, do_rescale=True, do_resize=True,
+            image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
+            image_std=[0.26862954, 0.26130258, 0.27577711], resample=3, rescale_factor=1 / 255,
+            size=dict(shortest_edge=longest),
+        )
     return dict(
         do_convert_rgb=True, do_image_splitting=True, do_normalize=True, do_pad=True,
         do_rescale=True, do_resize=True, image_mean=[0.5] * 3, image_processor_type=cls.__name__,
@@ -119,6 +128,19 @@ def write(path: Path, data: dict) -> None:
     )
 
 
+def make_processor(folder: Path, config: dict, image_processor, tile: int):
+    images = image_processor.from_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    patch = config["vision_config"]["patch_size"]
+    if image_processor is CLIPImageProcessor:
+        return LlavaProcessor(
+            images, tokenizer, patch_size=patch, vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+        )
+    side = tile // patch // config["scale_factor"]
+    return Idefics3Processor(images, tokenizer, image_seq_len=side * side)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -138,12 +160,8 @@ def main() -> None:
         model = getattr(transformers, config["architectures"][0]).from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
         ).eval()
-        side = tile // config["vision_config"]["patch_size"] // config["scale_factor"]
-        processor = Idefics3Processor(
-            image_processor.from_pretrained(folder),
-            PreTrainedTokenizerFast.from_pretrained(folder), image_seq_len=side * side,
-        )
-        prompts = [record(model, processor, *prompt) for prompt in PROMPTS[name]]
+        processor = make_processor(folder, config, image_processor, tile)
+        prompts = [record(model, processor, *prompt) for prompt in PROMPTS]
         path = folder / "images.json"
         if check:
             for old, new in zip(json.loads(path.read_text())["prompts"], prompts, strict=True):

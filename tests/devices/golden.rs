@@ -116,6 +116,8 @@ families! {
     llama_bias
     llama_dynamic
     llama_yarn
+    llava
+    llava_saved
     mamba2
     minicpm
     minicpm3

@@ -95,6 +95,8 @@ const PUBLISHED: &[Published] = &[
     ("llama-3.2-3b-instruct-unsloth", 3_212_749_824, 131_072),
     ("llama-3.3-70b-instruct", 70_553_706_496, 131_072),
     ("llama-7b", 6_738_415_616, 2_048),
+    // Without the last layer of its tower and the norm behind that, which it has and nothing reads.
+    ("llava-1.5-7b-hf", 7_050_828_800, 4_096),
     ("minicpm-2b-sft", 2_724_880_896, 4_096),
     ("minicpm4-0.5b", 433_873_920, 32_768),
     ("ministral-3-3b", 3_429_006_336, 262_144),

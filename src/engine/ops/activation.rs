@@ -24,6 +24,7 @@ pub(super) fn in_kernels(activation: Activation) -> (u32, [f32; 4]) {
         Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
         Activation::ClampedSwiGlu { alpha, limit } => (6, [alpha, limit, 0.0, 0.0]),
         Activation::ScaledSilu(factor) => (7, [factor, 0.0, 0.0, 0.0]),
+        Activation::QuickGelu => (8, [0.0; 4]),
     }
 }
 
@@ -180,6 +181,7 @@ pub(super) fn apply<V: Vector>(activation: Activation, x: V) -> V {
                 let x = x.mul(V::splat(factor));
                 x.div(one.add(V::splat(0.0).sub(x).exp()))
             }
+            Activation::QuickGelu => x.div(one.add(V::splat(-1.702).mul(x).exp())),
             Activation::GeluTanh => {
                 let cube = x.mul(x).mul(x);
                 let inner = cube.mul_add(V::splat(0.044_715), x);
@@ -248,6 +250,7 @@ mod tests {
                 let x = x * f64::from(factor);
                 x / (1.0 + (-x).exp())
             }
+            Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
             Activation::GeluTanh => {
                 0.5 * x
                     * (1.0
@@ -277,10 +280,11 @@ mod tests {
         }
     }
 
-    fn all() -> [Activation; 8] {
+    fn all() -> [Activation; 9] {
         [
             Activation::Silu,
             Activation::ScaledSilu(0.6),
+            Activation::QuickGelu,
             Activation::GeluTanh,
             Activation::Gelu,
             Activation::Relu,

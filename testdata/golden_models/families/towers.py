@@ -31,6 +31,70 @@ def siglip(side: int, layers: int, scale: int, hidden: int) -> dict[str, tuple[i
     return tensors
 
 
+def clip(prefix: str, side: int, layers: int) -> dict[str, tuple[int, ...]]:
+    """Tensors of a tower of CLIP's shape."""
+    tensors = {
+        name.replace("model.vision_model.", prefix): shape
+        for name, shape in siglip(side, layers, 1, 1).items() if "connector" not in name
+    }
+    del tensors[f"{prefix}embeddings.patch_embedding.bias"]
+    tensors |= {
+        f"{prefix}embeddings.class_embedding": (WIDTH,),
+        f"{prefix}embeddings.position_embedding.weight": (1 + side * side, WIDTH),
+        f"{prefix}pre_layrnorm.weight": (WIDTH,),
+        f"{prefix}pre_layrnorm.bias": (WIDTH,),
+    }
+    return tensors
+
+
+def projector(prefix: str, hidden: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{prefix}linear_1.weight": (hidden, WIDTH), f"{prefix}linear_1.bias": (hidden,),
+        f"{prefix}linear_2.weight": (hidden, hidden), f"{prefix}linear_2.bias": (hidden,),
+    }
+
+
+def llava(config: dict) -> dict:
+    """As in LLaVA 1.5's own files, whose text part says little."""
+    keys = (
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
+        "rms_norm_eps", "rope_theta", "torch_dtype",
+    )
+    text = {key: config[key] for key in keys} | dict(model_type="llama")
+    return dict(
+        architectures=["LlavaForConditionalGeneration"], ignore_index=-100,
+        image_token_index=IMAGE_TOKEN, model_type="llava", pad_token_id=0,
+        projector_hidden_act="gelu", text_config=text, tie_word_embeddings=False,
+        torch_dtype="bfloat16", transformers_version="4.36.0.dev0",
+        vision_config=dict(
+            hidden_size=WIDTH, image_size=24, intermediate_size=INNER,
+            model_type="clip_vision_model", num_attention_heads=3, num_hidden_layers=4,
+            patch_size=PATCH, projection_dim=16, vocab_size=32000,
+        ),
+        vision_feature_layer=-2, vision_feature_select_strategy="default",
+        vocab_size=config["vocab_size"],
+    )
+
+
+def llava_saved(config: dict) -> dict:
+    """As transformers 5 writes it; another layer, and no biases of the projector."""
+    text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
+    return dict(
+        architectures=["LlavaForConditionalGeneration"], dtype="bfloat16", image_seq_length=576,
+        image_token_index=IMAGE_TOKEN, model_type="llava", multimodal_projector_bias=False,
+        projector_hidden_act="gelu", text_config=text, tie_word_embeddings=False,
+        transformers_version=config["transformers_version"],
+        vision_config=dict(
+            attention_dropout=0.0, hidden_act="gelu", hidden_size=WIDTH, image_size=16,
+            initializer_factor=1.0, initializer_range=0.02, intermediate_size=INNER,
+            layer_norm_eps=1e-6, model_type="clip_vision_model", num_attention_heads=2,
+            num_channels=3, num_hidden_layers=4, patch_size=PATCH, projection_dim=16,
+        ),
+        vision_feature_layer=2, vision_feature_select_strategy="default",
+    )
+
+
 def smolvlm(config: dict) -> dict:
     """All keys, as transformers 5 writes them."""
     text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
@@ -74,13 +138,16 @@ def idefics3(config: dict) -> dict:
     )
 
 
-def llama(sizes: tuple[int, ...], tower: dict[str, tuple[int, ...]], config, **more) -> Family:
+def llama(
+    sizes: tuple[int, ...], tower: dict[str, tuple[int, ...]], config,
+    model="model.text_model.", head="lm_head.", **more,
+) -> Family:
     return small(
         "LlamaConfig",
         dims(*sizes, head_dim=16, rms_norm_eps=1e-5, tie_word_embeddings=False,
              rope_parameters=rope(100000.0)),
         [dict(rope_parameters=rope(10000.0)), swapped("gate_proj", "up_proj")],
-        layout=wrapped("model.text_model.", "lm_head.", tower, config, of_tower),
+        layout=wrapped(model, head, tower, config, of_tower),
         oracle="transformers LlamaForCausalLM, inside of a multimodal checkpoint",
         shared="images", **more,
     )
@@ -88,5 +155,18 @@ def llama(sizes: tuple[int, ...], tower: dict[str, tuple[int, ...]], config, **m
 
 FAMILIES: dict[str, Family] = {
     "idefics3": llama((32, 64, 2, 4, 2), siglip(5, 3, 4, 32), idefics3, old_config=True),
+    "llava": llama(
+        (32, 64, 2, 4, 2),
+        clip("vision_tower.vision_model.", 3, 4) | projector("multi_modal_projector.", 32),
+        llava, model="language_model.model.", head="language_model.lm_head.", old_config=True,
+    ),
+    "llava_saved": llama(
+        (48, 64, 2, 3, 1),
+        clip("model.vision_tower.", 2, 4) | {
+            name: shape for name, shape in projector("model.multi_modal_projector.", 48).items()
+            if "bias" not in name
+        },
+        llava_saved, model="model.language_model.",
+    ),
     "smolvlm": llama((48, 64, 2, 3, 1), siglip(4, 3, 2, 48), smolvlm),
 }

@@ -7,10 +7,11 @@ use vllm_batch::engine::ops::{activate, activate_and_mul};
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output};
 
-pub fn kinds() -> [Activation; 7] {
+pub fn kinds() -> [Activation; 8] {
     [
         Activation::Silu,
         Activation::ScaledSilu(1.3),
+        Activation::QuickGelu,
         Activation::GeluTanh,
         Activation::Gelu,
         Activation::Relu,

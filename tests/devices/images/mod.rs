@@ -25,7 +25,7 @@ use vllm_batch::engine::media::{
 
 use steps::{Row, Runner};
 
-const MODELS: [&str; 2] = ["idefics3", "smolvlm"];
+const MODELS: [&str; 4] = ["idefics3", "llava", "llava_saved", "smolvlm"];
 
 /// Of a logit, and of an embedding.
 const TOLERANCE: f32 = 1e-4;
@@ -152,8 +152,8 @@ fn a_tower_gives_the_embeddings_of_transformers() {
 
 #[test]
 fn no_byte_depends_on_what_is_beside_a_row_on_chunks_or_on_threads() {
-    for (model, dtype) in
-        [("idefics3", DType::Float32), ("smolvlm", DType::Float32), ("smolvlm", DType::BFloat16)]
+    let as_stored = ("smolvlm", DType::BFloat16);
+    for (model, dtype) in MODELS.map(|model| (model, DType::Float32)).into_iter().chain([as_stored])
     {
         let prompts = golden(model).prompts;
         let alone: Vec<_> = prompts
@@ -240,7 +240,18 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
         let info = engine.info();
         assert_eq!(info.parameters.all, summary.spec.parameters().all + of_tower.all);
         assert_eq!(info.weight_bytes, 4 * info.parameters.all);
-        assert!(info.notes.is_empty() && of_tower.all > 10_000, "{:?}", info.notes);
+        let num_behind = match model {
+            "llava" => 16 + 2,
+            "llava_saved" => 2 * 16 + 2,
+            _ => 0,
+        };
+        let note = format!(
+            "{num_behind} tensors of the model are left unused: they are behind the layer of the \
+             vision tower that images are taken from"
+        );
+        let notes = if num_behind > 0 { vec![note] } else { Vec::new() };
+        assert_eq!(info.notes, notes);
+        assert!(of_tower.all > 5_000);
         assert_eq!(gpu_needs(&summary).without_kernels, Some("a vision tower"));
     }
 }

@@ -11,6 +11,8 @@ pub enum Activation {
     GeluTanh,
     /// `gelu`: x Φ(x), with the error function.
     Gelu,
+    /// `quick_gelu`: x / (1 + e^(-1.702 x)).
+    QuickGelu,
     /// `relu`.
     Relu,
     /// `relu2`: the square of `relu`.

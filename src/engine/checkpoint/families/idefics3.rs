@@ -2,11 +2,10 @@
 //! by squares (pixel shuffle) before one product makes tokens of them.
 
 use super::llama;
-use crate::hf_config::{HfConfig, Section};
-use crate::limits;
+use super::vision::{VisionDefaults, VisionKeys, image_token_id};
+use crate::hf_config::HfConfig;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, GridPositions, ImageText, LayerSpec,
-    LinearSpec, MlpForm, MlpSpec, NormSpec, QkvHeads, TowerSpec,
+    ConnectorSpec, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -33,112 +32,56 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-/// The tower, with the defaults of `Idefics3VisionConfig`.
+/// Defaults of `Idefics3VisionConfig`.
+const DEFAULTS: VisionDefaults = VisionDefaults {
+    hidden_size: 1152,
+    intermediate_size: 3072,
+    num_layers: 12,
+    num_heads: 16,
+    image_size: 224,
+    patch_size: 32,
+    layer_norm_eps: 1e-6,
+    activation: Activation::GeluTanh,
+};
+
+/// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
-    let root = config.root();
-    let vision = root.section("vision_config")?;
-    let size = |key: &str, default: usize| match &vision {
-        Some(keys) if keys.value(key).is_some() => keys.size(key),
-        _ => Ok(default),
-    };
-    let (patch_size, image_size) = (size("patch_size", 32)?, size("image_size", 224)?);
-    let merge_size = root.optional_size("scale_factor")?.unwrap_or(2);
-    let num_layers = size("num_hidden_layers", 12)?;
-    limits::check_tower_grid(patch_size, image_size, merge_size)
-        .and_then(|()| limits::check_tower_layers(num_layers))
-        .map_err(|text| config.error(text))?;
-    let vision = vision.as_ref();
-    let layers = Layers {
-        width: size("hidden_size", 1152)?,
-        inner: size("intermediate_size", 3072)?,
-        num_heads: size("num_attention_heads", 16)?,
-        eps: vision.map_or(Ok(None), |keys| keys.number("layer_norm_eps"))?.unwrap_or(1e-6) as f32,
-        activation: match vision.map_or(Ok(None), |keys| keys.text("hidden_act"))? {
-            None => Activation::GeluTanh,
-            Some(name) => config.activation_named(name)?,
-        },
-    };
-    vision.map_or(Ok(()), other_keys)?;
-    let side = image_size / patch_size;
-    let width = layers.width;
+    let merge_size = config.root().optional_size("scale_factor")?.unwrap_or(2);
+    let vision = VisionKeys::read(config, DEFAULTS, merge_size)?;
+    if let Some(keys) = config.root().section("vision_config")? {
+        // The image processor's own file has its sizes, and patches have no words. Towers of both
+        // kinds of SigLIP differ in sizes alone.
+        keys.ignore(&["max_image_size", "size", "tie_word_embeddings", "use_base_siglip"]);
+    }
+    let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
+    let side = vision.side();
     let name = |part: &str| format!("model.vision_model.{part}");
-    let hidden_size = config.text_part().hidden_size()?;
+    let patches = LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size);
     Ok(TowerSpec {
         patch_size,
         merge_size,
-        image_token_id: image_token_id(config)?,
+        image_token_id: image_token_id(config, "image_token_id", 128_257)?,
         text: ImageText::Tiles,
-        patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
+        patches: patches.with_bias(true),
+        class_token: None,
         positions: GridPositions {
             table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
             side,
+            is_for_all: true,
         },
-        layers: (0..num_layers)
-            .map(|index| layers.layer(&name(&format!("encoder.layers.{index}"))))
-            .collect::<Result<_, _>>()
-            .map_err(|text| config.error(text))?,
-        final_norm: Some(NormSpec::layer(name("post_layernorm"), width, layers.eps)),
-        connector: LinearSpec::new(
-            "model.connector.modality_projection.proj",
-            hidden_size,
-            merge_size * merge_size * width,
-        ),
+        embed_norm: None,
+        layers: vision.layers(&name("encoder.layers"), num_layers),
+        final_norm: Some(NormSpec::layer(name("post_layernorm"), width, eps)),
+        connector: ConnectorSpec {
+            first: LinearSpec::new(
+                "model.connector.modality_projection.proj",
+                config.text_part().hidden_size()?,
+                merge_size * merge_size * width,
+            ),
+            second: None,
+        },
+        unused: Vec::new(),
     })
-}
-
-/// Keys of `vision_config` that change no size.
-fn other_keys(vision: &Section<'_>) -> Result<(), EngineError> {
-    vision.expect("num_channels", 3)?;
-    // The image processor's own file has its sizes, and patches have no words. Towers of both
-    // kinds of SigLIP differ in sizes alone.
-    vision.ignore(&["max_image_size", "size", "tie_word_embeddings", "use_base_siglip"]);
-    Ok(())
-}
-
-/// The token that stands for one of an image's.
-fn image_token_id(config: &HfConfig) -> Result<u32, EngineError> {
-    let id = config.root().optional_size("image_token_id")?.unwrap_or(128_257);
-    let vocab_size = config.text_part().vocab_size()?;
-    match id < vocab_size {
-        true => Ok(id as u32),
-        false => Err(config.error(format!(
-            "`image_token_id` of {id} is not in a vocabulary of {vocab_size} tokens"
-        ))),
-    }
-}
-
-/// What all layers have.
-struct Layers {
-    width: usize,
-    inner: usize,
-    num_heads: usize,
-    eps: f32,
-    activation: Activation,
-}
-
-impl Layers {
-    /// A layer of SigLIP: norms before both blocks, biases everywhere, an MLP without a gate.
-    fn layer(&self, prefix: &str) -> Result<LayerSpec, String> {
-        let Self { width, inner, num_heads, eps, activation } = *self;
-        if num_heads == 0 || !width.is_multiple_of(num_heads) {
-            return Err(format!("a tower of width {width} has no {num_heads} equal heads"));
-        }
-        let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };
-        let name = |part: &str| format!("{prefix}.{part}");
-        let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
-        let norm = |part| BlockNorms::before(NormSpec::layer(name(part), width, eps));
-        let qkv = ["q_proj", "k_proj", "v_proj"].map(|part| name(&format!("self_attn.{part}")));
-        let qkv = LinearSpec::stacked(qkv.map(|part| (part, width)), width).with_bias(true);
-        let out = linear("self_attn.out_proj", width, width);
-        let mlp = MlpSpec {
-            norms: norm("layer_norm2"),
-            form: MlpForm::Plain,
-            activation: ActivationSpec::Known(activation),
-            up: linear("mlp.fc1", inner, width),
-            down: linear("mlp.fc2", width, inner),
-        };
-        Ok(LayerSpec::new(AttentionSpec::new(norm("layer_norm1"), heads, qkv, out), mlp))
-    }
 }
 
 #[cfg(test)]
@@ -186,7 +129,7 @@ mod tests {
     fn what_no_tower_computes_is_refused() {
         for (top, vision, expected) in [
             ("", r#""num_channels": 1"#, "`vision_config.num_channels`"),
-            ("", r#""hidden_act": "quick_gelu""#, "`quick_gelu` is not supported"),
+            ("", r#""hidden_act": "gelu_10""#, "`gelu_10` is not supported"),
             ("", r#""image_size": [224, 224]"#, "`vision_config.image_size` should be a count"),
             ("", r#""num_hidden_layers": 5000"#, "layers of a vision tower of 5000"),
             ("", r#""patch_size": 4096"#, "patches of a vision tower of 4096"),

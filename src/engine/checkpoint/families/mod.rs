@@ -43,6 +43,7 @@ pub(super) mod latent;
 mod layer_norm;
 mod lfm2;
 pub(super) mod llama;
+mod llava;
 mod mamba;
 mod mamba2;
 mod minicpm;
@@ -78,6 +79,7 @@ mod smollm3;
 mod solar;
 mod stablelm;
 mod starcoder2;
+mod vision;
 mod youtu;
 
 use super::hf_config::HfConfig;
@@ -207,6 +209,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         llama::spec,
         "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
     ),
+    seeing("LlavaForConditionalGeneration", llava::spec, llava::tower, "LLaVA 1.5"),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),

@@ -189,6 +189,7 @@ impl HfConfig {
             "silu" | "swish" => Ok(Activation::Silu),
             "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
             "gelu" => Ok(Activation::Gelu),
+            "quick_gelu" => Ok(Activation::QuickGelu),
             "relu" => Ok(Activation::Relu),
             "relu2" => Ok(Activation::Relu2),
             other => Err(self.error(format!("activation {} is not supported", quoted(other)))),

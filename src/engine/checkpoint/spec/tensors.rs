@@ -131,9 +131,9 @@ impl LinearSpec {
         Self { layout: Layout::Transposed, ..self }
     }
 
-    /// A layer over the samples of patches of an image, with biases.
+    /// A layer over the samples of patches of an image, without biases.
     pub fn of_patches(name: impl Into<String>, n: usize, size: usize) -> Self {
-        let layer = Self::new(name, n, 3 * size * size).with_bias(true);
+        let layer = Self::new(name, n, 3 * size * size);
         Self { layout: Layout::Patches { size }, ..layer }
     }
 

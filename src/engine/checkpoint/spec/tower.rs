@@ -1,6 +1,8 @@
 //! `TowerSpec`: what makes embeddings of images, as data. Its layers are in a decoder's terms;
 //! `tower.rs` of the executor runs it.
 
+use vllm_batch_base::layers::Activation;
+
 use super::{
     AttentionSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters, QkvHeads, distinct,
 };
@@ -19,25 +21,53 @@ pub struct TowerSpec {
     pub text: ImageText,
     /// (width, 3 * patch_size²): from the samples of a patch to the residual stream.
     pub patches: LinearSpec,
+    /// (width): a token before the patches of each tile, which no embedding is made of (CLIP).
+    pub class_token: Option<NamedShape>,
     /// What is added by the place of a patch.
     pub positions: GridPositions,
+    /// Norm of the sum.
+    pub embed_norm: Option<NormSpec>,
     /// One per layer. All patches of a tile see each other.
     pub layers: Vec<LayerSpec>,
     /// Norm of the last layer's output.
     pub final_norm: Option<NormSpec>,
-    /// (the decoder's hidden_size, merge_size² * width): from the patches of a token, row after
-    /// row, to its embedding.
-    pub connector: LinearSpec,
+    /// From the patches of a token to its embedding.
+    pub connector: ConnectorSpec,
+    /// Prefixes of tensors behind the last of these layers. They are left unused.
+    pub unused: Vec<String>,
 }
 
-/// Learned positions of a square of patches. Those of another grid are at the same share of the
-/// way.
+/// What makes an embedding of a token's patches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectorSpec {
+    /// (outputs, merge_size² * width): of the patches, row after row.
+    pub first: LinearSpec,
+    /// (the decoder's hidden_size, outputs): of its activated outputs, unless those are the
+    /// embedding.
+    pub second: Option<(Activation, LinearSpec)>,
+}
+
+impl ConnectorSpec {
+    /// Its layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        [&self.first].into_iter().chain(self.second.iter().map(|(_, linear)| linear))
+    }
+
+    /// The decoder's hidden_size.
+    pub fn n(&self) -> usize {
+        self.second.as_ref().map_or(&self.first, |(_, linear)| linear).n()
+    }
+}
+
+/// Learned positions of a square of patches, behind that of the class token if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GridPositions {
-    /// (side², width), row after row.
+    /// (side² and the class token, width), row after row.
     pub table: LinearSpec,
     /// Rows and columns of the square.
     pub side: usize,
+    /// Other grids have them too, each patch that at the same share of the way.
+    pub is_for_all: bool,
 }
 
 impl GridPositions {
@@ -83,16 +113,18 @@ impl TowerSpec {
 
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
-        self.layers.iter().flat_map(LayerSpec::norms).chain(&self.final_norm)
+        let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
+        of_layers.chain(&self.embed_norm).chain(&self.final_norm)
     }
 
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
-        let ends = [&self.patches, &self.positions.table, &self.connector];
-        let of_ends = ends.into_iter().flat_map(LinearSpec::tensors);
+        let ends = [&self.patches, &self.positions.table].into_iter();
+        let of_ends = ends.chain(self.connector.linears()).flat_map(LinearSpec::tensors);
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
-        distinct(of_ends.chain(of_layers).chain(self.final_norm.iter().flat_map(NormSpec::tensors)))
+        let norms = self.embed_norm.iter().chain(&self.final_norm).flat_map(NormSpec::tensors);
+        distinct(of_ends.chain(of_layers).chain(norms).chain(self.class_token.clone()))
     }
 
     /// Number of parameters.
@@ -109,7 +141,7 @@ mod tests {
     fn a_grid_has_the_positions_of_the_square_at_the_same_share_of_the_way() {
         let positions = |side: usize| {
             let table = LinearSpec::new("positions", side * side, 8);
-            GridPositions { table, side }
+            GridPositions { table, side, is_for_all: true }
         };
         let of = |side, rows, columns| positions(side).of_grid(rows, columns).collect::<Vec<_>>();
         for side in [1, 2, 27, 32] {

@@ -352,7 +352,12 @@ impl MappedFiles {
             format!("gte.{shorter}"),
         ];
         let entry = |name: String| Some((name.clone(), self.tensors.get(&name)?));
-        let found = candidates.iter().cloned().find_map(entry);
+        // As transformers 5 has CLIP in other models.
+        let clip = shorter.strip_prefix("vision_tower.vision_model.");
+        let clip = clip.into_iter().flat_map(|rest| {
+            [format!("vision_tower.{rest}"), format!("model.vision_tower.{rest}")]
+        });
+        let found = candidates.iter().cloned().chain(clip).find_map(entry);
         // What TensorFlow calls them.
         let old = |name: &String| {
             let weight = name.strip_suffix("LayerNorm.weight");

@@ -101,9 +101,12 @@ impl ModelExecutor {
         let linears = weights::linears_of_decoder(&spec);
         let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
         let tower = summary.tower.as_ref();
-        let num_of_images = match tower {
-            None => checkpoint.leave(spec.embedding.of_images),
-            Some(_) => 0,
+        let (num_of_images, num_behind) = match tower {
+            None => (checkpoint.leave(spec.embedding.of_images), 0),
+            Some(tower) => {
+                let behind: Vec<_> = tower.unused.iter().map(String::as_str).collect();
+                (0, checkpoint.leave(&behind))
+            }
         };
         let further: Vec<_> = spec.output.of_further_tokens.iter().map(String::as_str).collect();
         let num_further = checkpoint.leave(&further);
@@ -135,7 +138,7 @@ impl ModelExecutor {
         let media = load_tower(config, tower, (dtype, &device), &mut checkpoint)?;
         let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
-        let left = notes_of_left([num_of_images, num_further, num_shared]);
+        let left = notes_of_left([num_of_images, num_behind, num_further, num_shared]);
         let of_quantization = quantization.into_iter().flat_map(|quantization| {
             quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
         });
@@ -339,11 +342,15 @@ fn note_of_images(config: &EngineConfig, has_tower: bool) -> Option<String> {
     })
 }
 
-/// For people: how many tensors of the files are left unused, of images, of further tokens, and of
-/// K and V.
-fn notes_of_left(nums: [usize; 3]) -> impl Iterator<Item = String> {
-    let what =
-        ["are for images", "predict further tokens", "are of K and V that layers take from others"];
+/// For people: how many tensors of the files are left unused, of images, of a tower, of further
+/// tokens, and of K and V.
+fn notes_of_left(nums: [usize; 4]) -> impl Iterator<Item = String> {
+    let what = [
+        "are for images",
+        "are behind the layer of the vision tower that images are taken from",
+        "predict further tokens",
+        "are of K and V that layers take from others",
+    ];
     let left = nums.into_iter().zip(what).filter(|(num, _)| *num > 0);
     left.map(|(num, what)| format!("{num} tensors of the model are left unused: they {what}"))
 }

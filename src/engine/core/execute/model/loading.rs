@@ -357,6 +357,13 @@ impl Loader<'_> {
         self.device.upload(values, spec.k)
     }
 
+    /// A vector, as a row in f32.
+    pub(super) fn row(&mut self, tensor: &NamedShape) -> Result<Tensor, EngineError> {
+        let values = self.checkpoint.vector(tensor, 0.01)?;
+        let width = values.len();
+        self.device.upload(values, width)
+    }
+
     /// A normalization, if there is one.
     pub(super) fn norm(
         &mut self,

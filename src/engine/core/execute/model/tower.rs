@@ -1,8 +1,6 @@
 //! `Tower`: runs a `TowerSpec`, from patches of images to embeddings of a decoder's tokens. Each
 //! tile is a text of its own to the attention, so no number depends on what is encoded beside it.
 
-use std::ops::Range;
-
 use super::loading::{LayerWeights, Loader};
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers};
@@ -14,7 +12,9 @@ use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::{Layout, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
-use vllm_batch_ops::{BandTables, LinearWeight, NormWeight, StepInputs, TextLimits};
+use vllm_batch_ops::{
+    Activation, BandTables, LinearWeight, NormWeight, Step, StepInputs, TextLimits,
+};
 
 /// A loaded tower with the buffers of its forward pass.
 #[derive(Debug)]
@@ -33,24 +33,31 @@ pub struct Tower {
 struct Weights {
     /// (width, 3 * patch_size²)
     patches: LinearWeight,
-    /// (side², width)
+    /// (1, width)
+    class_token: Option<Tensor>,
+    /// (side² and the class token, width)
     positions: Tensor,
+    embed_norm: Option<NormWeight>,
     layers: Vec<LayerWeights>,
     final_norm: Option<NormWeight>,
-    /// (the decoder's hidden_size, merge_size² * width)
+    /// (outputs, merge_size² * width)
     connector: LinearWeight,
+    /// (the decoder's hidden_size, outputs)
+    second: Option<(Activation, LinearWeight)>,
 }
 
-/// Activations, for steps of up to T patches.
+/// Activations, for steps of up to T patches and class tokens.
 #[derive(Debug)]
 struct Buffers {
-    max_num_patches: usize,
+    max_num_tokens: usize,
     /// (STEP_PATCHES, 3 * patch_size²)
     samples: Tensor,
     stream: Stream,
     text: TextBuffers,
     /// (T, width), and (T / merge_size², merge_size² * width): patches of a tile by tokens.
     merged: Tensor,
+    /// (T, outputs of the connector's first layer), if it has two.
+    connected: Option<Tensor>,
 }
 
 /// A tile of one of the images of a step.
@@ -62,7 +69,8 @@ struct Tile {
 }
 
 impl Tower {
-    /// Patches of a step, unless a single tile has more; so many are floats at a time.
+    /// Patches and class tokens of a step, unless a single tile has more; so many are floats at a
+    /// time.
     pub const STEP_PATCHES: usize = 4096;
 
     /// Packs the weights of a checkpoint, which whoever opened it has checked, and finishes.
@@ -77,12 +85,21 @@ impl Tower {
     ) -> Result<Self, EngineError> {
         let mut loader = Loader { dtype, device, checkpoint };
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
+        let layers = layers.collect::<Result<_, _>>()?;
+        let class_token = spec.class_token.as_ref();
+        let second = match &spec.connector.second {
+            None => None,
+            Some((activation, linear)) => Some((*activation, loader.linear(linear)?)),
+        };
         let weights = Weights {
-            layers: layers.collect::<Result<_, _>>()?,
+            layers,
             patches: loader.linear(&spec.patches)?,
+            class_token: class_token.map(|tensor| loader.row(tensor)).transpose()?,
             positions: loader.table(&spec.positions.table)?,
+            embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
-            connector: loader.linear(&spec.connector)?,
+            connector: loader.linear(&spec.connector.first)?,
+            second,
         };
         let limits = limits(Tower::STEP_PATCHES);
         let inputs = StepInputs::of_texts(device, spec.heads(), limits)?;
@@ -92,7 +109,7 @@ impl Tower {
     /// The embeddings (num_tokens, hidden_size) of each image, whose bytes are these numbers.
     ///
     /// # Errors
-    /// The device failed, or has no memory.
+    /// The device failed, or has no memory. Or tiles are not as the tower was made for.
     ///
     /// # Panics
     /// The patches are of another tower.
@@ -115,18 +132,21 @@ impl Tower {
             assert_eq!(image.patch_size, self.spec.patch_size, "patches of another tower");
             assert_eq!(merge_size, self.spec.merge_size, "tokens of another tower");
             assert!(image.order == PatchOrder::Rows && image.num_frames == 1, "as its spec says");
+            self.check_grid(image.layout)?;
         }
         let tiles = images.iter().enumerate().flat_map(|(image, patches)| {
             (0..patches.layout.num_tiles()).map(move |index| Tile { image, index })
         });
         let tiles: Vec<_> = tiles.collect();
-        let num_patches = |tile: &Tile| patches_per_tile(images[tile.image].layout);
+        let num_class_tokens = self.num_class_tokens();
+        let num_tokens =
+            |tile: &Tile| patches_per_tile(images[tile.image].layout) + num_class_tokens;
         let mut rest = &tiles[..];
         while !rest.is_empty() {
             let mut sum = 0;
             let fits = rest.iter().take_while(|tile| {
                 let is_first = sum == 0;
-                sum += num_patches(tile);
+                sum += num_tokens(tile);
                 is_first || sum <= Tower::STEP_PATCHES
             });
             let (step, after) = rest.split_at(fits.count());
@@ -135,6 +155,23 @@ impl Tower {
         }
         device.check()?;
         Ok(rows)
+    }
+
+    /// Refuses tiles that the positions are not for.
+    fn check_grid(&self, Layout { rows, columns, .. }: Layout) -> Result<(), EngineError> {
+        let side = self.spec.positions.side;
+        if self.spec.positions.is_for_all || (rows, columns) == (side, side) {
+            return Ok(());
+        }
+        Err(EngineError::Model(format!(
+            "the image processor makes tiles of {columns}x{rows} patches, and the vision tower was \
+             made for {side}x{side}; help: preprocessor_config.json is another model's"
+        )))
+    }
+
+    /// Tokens before the patches of a tile.
+    fn num_class_tokens(&self) -> usize {
+        usize::from(self.spec.class_token.is_some())
     }
 
     /// Encodes the tiles of a step into their rows.
@@ -147,67 +184,56 @@ impl Tower {
     ) -> Result<(), EngineError> {
         self.place(images, tiles);
         self.reserve(device, self.batch.num_tokens())?;
+        let num_class_tokens = self.num_class_tokens();
         let Self { spec, weights, inputs, batch, buffers, .. } = self;
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
         let step = inputs.step(device, batch);
-        let Buffers { samples, stream, text, merged, .. } = buffers;
-        stream.begin(step);
-        stream.loras.begin(device, step.num_rows(), 0);
         let starts = batch.query_start_loc.windows(2).map(|pair| pair[0] as usize);
-        for (tile, first) in tiles.iter().zip(starts.clone()) {
-            // Through `delta`, whose type a GPU's linear layers write.
-            let bytes = tile.bytes(&images[tile.image]);
-            let chunks = bytes.chunks(Tower::STEP_PATCHES * samples.width());
-            for (chunk, bytes) in chunks.enumerate() {
-                ops::patch_values(device, bytes, tables, samples);
-                let out = stream.delta.rows_from_mut(first + chunk * Tower::STEP_PATCHES);
-                let num_rows = samples.num_rows();
-                ops::linear_rows(device, samples.rows_from(0), &weights.patches, out, num_rows);
-            }
-        }
-        ops::fill_zero(device, &mut stream.residual, step.num_rows());
-        ops::add(device, &mut stream.residual, &stream.delta);
-        ops::add_rows_of(device, step.positions(), 0, &weights.positions, &mut stream.residual);
+        let tiles = tiles.iter().zip(starts).map(|(tile, first)| PlacedTile {
+            image: &images[tile.image],
+            index: tile.index,
+            first,
+            first_patch: first + num_class_tokens,
+            of_image: tile.image,
+        });
+        let tiles: Vec<_> = tiles.collect();
+        let pass = Pass { device, spec, weights, step, tiles: &tiles };
+        pass.embed(tables, buffers);
+        let Buffers { stream, text, .. } = &mut *buffers;
         let layers = (&spec.layers[..], &weights.layers[..]);
         TextLayers { device, layers, ropes: &[], bias: None, is_causal: false, step }
             .run(stream, text);
         if let Some(norm) = &weights.final_norm {
             ops::norm_in_place(device, &mut stream.residual, norm);
         }
-        for (tile, first) in tiles.iter().zip(starts) {
-            let layout = images[tile.image].layout;
-            let by_token = patches_by_token(layout, first as u32);
-            merged.reshape(by_token.len(), spec.width());
-            ops::gather_rows(device, &stream.residual, by_token[..].into(), merged);
-            let num_tokens = layout.tokens_per_tile();
-            merged.reshape(num_tokens, spec.connector.k);
-            let out = rows[tile.image].rows_from_mut(tile.index * num_tokens);
-            ops::linear_rows(device, merged.rows_from(0), &weights.connector, out, num_tokens);
-        }
+        pass.connect(buffers, rows);
         Ok(())
     }
 
-    /// The batch = the patches of the tiles, each tile a text.
+    /// The batch = the patches of the tiles, each tile a text, behind its class token.
     fn place(&mut self, images: &[Patches], tiles: &[Tile]) {
+        let num_class_tokens = self.num_class_tokens() as u32;
         let batch = &mut self.batch;
         batch.clear();
         batch.query_start_loc.push(0);
         for tile in tiles {
             let Layout { rows, columns, .. } = images[tile.image].layout;
-            batch.positions.extend(self.spec.positions.of_grid(rows, columns));
+            batch.positions.extend(0..num_class_tokens);
+            let of_grid = self.spec.positions.of_grid(rows, columns);
+            batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
             batch.query_start_loc.push(batch.positions.len() as u32);
         }
         batch.input_ids.resize(batch.positions.len(), 0);
     }
 
-    /// Makes room for a step of so many patches.
-    fn reserve(&mut self, device: &Device, num_patches: usize) -> Result<(), EngineError> {
-        if self.buffers.as_ref().is_some_and(|buffers| num_patches <= buffers.max_num_patches) {
+    /// Makes room for a step of so many patches and class tokens.
+    fn reserve(&mut self, device: &Device, num_tokens: usize) -> Result<(), EngineError> {
+        if self.buffers.as_ref().is_some_and(|buffers| num_tokens <= buffers.max_num_tokens) {
             return Ok(());
         }
-        let max_num_patches = num_patches.max(Tower::STEP_PATCHES);
+        let max_num_tokens = num_tokens.max(Tower::STEP_PATCHES);
         self.buffers = None;
-        self.buffers = Some(Buffers::new((device, self.dtype), &self.spec, max_num_patches)?);
+        self.buffers = Some(Buffers::new((device, self.dtype), &self.spec, max_num_tokens)?);
         Ok(())
     }
 }
@@ -216,38 +242,118 @@ impl Buffers {
     fn new(
         (device, dtype): (&Device, DType),
         spec: &TowerSpec,
-        max_num_patches: usize,
+        max_num_tokens: usize,
     ) -> Result<Self, EngineError> {
         let on = (device, dtype);
         let activations = |rows, width| device.tensor(rows, width, Precision::Activation);
         Ok(Self {
-            max_num_patches,
+            max_num_tokens,
             samples: activations(Tower::STEP_PATCHES, spec.patches.k)?,
-            stream: Stream::new(on, (max_num_patches, spec.width()), &spec.layers)?,
-            text: TextBuffers::new(on, &spec.layers, spec.heads(), limits(max_num_patches))?,
+            stream: Stream::new(on, (max_num_tokens, spec.width()), &spec.layers)?,
+            text: TextBuffers::new(on, &spec.layers, spec.heads(), limits(max_num_tokens))?,
             // The stream's type, whose rows it takes.
-            merged: device.tensor(max_num_patches, spec.width(), Precision::Full)?,
+            merged: device.tensor(max_num_tokens, spec.width(), Precision::Full)?,
+            connected: spec
+                .connector
+                .second
+                .as_ref()
+                .map(|_| activations(max_num_tokens, spec.connector.first.n()))
+                .transpose()?,
         })
     }
 }
 
-impl Tile {
+/// A tile of the step in hand.
+struct PlacedTile<'a> {
+    image: &'a Patches,
+    /// Which of its tiles.
+    index: usize,
+    /// Its first row of the stream.
+    first: usize,
+    /// The row of its first patch.
+    first_patch: usize,
+    /// Which image it is of.
+    of_image: usize,
+}
+
+impl PlacedTile<'_> {
     /// The samples of its patches.
-    fn bytes<'a>(&self, image: &'a Patches) -> &'a [u8] {
-        let num_tiles = image.layout.num_tiles();
-        let len = image.samples.len() / num_tiles;
-        let Range { start, end } = self.index * len..(self.index + 1) * len;
-        &image.samples[start..end]
+    fn bytes(&self) -> &[u8] {
+        let len = self.image.samples.len() / self.image.layout.num_tiles();
+        &self.image.samples[self.index * len..(self.index + 1) * len]
+    }
+}
+
+/// What is around the layers of a step.
+struct Pass<'a> {
+    device: &'a Device,
+    spec: &'a TowerSpec,
+    weights: &'a Weights,
+    step: Step<'a>,
+    tiles: &'a [PlacedTile<'a>],
+}
+
+impl Pass<'_> {
+    /// residual = norm(products of patches, and class tokens, + positions)
+    fn embed(&self, tables: &BandTables, buffers: &mut Buffers) {
+        let Self { device, weights, step, tiles, .. } = *self;
+        let Buffers { samples, stream, .. } = buffers;
+        stream.begin(step);
+        stream.loras.begin(device, step.num_rows(), 0);
+        for tile in tiles {
+            // Through `delta`, whose type a GPU's linear layers write.
+            let chunks = tile.bytes().chunks(Tower::STEP_PATCHES * samples.width());
+            for (chunk, bytes) in chunks.enumerate() {
+                ops::patch_values(device, bytes, tables, samples);
+                let first = tile.first_patch + chunk * Tower::STEP_PATCHES;
+                let out = stream.delta.rows_from_mut(first);
+                let num_rows = samples.num_rows();
+                ops::linear_rows(device, samples.rows_from(0), &weights.patches, out, num_rows);
+            }
+        }
+        let Stream { residual, delta, .. } = stream;
+        ops::fill_zero(device, residual, step.num_rows());
+        ops::add(device, residual, delta);
+        if let Some(token) = &weights.class_token {
+            for tile in tiles {
+                let out = residual.rows_from_mut(tile.first);
+                ops::replace_rows(device, token.rows_from(0), out, 1);
+            }
+        }
+        ops::add_rows_of(device, step.positions(), 0, &weights.positions, residual);
+        if let Some(norm) = &weights.embed_norm {
+            ops::norm_in_place(device, residual, norm);
+        }
+    }
+
+    /// Rows of images = what the connector makes of the patches of their tokens.
+    fn connect(&self, buffers: &mut Buffers, rows: &mut [Tensor]) {
+        let Self { device, spec, weights, tiles, .. } = *self;
+        let Buffers { stream, merged, connected, .. } = buffers;
+        for tile in tiles {
+            let layout = tile.image.layout;
+            let by_token = patches_by_token(layout, tile.first_patch as u32);
+            merged.reshape(by_token.len(), spec.width());
+            ops::gather_rows(device, &stream.residual, by_token[..].into(), merged);
+            let num_tokens = layout.tokens_per_tile();
+            merged.reshape(num_tokens, spec.connector.first.k);
+            let (last, weight) = match (&weights.second, connected.as_mut()) {
+                (Some((activation, second)), Some(connected)) => {
+                    ops::linear(device, merged, &weights.connector, connected);
+                    ops::activate(device, *activation, connected);
+                    (&*connected, second)
+                }
+                _ => (&*merged, &weights.connector),
+            };
+            let out = rows[tile.of_image].rows_from_mut(tile.index * num_tokens);
+            ops::linear_rows(device, last.rows_from(0), weight, out, num_tokens);
+        }
     }
 }
 
 /// A tile is never longer than a step, which has a text for each patch at most.
-fn limits(max_num_patches: usize) -> TextLimits {
-    TextLimits {
-        max_num_tokens: max_num_patches,
-        max_num_texts: max_num_patches,
-        max_model_len: max_num_patches,
-    }
+fn limits(max_num_tokens: usize) -> TextLimits {
+    TextLimits { max_num_tokens, max_num_texts: max_num_tokens, max_model_len: max_num_tokens }
 }
 
 fn patches_per_tile(layout: Layout) -> usize {

@@ -1,10 +1,9 @@
 //! Tests of towers without files: which patches become which rows, whatever is encoded at once.
 
 use super::*;
-use vllm_batch_base::layers::Activation;
 use vllm_batch_checkpoint::spec::{
-    ActivationSpec, BlockNorms, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec,
-    NormSpec,
+    ActivationSpec, BlockNorms, ConnectorSpec, GridPositions, ImageText, LayerSpec, LinearSpec,
+    MlpForm, MlpSpec, NormSpec,
 };
 
 #[test]
@@ -32,11 +31,18 @@ fn tower(device: &Device) -> Tower {
         merge_size: 1,
         image_token_id: 0,
         text: ImageText::Tiles,
-        patches: LinearSpec::of_patches("patches", width, patch_size),
-        positions: GridPositions { table: LinearSpec::new("positions", 1, width), side: 1 },
+        patches: LinearSpec::of_patches("patches", width, patch_size).with_bias(true),
+        class_token: None,
+        positions: GridPositions {
+            table: LinearSpec::new("positions", 1, width),
+            side: 1,
+            is_for_all: true,
+        },
+        embed_norm: None,
         layers: vec![LayerSpec { feed_forward: Some(mlp.into()), ..LayerSpec::default() }],
         final_norm: Some(NormSpec::layer("last", width, 1e-6)),
-        connector: LinearSpec::new("connector", 5, width),
+        connector: ConnectorSpec { first: LinearSpec::new("connector", 5, width), second: None },
+        unused: Vec::new(),
     };
     Tower::load(spec, DType::Float32, device, &mut Checkpoint::Dummy { seed: 3 }).unwrap()
 }

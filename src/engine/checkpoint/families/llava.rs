@@ -1,0 +1,189 @@
+//! LLaVA 1.5: Llama, and CLIP up to one of its last layers, whose patches go through an MLP.
+
+use serde_json::json;
+
+use super::llama;
+use super::vision::{VisionDefaults, VisionKeys, image_token_id};
+use crate::hf_config::HfConfig;
+use crate::spec::{
+    ConnectorSpec, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec, TowerSpec,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Activation;
+
+/// Prefixes of the tower's tensors, for those who run the model for text alone.
+const IMAGE_TENSORS: &[&str] = &[
+    "model.multi_modal_projector.",
+    "model.vision_tower.",
+    "multi_modal_projector.",
+    "vision_tower.",
+];
+
+/// Defaults of `CLIPVisionConfig`.
+const CLIP: VisionDefaults = VisionDefaults {
+    hidden_size: 768,
+    intermediate_size: 3072,
+    num_layers: 12,
+    num_heads: 12,
+    image_size: 224,
+    patch_size: 32,
+    layer_norm_eps: 1e-5,
+    activation: Activation::QuickGelu,
+};
+
+/// The text part, with the defaults of `LlamaConfig`, which published files lack.
+pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let text = config.text_part();
+    text.root().expect("model_type", "llama")?;
+    text.assume(&[
+        ("hidden_size", json!(4096)),
+        ("intermediate_size", json!(11_008)),
+        ("num_hidden_layers", json!(32)),
+        ("num_attention_heads", json!(32)),
+        ("max_position_embeddings", json!(2048)),
+        ("vocab_size", json!(32_000)),
+    ]);
+    // Its keys are this file's too.
+    tower(config)?;
+    // Of training; tokens of an image, which are counted.
+    config.root().ignore(&["ignore_index", "image_seq_length"]);
+    let mut spec = llama::spec(text)?;
+    spec.embedding.of_images = IMAGE_TENSORS;
+    Ok(spec)
+}
+
+/// The tower.
+pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let root = config.root();
+    let Some(keys) = root.section("vision_config")? else {
+        return Err(config.error("`vision_config` is missing"));
+    };
+    keys.expect("model_type", "clip_vision_model")?;
+    // Of CLIP's other half, and of training.
+    keys.ignore(&["initializer_factor", "projection_dim", "vocab_size"]);
+    let vision = VisionKeys::read(config, CLIP, 1)?;
+    let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
+    let num_used = num_used_layers(config, num_layers)?;
+    root.expect("vision_feature_select_strategy", "default")?;
+    let has_biases = root.flag("multimodal_projector_bias")?.unwrap_or(true);
+    let activation = match root.text("projector_hidden_act")? {
+        None => Activation::Gelu,
+        Some(name) => config.activation_named(name)?,
+    };
+    let (hidden_size, side) = (config.text_part().hidden_size()?, vision.side());
+    let name = |part: &str| format!("model.vision_tower.vision_model.{part}");
+    let projector = |part: &str, k| {
+        let name = format!("model.multi_modal_projector.{part}");
+        LinearSpec::new(name, hidden_size, k).with_bias(has_biases)
+    };
+    let norm = |part| NormSpec::layer(name(part), width, eps);
+    let positions = name("embeddings.position_embedding");
+    Ok(TowerSpec {
+        patch_size,
+        merge_size: 1,
+        image_token_id: image_token_id(config, "image_token_index", 32_000)?,
+        text: ImageText::Bare,
+        patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
+        class_token: Some((name("embeddings.class_embedding"), vec![width])),
+        positions: GridPositions {
+            table: LinearSpec::new(positions, 1 + side * side, width),
+            side,
+            is_for_all: false,
+        },
+        embed_norm: Some(norm("pre_layrnorm")),
+        layers: vision.layers(&name("encoder.layers"), num_used),
+        final_norm: None,
+        connector: ConnectorSpec {
+            first: projector("linear_1", width),
+            second: Some((activation, projector("linear_2", hidden_size))),
+        },
+        unused: unused(num_used..num_layers),
+    })
+}
+
+/// How many layers there are before the state that `vision_feature_layer` names: it counts the
+/// input of the first layer too, or backwards from the last one's output, which is -1.
+fn num_used_layers(config: &HfConfig, num_layers: usize) -> Result<usize, EngineError> {
+    let state = match config.root().value("vision_feature_layer") {
+        None => Some(-2),
+        Some(value) => value.as_i64(),
+    };
+    let last = num_layers as i64;
+    let num_used = state.map(|state| if state < 0 { last + 1 + state } else { state });
+    num_used.filter(|num_used| (1..=last).contains(num_used)).map(|num| num as usize).ok_or_else(
+        || config.error("`vision_feature_layer` should be one of the layers of `vision_config`"),
+    )
+}
+
+/// Prefixes of the tensors of layers that no embedding depends on, and of the norm behind them.
+fn unused(layers: std::ops::Range<usize>) -> Vec<String> {
+    let layers = layers.map(|index| format!("encoder.layers.{index}."));
+    let parts = layers.chain(["post_layernorm.".to_owned()]);
+    let towers = ["model.vision_tower", "vision_tower"];
+    let towers = towers.map(|tower| [format!("{tower}."), format!("{tower}.vision_model.")]);
+    let towers = towers.as_flattened();
+    parts.flat_map(|part| towers.iter().map(move |tower| format!("{tower}{part}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decoder_spec, tower_spec};
+
+    fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
+        let text = format!(
+            r#"{{"architectures": ["LlavaForConditionalGeneration"], "image_token_index": 8, {top}
+            "vision_config": {{"hidden_size": 24, "num_hidden_layers": 5, {vision}
+            "patch_size": 8, "image_size": 32}}, "text_config": {{"hidden_size": 32,
+            "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 9}}}}"#
+        );
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
+        Ok((decoder, tower.expect("a tower")))
+    }
+
+    #[test]
+    fn layers_up_to_the_state_that_is_asked_for_are_the_tower() {
+        for (top, num_layers) in [
+            ("", 4),
+            (r#""vision_feature_layer": -1,"#, 5),
+            (r#""vision_feature_layer": -5,"#, 1),
+            (r#""vision_feature_layer": 3,"#, 3),
+        ] {
+            let (_, tower) = specs(top, "").unwrap();
+            assert_eq!(tower.layers.len(), num_layers, "{top}");
+            assert_eq!(tower.unused.len(), 4 * (5 - num_layers + 1), "{top}");
+            let names = tower.tensors().into_iter().map(|(name, _)| name);
+            let is_unused = |name: &String| tower.unused.iter().any(|part| name.starts_with(part));
+            assert!(!names.into_iter().any(|name| is_unused(&name)), "{top}");
+        }
+        for top in ["-6", "0", "6", "[-2, -1]", "\"last\""] {
+            let error = specs(&format!("\"vision_feature_layer\": {top},"), "").unwrap_err();
+            assert!(error.contains("`vision_feature_layer`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tower_has_the_defaults_of_clip() {
+        let (decoder, tower) = specs("", "").unwrap();
+        assert_eq!((decoder.max_model_len, decoder.mlps().next().unwrap().down.k), (2048, 11_008));
+        assert_eq!((tower.heads().num_heads, tower.layers[0].inner_width()), (12, 3072));
+        assert_eq!((tower.positions.table.n(), tower.positions.side), (17, 4));
+        assert_eq!((tower.connector.n(), tower.merge_size), (32, 1));
+        let activation = &tower.layers[0].mlp().unwrap().activation;
+        assert_eq!(*activation, crate::spec::ActivationSpec::Known(Activation::QuickGelu));
+        for (top, vision, expected) in [
+            (
+                r#""vision_feature_select_strategy": "full","#,
+                "",
+                "`vision_feature_select_strategy`",
+            ),
+            ("", r#""model_type": "siglip_vision_model","#, "`vision_config.model_type`"),
+            ("", r#""num_attention_heads": 7,"#, "no 7 equal heads"),
+        ] {
+            let error = specs(top, vision).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What towers of SigLIP's and CLIP's shape have in common: keys of `vision_config`, and layers
+//! with norms before both blocks, biases everywhere, and an MLP without a gate.
+
+use crate::hf_config::HfConfig;
+use crate::limits;
+use crate::spec::{
+    ActivationSpec, AttentionSpec, BlockNorms, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
+    QkvHeads,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Activation;
+
+/// Defaults of keys that a `vision_config` lacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VisionDefaults {
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_layers: usize,
+    pub num_heads: usize,
+    pub image_size: usize,
+    pub patch_size: usize,
+    pub layer_norm_eps: f32,
+    pub activation: Activation,
+}
+
+/// Sizes of a tower that are within limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VisionKeys {
+    pub width: usize,
+    pub num_layers: usize,
+    pub patch_size: usize,
+    pub eps: f32,
+    inner: usize,
+    image_size: usize,
+    heads: QkvHeads,
+    activation: Activation,
+}
+
+impl VisionKeys {
+    /// Reads `vision_config`, or has the defaults of its class.
+    ///
+    /// `merge_size`: patches of the side of a token.
+    pub(super) fn read(
+        config: &HfConfig,
+        defaults: VisionDefaults,
+        merge_size: usize,
+    ) -> Result<Self, EngineError> {
+        let keys = config.root().section("vision_config")?;
+        let keys = keys.as_ref();
+        let size = |key: &str, default: usize| match keys {
+            Some(keys) if keys.value(key).is_some() => keys.size(key),
+            _ => Ok(default),
+        };
+        let width = size("hidden_size", defaults.hidden_size)?;
+        let num_heads = size("num_attention_heads", defaults.num_heads)?;
+        let eps = keys.map_or(Ok(None), |keys| keys.number("layer_norm_eps"))?;
+        let vision = Self {
+            width,
+            num_layers: size("num_hidden_layers", defaults.num_layers)?,
+            patch_size: size("patch_size", defaults.patch_size)?,
+            eps: eps.map_or(defaults.layer_norm_eps, |eps| eps as f32),
+            inner: size("intermediate_size", defaults.intermediate_size)?,
+            image_size: size("image_size", defaults.image_size)?,
+            heads: QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads },
+            activation: match keys.map_or(Ok(None), |keys| keys.text("hidden_act"))? {
+                None => defaults.activation,
+                Some(name) => config.activation_named(name)?,
+            },
+        };
+        keys.map_or(Ok(()), |keys| keys.expect("num_channels", 3))?;
+        limits::check_tower_grid(vision.patch_size, vision.image_size, merge_size)
+            .and_then(|()| limits::check_tower_layers(vision.num_layers))
+            .map_err(|text| config.error(text))?;
+        match width.is_multiple_of(num_heads) {
+            true => Ok(vision),
+            false => {
+                Err(config
+                    .error(format!("a tower of width {width} has no {num_heads} equal heads")))
+            }
+        }
+    }
+
+    /// Patches of the side of an image that it was made for.
+    pub(super) fn side(&self) -> usize {
+        self.image_size / self.patch_size
+    }
+
+    /// The first layers, whose tensors have this name and a number.
+    pub(super) fn layers(&self, name: &str, num_layers: usize) -> Vec<LayerSpec> {
+        (0..num_layers).map(|index| self.layer(&format!("{name}.{index}"))).collect()
+    }
+
+    fn layer(&self, prefix: &str) -> LayerSpec {
+        let Self { width, inner, heads, eps, activation, .. } = *self;
+        let name = |part: &str| format!("{prefix}.{part}");
+        let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
+        let norm = |part| BlockNorms::before(NormSpec::layer(name(part), width, eps));
+        let qkv = ["q_proj", "k_proj", "v_proj"].map(|part| name(&format!("self_attn.{part}")));
+        let qkv = LinearSpec::stacked(qkv.map(|part| (part, width)), width).with_bias(true);
+        let out = linear("self_attn.out_proj", width, width);
+        let mlp = MlpSpec {
+            norms: norm("layer_norm2"),
+            form: MlpForm::Plain,
+            activation: ActivationSpec::Known(activation),
+            up: linear("mlp.fc1", inner, width),
+            down: linear("mlp.fc2", width, inner),
+        };
+        LayerSpec::new(AttentionSpec::new(norm("layer_norm1"), heads, qkv, out), mlp)
+    }
+}
+
+/// The token that stands for one of an image's.
+pub(super) fn image_token_id(
+    config: &HfConfig,
+    key: &str,
+    default: usize,
+) -> Result<u32, EngineError> {
+    let id = config.root().optional_size(key)?.unwrap_or(default);
+    let vocab_size = config.text_part().vocab_size()?;
+    match id < vocab_size {
+        true => Ok(id as u32),
+        false => {
+            Err(config
+                .error(format!("`{key}` of {id} is not in a vocabulary of {vocab_size} tokens")))
+        }
+    }
+}
