@@ -5,6 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use vllm_batch_device::Tensor;
 
+/// Most media. Each is a mapping of memory by itself, and Linux grants a process 65,530 of those.
+const MAX_ENTRIES: usize = 1 << 14;
+
 /// Embeddings of media.
 #[derive(Debug)]
 pub(super) struct TowerCache {
@@ -58,7 +61,7 @@ impl TowerCache {
         self.by_use.insert((self.step, medium));
         let before = self.entries.insert(medium, Entry { rows, last_use: self.step });
         assert!(before.is_none(), "a medium is encoded where it is missing");
-        while self.bytes > self.max_bytes {
+        while self.bytes > self.max_bytes || self.entries.len() > MAX_ENTRIES {
             match self.by_use.first().copied() {
                 Some((last_use, oldest)) if last_use < self.step => self.remove(oldest),
                 _ => break,
@@ -107,6 +110,16 @@ mod tests {
         assert!(step(&mut cache, &[9, 8]).is_empty());
         assert_eq!((step(&mut cache, &[7]), cache.bytes), (vec![7], 3 * 160));
         assert_eq!(step(&mut cache, &[8, 5]), [5]);
+    }
+
+    #[test]
+    fn small_media_are_no_more_than_the_system_has_mappings_for() {
+        let mut cache = TowerCache::new(u64::MAX);
+        for medium in 0..MAX_ENTRIES as u64 + 3 {
+            assert_eq!(step(&mut cache, &[medium]), [medium]);
+        }
+        assert_eq!((cache.entries.len(), cache.by_use.len()), (MAX_ENTRIES, MAX_ENTRIES));
+        assert_eq!(step(&mut cache, &[2, 3]), [2]);
     }
 
     #[test]
