@@ -18,7 +18,7 @@ import tempfile
 import transformers
 
 TESTDATA = pathlib.Path(__file__).resolve().parent
-MODEL = TESTDATA.parent / "src" / "engine" / "model"
+MODEL = TESTDATA.parent / "src" / "engine" / "checkpoint"
 OUT = TESTDATA / "saved_configs.jsonl"
 REGISTRIES = ["families/mod.rs", "encoders/mod.rs", "encoders/classifiers.rs",
               "encoders/decoder_classifiers.rs"]

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
-use vllm_batch::engine::text::{ChatOptions, ChatTemplate, Tokenizer};
+use vllm_batch::engine::text::{ChatOptions, ChatTemplate, Tokenizer, TypedTokens};
 
 use super::choices::split_at_nul;
 
@@ -49,7 +49,9 @@ pub fn check(data: &[u8]) {
         assert!(text.len() <= MAX_OUTPUT, "{} bytes", text.len());
     }
     // An error of any kind is an error row.
-    if let Ok(rendered) = template.render_messages(&TOKENIZER, &messages, &options, false) {
+    if let Ok(rendered) =
+        template.render_messages(&TOKENIZER, &messages, &options, TypedTokens::Text)
+    {
         let _ = TOKENIZER.encode_chat(&rendered);
     }
 }

@@ -1,5 +1,8 @@
 """Checkpoints whose tensors have other names or shapes than save_pretrained writes."""
 
+import math
+import zlib
+
 import torch
 
 from .family import Layout
@@ -127,7 +130,27 @@ def fused(names: list[tuple[str, str]], keys: dict, dropped: tuple[str, ...]) ->
     return Layout(config, publish, restore)
 
 
-def wrapped(model: str, head: str, vision: dict[str, tuple[int, ...]], config) -> Layout:
+def halves(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Values of a tensor that nothing computes with."""
+    return torch.full(shape, 0.5)
+
+
+def of_tower(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Random values of a tensor of a vision tower."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    values = torch.randn(shape, generator=generator)
+    if name.endswith("bias"):
+        return values * 0.3
+    if len(shape) == 1:
+        return 1.0 + values * 0.25
+    if "position" in name:
+        return values * 0.7
+    return values * 1.2 / math.sqrt(math.prod(shape[1:]))
+
+
+def wrapped(
+    model: str, head: str, vision: dict[str, tuple[int, ...]], config, values=halves
+) -> Layout:
     """The text part of a multimodal checkpoint: `model` and `head` are its prefixes for "model."
     and "lm_head."; `vision` are tensors that no text needs, by shape."""
 
@@ -138,7 +161,7 @@ def wrapped(model: str, head: str, vision: dict[str, tuple[int, ...]], config) -
             else name.replace("lm_head.", head, 1): tensor
             for name, tensor in tensors.items()
         }
-        images = {name: torch.full(shape, 0.5).bfloat16() for name, shape in vision.items()}
+        images = {name: values(name, shape).bfloat16() for name, shape in vision.items()}
         return {**out, **images}
 
     def restore(tensors: dict) -> dict:

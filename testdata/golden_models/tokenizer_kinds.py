@@ -251,12 +251,22 @@ def shared_sentencepiece() -> Tokenizer:
     return tokenizer
 
 
+def shared_images() -> Tokenizer:
+    """The same with what prompts have around images."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    places = [f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)]
+    names = ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<global-img>", *places]
+    add_tokens(tokenizer, [*names, "<fake_token_around_image>", "<image>"])
+    return tokenizer
+
+
 SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "byte_level": (shared_byte_level, dict(eos_token="<|endoftext|>")),
     "sentencepiece": (
         shared_sentencepiece,
         dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>"),
     ),
+    "images": (shared_images, dict(eos_token="<end_of_utterance>")),
 }
 
 

@@ -8,6 +8,7 @@ mod cuda_ops;
 mod golden;
 mod golden_adapters;
 mod gpu;
+mod images;
 mod kernels_compile;
 mod penalties;
 mod pooling;

@@ -18,7 +18,7 @@ use vllm_batch::engine::core::request::StopIds;
 use vllm_batch::engine::core::sampler::{
     RowResult, RowTask, SampleTask, SamplerScratch, TokenMask, run_row,
 };
-use vllm_batch::engine::device::{Device, GpuNeeds, open};
+use vllm_batch::engine::device::{Device, open};
 
 use crate::gpu;
 
@@ -241,8 +241,7 @@ fn assert_close(got: &PositionLogprobs, expected: &PositionLogprobs, what: &str)
 /// A GPU that samples rows of this width.
 pub fn gpu_sampler(seed: u64, vocab_size: usize) -> Option<(Arc<Device>, StepSampler)> {
     let config = EngineConfig { device: gpu::device(seed)?, ..EngineConfig::default() };
-    let (device, _) =
-        open(&config, DType::Float32, GpuNeeds::default()).expect("a device for tests");
+    let (device, _) = open(&config, DType::Float32, None).expect("a device for tests");
     let device = Arc::new(device);
     let sampler = StepSampler::new(Arc::clone(&device), MAX_ROWS, vocab_size).expect("memory");
     Some((device, sampler))

@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use vllm_batch::engine::base::run_date::RunDate;
 use vllm_batch::engine::text::{
-    Chat, ChatEnding, ChatOptions, ChatTemplate, TextError, Tokenizer, json_with_integers,
+    Chat, ChatEnding, ChatOptions, ChatTemplate, TextError, Tokenizer, TypedTokens,
+    json_with_integers,
 };
 
 /// Renders a conversation whose last message goes on.
@@ -17,9 +18,10 @@ fn continued(
 ) -> Result<String, TextError> {
     let ChatOptions { tools, documents, kwargs, now, .. } = options;
     let (messages, ending) = (case["messages"].clone(), ChatEnding::OpenMessage);
-    let chat = Chat { messages, ending, tools, documents, kwargs };
+    let chat = Chat { messages, ending, tools, documents, kwargs, num_images: 0 };
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/demo");
-    chat.render(template, &Tokenizer::from_dir(&demo)?, now, false).map(|chat| chat.text())
+    chat.render(template, &Tokenizer::from_dir(&demo)?, now, TypedTokens::Text)
+        .map(|chat| chat.text())
 }
 
 /// Renders one case; None if it is as expected, else what is wrong.
@@ -29,6 +31,7 @@ fn check(template: &ChatTemplate, case: &Value, now: RunDate) -> Option<String> 
         tools: case.get("tools").filter(|tools| !tools.is_null()).cloned(),
         documents: case.get("documents").filter(|documents| !documents.is_null()).cloned(),
         kwargs: case.get("kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
+        has_images: false,
         now,
     };
     let rendered = match case["continue_final_message"] == true {

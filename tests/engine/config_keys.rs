@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use vllm_batch::engine::checkpoint::decoder_spec;
 use vllm_batch::engine::checkpoint::hf_config::HfConfig;
-use vllm_batch::engine::checkpoint::spec::DecoderSpec;
+use vllm_batch::engine::checkpoint::spec::{DecoderSpec, TowerSpec};
+use vllm_batch::engine::checkpoint::{decoder_spec, tower_spec};
 
 type Keys = Map<String, Value>;
 
@@ -47,8 +47,10 @@ fn parse(keys: &Keys) -> HfConfig {
     HfConfig::parse(&Value::Object(keys.clone()).to_string(), "config.json").expect("an object")
 }
 
-fn spec(keys: &Keys) -> Result<DecoderSpec, String> {
-    decoder_spec(&parse(keys)).map_err(|error| error.to_string())
+fn spec(keys: &Keys) -> Result<(DecoderSpec, Option<TowerSpec>), String> {
+    let config = parse(keys);
+    let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+    Ok((decoder, tower_spec(&config).map_err(|error| error.to_string())?))
 }
 
 /// Every key that has a value, those of objects too.

@@ -5,15 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use vllm_batch::engine::checkpoint::decoder_spec;
 use vllm_batch::engine::checkpoint::hf_config::HfConfig;
-use vllm_batch::engine::checkpoint::spec::DecoderSpec;
+use vllm_batch::engine::checkpoint::spec::{DecoderSpec, TowerSpec};
+use vllm_batch::engine::checkpoint::{decoder_spec, tower_spec};
 
 /// What is known of a model: its file, its parameters, its longest context.
 type Published = (&'static str, usize, usize);
 
-/// Parameters as transformers counts them, a tied output layer once, those of images left out; the
-/// context as vLLM derives it.
+/// Parameters as transformers counts them, a tied output layer once, those of images left out where
+/// the model is run for text alone; the context as vLLM derives it.
 #[rustfmt::skip]
 const PUBLISHED: &[Published] = &[
     ("afm-4.5b", 4_619_184_640, 81_920),
@@ -156,6 +156,9 @@ const PUBLISHED: &[Published] = &[
     ("smollm2-1.7b-instruct", 1_711_376_384, 8_192),
     ("smollm2-135m-instruct", 134_515_008, 8_192),
     ("smollm3-3b", 3_075_098_624, 65_536),
+    ("smolvlm-256m-instruct", 256_484_928, 8_192),
+    ("smolvlm-instruct", 2_246_272_880, 16_384),
+    ("smolvlm2-500m-video-instruct", 507_482_304, 8_192),
     ("solar-10.7b", 10_731_524_096, 4_096),
     ("solar-pro-preview", 22_140_032_000, 4_096),
     ("stablelm-2-1.6b", 1_644_515_328, 4_096),
@@ -186,18 +189,26 @@ fn read(name: &str) -> HfConfig {
     HfConfig::parse(&text, &file).expect("an object")
 }
 
-fn num_parameters(spec: &DecoderSpec) -> usize {
-    spec.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+fn spec(name: &str) -> Result<(DecoderSpec, Option<TowerSpec>), String> {
+    let config = read(name);
+    let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+    Ok((decoder, tower_spec(&config).map_err(|error| error.to_string())?))
+}
+
+fn num_parameters((decoder, tower): &(DecoderSpec, Option<TowerSpec>)) -> usize {
+    let of_tower = tower.iter().flat_map(TowerSpec::tensors);
+    let tensors = decoder.tensors().into_iter().chain(of_tower);
+    tensors.map(|(_, shape)| shape.iter().product::<usize>()).sum()
 }
 
 /// What is wrong with a model.
 fn wrong((name, parameters, context): &Published) -> Option<String> {
-    match decoder_spec(&read(name)) {
-        Err(error) => Some(error.to_string()),
+    match spec(name) {
+        Err(error) => Some(error),
         Ok(spec) if num_parameters(&spec) != *parameters => {
             Some(format!("{name}: {} parameters, not {parameters}", num_parameters(&spec)))
         }
-        Ok(spec) if spec.max_model_len != *context => {
+        Ok((spec, _)) if spec.max_model_len != *context => {
             Some(format!("{name}: a context of {}, not {context}", spec.max_model_len))
         }
         Ok(_) => None,

@@ -46,6 +46,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("Dots1ForCausalLM", "`num_experts_per_tok` is missing"),
     ("Glm4MoeForCausalLM", "a rotary embedding of 0.5 of a head_dim of 42"),
     ("NemotronHForCausalLM", "layers of experts without gates are not supported"),
+    ("Idefics3ForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
+    ("SmolVLMForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
 ];
 
 #[test]

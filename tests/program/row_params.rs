@@ -164,7 +164,7 @@ const OF_ALL_ROWS: &str = "model tokenizer load-format dtype max-model-len input
     device data-parallel-size \
     tensor-parallel-size quantization threads cpu-isa prefill-kernel max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \
-    kv-cache-memory-bytes kv-offloading-size num-gpu-blocks-override gpu-memory-utilization \
+    kv-cache-memory-bytes kv-offloading-size language-model-only mm-processor-cache-gb num-gpu-blocks-override gpu-memory-utilization \
     enable-prefix-caching no-enable-prefix-caching enable-lora progress color quiet verbose \
     config help";
 

@@ -64,6 +64,8 @@ pub struct ModelConfig {
     pub max_model_len: Option<usize>,
     /// Where weights come from.
     pub load_format: LoadFormat,
+    /// A model that sees images is loaded without its vision tower.
+    pub language_model_only: bool,
     /// Engine seed (vLLM's `seed`): keys sampling of rows without their own seed, and dummy
     /// weights.
     pub seed: u64,
@@ -175,6 +177,9 @@ pub struct CacheConfig {
     pub memory_share: Option<f64>,
     /// Bytes that another cache takes for each block of this one: a draft model's.
     pub bytes_beside: usize,
+    /// Bytes of what a vision tower makes of images, beyond those that a step needs; None: 4 GiB,
+    /// vLLM's.
+    pub tower_cache_bytes: Option<u64>,
     /// Engines that divide a share of memory between them: those of one process on the CPU.
     pub engines_in_memory: usize,
 }
@@ -190,6 +195,7 @@ impl Default for CacheConfig {
             kv_offloading_bytes: None,
             memory_share: None,
             bytes_beside: 0,
+            tower_cache_bytes: None,
             engines_in_memory: 1,
         }
     }

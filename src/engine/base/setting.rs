@@ -32,6 +32,8 @@ pub enum Setting {
     KvCacheMemoryBytes,
     /// Memory of the host for a GPU's KV cache.
     KvOffloadingSize,
+    /// Whether images are left alone.
+    LanguageModelOnly,
     /// Source of the weights.
     LoadFormat,
     /// The adapter that becomes part of the weights.
@@ -44,6 +46,8 @@ pub enum Setting {
     MaxModelLen,
     /// Most tokens of a step.
     MaxNumBatchedTokens,
+    /// Memory for encoded images.
+    MmProcessorCacheGb,
     /// Blocks of the KV cache.
     NumGpuBlocksOverride,
     /// Treatment of a prompt that is longer than the context.
@@ -88,12 +92,14 @@ impl Setting {
         Self::KvCacheDtype,
         Self::KvCacheMemoryBytes,
         Self::KvOffloadingSize,
+        Self::LanguageModelOnly,
         Self::LoadFormat,
         Self::LoraMerge,
         Self::LoraModules,
         Self::MaxLoraRank,
         Self::MaxModelLen,
         Self::MaxNumBatchedTokens,
+        Self::MmProcessorCacheGb,
         Self::NumGpuBlocksOverride,
         Self::Overflow,
         Self::PoolingType,
@@ -124,12 +130,14 @@ impl Setting {
             Self::KvCacheDtype => "kv_cache_dtype",
             Self::KvCacheMemoryBytes => "kv_cache_memory_bytes",
             Self::KvOffloadingSize => "kv_offloading_size",
+            Self::LanguageModelOnly => "language_model_only",
             Self::LoadFormat => "load_format",
             Self::LoraMerge => "lora_merge",
             Self::LoraModules => "lora_modules",
             Self::MaxLoraRank => "max_lora_rank",
             Self::MaxModelLen => "max_model_len",
             Self::MaxNumBatchedTokens => "max_num_batched_tokens",
+            Self::MmProcessorCacheGb => "mm_processor_cache_gb",
             Self::NumGpuBlocksOverride => "num_gpu_blocks_override",
             Self::Overflow => "overflow",
             Self::PoolingType => "pooling_type",

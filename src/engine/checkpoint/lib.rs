@@ -25,7 +25,7 @@ pub use encoders::{
 };
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;
-use spec::DecoderSpec;
+use spec::{DecoderSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 
@@ -54,6 +54,20 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     config.refuse_unread()?;
     limits::check(&spec).map_err(|text| config.error(text))?;
     Ok(spec)
+}
+
+/// The spec of the vision tower of a model folder's config, whose [`decoder_spec`] was made; None:
+/// the model is run for text alone.
+///
+/// # Errors
+/// The config lacks something, or has a size that no tower has.
+pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
+    let names = config.architectures()?;
+    let known = names.iter().find_map(|name| families::find(name));
+    let Some(tower) = known.and_then(|known| known.tower) else { return Ok(None) };
+    let spec = tower(config)?;
+    limits::check_tower(&spec).map_err(|text| config.error(text))?;
+    Ok(Some(spec))
 }
 
 /// The architectures whose names are nearest to one that is not there.

@@ -3,6 +3,7 @@
 
 use super::spec::{
     DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, RecurrentSpec,
+    TowerSpec,
 };
 use vllm_batch_base::layers::{DeltaHeads, Routing, ScanShape};
 
@@ -19,6 +20,11 @@ pub(super) const MAX_LAYERS: usize = 1 << 12;
 const MAX_CONTEXT: usize = 1 << 24;
 /// Experts of all layers together; each has names.
 const MAX_EXPERTS: usize = 1 << 17;
+/// Pixels of the side of an image that a vision tower was made for, and of a patch.
+const MAX_IMAGE_SIZE: usize = 1 << 14;
+const MAX_PATCH_SIZE: usize = 1 << 8;
+/// Patches of the side of a token.
+const MAX_MERGE_SIZE: usize = 1 << 4;
 /// Groups of experts: routing has a bit of each.
 const MAX_EXPERT_GROUPS: usize = 64;
 
@@ -87,6 +93,47 @@ pub(super) fn check_num_further(num_layers: usize) -> Result<(), String> {
     match num_layers <= MAX_LAYERS {
         true => Ok(()),
         false => Err(format!("{num_layers} layers of further tokens are not supported")),
+    }
+}
+
+/// Refuses a grid of patches that no vision tower has; checked before sizes are made of it.
+///
+/// # Errors
+/// A number is out of range; the text names it.
+pub(super) fn check_tower_grid(
+    patch_size: usize,
+    image_size: usize,
+    merge_size: usize,
+) -> Result<(), String> {
+    check_sizes(&[
+        ("size of images of a vision tower", image_size, MAX_IMAGE_SIZE),
+        ("size of patches of a vision tower", patch_size, MAX_PATCH_SIZE.min(image_size)),
+        ("side of an image's token in patches", merge_size, MAX_MERGE_SIZE),
+    ])
+}
+
+/// Refuses more layers than any vision tower has; checked before there is one value per layer.
+///
+/// # Errors
+/// The number is out of range.
+pub(super) fn check_tower_layers(num_layers: usize) -> Result<(), String> {
+    check_sizes(&[("number of layers of a vision tower", num_layers, MAX_LAYERS)])
+}
+
+/// Refuses a vision tower that no model has.
+///
+/// # Errors
+/// It has a size or a number out of range; the text names it.
+pub(super) fn check_tower(spec: &TowerSpec) -> Result<(), String> {
+    check_sizes(&[
+        ("width of a vision tower", spec.width(), MAX_WIDTH),
+        ("intermediate size of a vision tower", inner_width(&spec.layers), MAX_WIDTH),
+        ("width of an image's token in patches", spec.connector.k, MAX_WIDTH),
+    ])?;
+    check_heads(spec.heads())?;
+    match spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps)) {
+        true => Ok(()),
+        false => Err("its vision tower's epsilon of norms is out of range".to_owned()),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::execute::step_sampler::{Pending, StepSampler};
 use crate::execute::tensor_parallel;
 pub use crate::load::EngineInfo;
 use crate::load::gguf_text;
+use crate::load::images::image_input;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::plan::block_pool::BlockPool;
@@ -123,7 +124,7 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         summary.sides(config).check()?;
-        let sizes = StepSizes::on_device(config, dtype, &gpu_needs(&summary.spec));
+        let sizes = StepSizes::on_device(config, dtype, &gpu_needs(summary));
         let vocab_size = summary.spec.vocab_size();
         let (input_processor, model) = beside_tokenizer(
             processor,
@@ -132,6 +133,9 @@ impl Engine {
         );
         let (input_processor, model) = (input_processor?, model?);
         let LoadedModel { device, why_cpu, mut executor, draft } = model;
+        if let Some(table) = input_processor.media_table() {
+            executor.set_media_table(Arc::clone(table));
+        }
         let shape = executor.cache_shape();
         let info = EngineInfo {
             dtype,
@@ -148,7 +152,7 @@ impl Engine {
             weight_bytes: executor.weight_bytes()
                 + draft.as_ref().map_or(0, |draft| draft.weight_bytes),
             code_bytes: executor.code_bytes(),
-            parameters: summary.spec.parameters(),
+            parameters: summary.parameters(),
             num_cache_tokens: shape.num_tokens(),
             block_size: shape.block_size,
             kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype))
@@ -526,8 +530,8 @@ fn load_model(
         return Ok(LoadedModel { device, why_cpu: None, executor, draft: None });
     }
     let draft = DraftToLoad::read(config, sizes, summary)?;
-    let needs = gpu_needs(&summary.spec);
-    let (device, why_cpu) = vllm_batch_device::open(config, summary.dtype, needs)?;
+    let needs = gpu_needs(summary);
+    let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
     summary.sides(config).check_on(&device, why_cpu.as_ref())?;
     let device = Arc::new(device);
     let beside = draft.as_ref().map(|draft| draft.beside(config, &device));
@@ -543,7 +547,12 @@ fn decoders_input_processor(
     summary: &ModelSummary,
 ) -> Result<Arc<InputProcessor>, EngineError> {
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
-    load_input_processor(config, &summary.files, limits, defaults)
+    let processor = load_input_processor(config, &summary.files, limits, defaults)?;
+    let images = summary.tower.as_ref().map(|tower| image_input(tower, &summary.files));
+    Ok(Arc::new(match images.transpose()? {
+        Some(images) => processor.with_images(images),
+        None => processor,
+    }))
 }
 
 /// Loads the tokenizer and the chat template.
@@ -552,7 +561,7 @@ fn load_input_processor(
     files: &ModelFiles,
     limits: ModelLimits,
     defaults: GenerationConfig,
-) -> Result<Arc<InputProcessor>, EngineError> {
+) -> Result<InputProcessor, EngineError> {
     let files = match &config.model.tokenizer_dir {
         Some(path) => &ModelFiles::open(path, config.model.on_lost_file)?,
         None => files,
@@ -578,6 +587,5 @@ fn load_input_processor(
             ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?
         }
     };
-    let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults)?;
-    Ok(Arc::new(processor))
+    InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults)
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use vllm_batch_media::{ImageProcessor, Layout, MediaError, MediaId, Medium, Patches};
 
 /// The least id of a token of a medium.
-const FIRST_ID: u32 = 1 << 31;
+pub const FIRST_ID: u32 = 1 << 31;
 /// Ids of an epoch.
 const NUM_IDS: u64 = 1 << 31;
 
@@ -132,6 +132,11 @@ impl MediaTable {
         self.state().under_way.get(&number).and_then(Weak::upgrade)
     }
 
+    #[cfg(test)]
+    pub(crate) fn begin_epoch(&self, epoch: u64) {
+        self.state().next = epoch * NUM_IDS;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,15 +153,14 @@ impl TableMedium {
         self.layout
     }
 
-    /// Ids of its tokens, above every vocabulary.
-    pub fn token_ids(&self) -> impl Iterator<Item = u32> + use<> {
-        let first = FIRST_ID + (self.number % NUM_IDS) as u32;
-        (0..self.layout.num_tokens() as u32).map(move |token| first + token)
+    /// Id of its first token, above every vocabulary. Those of the others follow it.
+    pub fn first_token_id(&self) -> u32 {
+        FIRST_ID + (self.number % NUM_IDS) as u32
     }
 
     /// Requests of different epochs may share ids, and nothing else.
-    pub fn epoch(&self) -> u64 {
-        self.number / NUM_IDS
+    pub fn epoch(&self) -> u32 {
+        (self.number / NUM_IDS) as u32
     }
 
     /// Its patches, for the tower. They are not kept.
@@ -208,5 +212,4 @@ impl Drop for TableMedium {
 }
 
 #[cfg(test)]
-#[path = "media_table_tests.rs"]
 mod tests;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::media_table::TableMedium;
 use crate::plan::prefix_cache::root_serial;
 use crate::plan::structured_output::Guidance;
 pub(crate) use vllm_batch_api::request::{
@@ -16,6 +17,8 @@ pub struct Request {
     pub request_id: u64,
     /// Never empty, all in the vocabulary. Of choices: what they follow.
     pub prompt_token_ids: Vec<u32>,
+    /// Media of the prompt, by position.
+    pub media: Vec<MediaRun>,
     /// What is asked of the prompt.
     pub asked: Asked,
     /// Validated parameters.
@@ -34,6 +37,25 @@ pub struct Request {
     /// Output tokens after which it ends as by its EOS, whatever they are: for benchmarks of
     /// weights that are made up. Unlike `max_tokens`, nothing is scheduled by it.
     pub eos_after: Option<usize>,
+}
+
+/// Tokens of a medium that follow each other in a prompt. A medium may have several runs of them.
+#[derive(Clone, Debug)]
+pub struct MediaRun {
+    /// Whose tokens they are.
+    pub medium: Arc<TableMedium>,
+    /// Positions of the prompt, which has placeholders there.
+    pub positions: Range<usize>,
+    /// Which of the medium's tokens is the first of them.
+    pub first_token: u32,
+}
+
+impl MediaRun {
+    /// Ids of its tokens, above every vocabulary.
+    pub fn token_ids(&self) -> Range<u32> {
+        let first = self.medium.first_token_id() + self.first_token;
+        first..first + self.positions.len() as u32
+    }
 }
 
 /// What is known of a sequence before it runs.
@@ -131,7 +153,8 @@ impl Request {
 
     /// What its prefix in the cache begins from.
     pub fn prefix_root(&self) -> u64 {
-        root_serial(self.lora.map(|LoraId(index)| index))
+        let epoch = self.media.first().map_or(0, |run| run.medium.epoch());
+        root_serial(self.lora.map(|LoraId(index)| index), epoch)
     }
 
     /// Tokens that the user has given: what choices follow counts once.

@@ -23,8 +23,7 @@ pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
 pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache, StateLayerMut};
 pub use narrow_inputs::NarrowInputs;
 pub use open::{
-    GpuNeeds, HeadWidths, KERNEL_SOURCES, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM, WhyCpu,
-    gpu_trouble, memory_of_gpu, num_gpus, open, open_host, why_cpu,
+    KERNEL_SOURCES, WhyCpu, gpu_trouble, memory_of_gpu, num_gpus, open, open_host, why_cpu,
 };
 pub use tensor::{Precision, Rows, RowsMut, Tensor};
 

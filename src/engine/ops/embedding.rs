@@ -1,9 +1,10 @@
-//! embedding: rows of a table by token id or position; gathering of rows whose logits are wanted.
+//! embedding: rows of a table by token id or position, and rows in their place; gathering of rows
+//! whose logits are wanted.
 
 use vllm_batch_base::config::DType;
 use vllm_batch_device::cuda::Args;
 use vllm_batch_device::op_times::{Op, Work};
-use vllm_batch_device::tensor::SharedMut;
+use vllm_batch_device::tensor::{Rows, RowsMut, SharedMut};
 use vllm_batch_device::{Cpu, Device, Tensor};
 
 use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};
@@ -90,6 +91,27 @@ pub fn gather_rows(device: &Device, x: &Tensor, indices: Ids<'_>, out: &mut Tens
     });
 }
 
+/// `num_rows` rows of `out` = those of `from`: embeddings that no table has.
+///
+/// # Panics
+/// Widths differ, or there are not so many rows. Or the device is a GPU, which no model with a
+/// tower comes to (`GpuNeeds`).
+pub fn replace_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows: usize) {
+    let (width, x) = (out.tensor.width(), from.tensor);
+    assert_eq!(x.width(), width);
+    let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new("replace_rows"), work);
+    let part = |first: usize| first * width..(first + num_rows) * width;
+    let from = &x.values()[part(from.first)];
+    let shared = SharedMut::new(&mut out.tensor.values_mut()[part(out.first)]);
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        let values = &from[start * width..end * width];
+        // SAFETY: each row belongs to one item.
+        unsafe { shared.slice(start * width, values.len()) }.copy_from_slice(values);
+    });
+}
+
 fn for_each_row(cpu: &Cpu, out: &mut Tensor, row: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let (num_rows, width) = (out.num_rows(), out.width());
     let shared = SharedMut::new(out.values_mut());
@@ -124,5 +146,21 @@ mod tests {
         let mut gathered = Tensor::zeros(2, 6);
         gather_rows(&device, &out, [2, 0][..].into(), &mut gathered);
         assert_eq!(gathered.values(), [out.row(2), out.row(0)].concat());
+    }
+
+    #[test]
+    fn rows_are_replaced_and_no_others() {
+        let device = Device::cpu(Some(2));
+        let from = Tensor::from_vec((0..5000).map(|i| i as f32).collect(), 5);
+        for (first, at, num_rows) in [(0, 0, 1000), (7, 2, 900), (999, 999, 1), (3, 4, 0)] {
+            let mut out = Tensor::from_vec(vec![-1.0; 5000], 5);
+            replace_rows(&device, from.rows_from(first), out.rows_from_mut(at), num_rows);
+            for row in 0..1000 {
+                match (at..at + num_rows).contains(&row) {
+                    true => assert_eq!(out.row(row), from.row(row - at + first)),
+                    false => assert_eq!(out.row(row), [-1.0; 5]),
+                }
+            }
+        }
     }
 }

@@ -21,6 +21,7 @@ mod encoder_attention;
 mod experts;
 mod gate_columns;
 mod gemm;
+mod gpu_needs;
 mod lanes;
 pub mod linear;
 pub mod logprobs;
@@ -28,6 +29,7 @@ mod lora;
 mod mamba_scan;
 mod norm;
 mod paged_attention;
+mod patches;
 mod recurrent_step;
 mod reshape_and_cache;
 mod rotary;
@@ -52,7 +54,7 @@ pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_rule};
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
-pub use embedding::{add_rows_of, embedding, gather_rows};
+pub use embedding::{add_rows_of, embedding, gather_rows, replace_rows};
 pub use encoder_attention::{
     EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,
 };
@@ -61,6 +63,7 @@ pub use experts::{
     gate_rows,
 };
 pub use gate_columns::{Gate, gate_columns};
+pub use gpu_needs::{GpuNeeds, HeadWidths, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM};
 pub use linear::{
     HeadMatrices, LargestOutputs, LinearWeight, linear, linear_activate_and_mul, linear_by_head,
     linear_rows,
@@ -75,6 +78,7 @@ pub use paged_attention::{
     AttentionLaunch, AttentionScratch, AttentionShape, WgmmaTrial, paged_attention,
     prefill_by_wgmma, wgmma_prefill_sizes,
 };
+pub use patches::{BandTables, patch_values};
 pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{

@@ -24,6 +24,20 @@ pub struct Chat {
     pub documents: Option<Value>,
     /// Further variables of the template (`enable_thinking`, ...), vLLM's `chat_template_kwargs`.
     pub kwargs: Map<String, Value>,
+    /// Content parts `{"type": "image"}`, for each of which there is an image. Where there are
+    /// none, a template of texts refuses such parts.
+    pub num_images: usize,
+}
+
+/// What control tokens are that users wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypedTokens<'a> {
+    /// Text.
+    Text,
+    /// Control tokens.
+    Control,
+    /// Control tokens, but for this one, which is text.
+    ControlBut(&'a str),
 }
 
 /// Where the prompt of a chat ends.
@@ -51,7 +65,7 @@ impl From<Value> for Box<Chat> {
 }
 
 impl Chat {
-    /// The prompt. Control tokens in what users wrote are text, unless `allow_special`.
+    /// The prompt. Control tokens in what users wrote are as `typed` says.
     ///
     /// # Errors
     /// The template rejects the messages, or does not show the message that is to go on.
@@ -60,18 +74,18 @@ impl Chat {
         template: &ChatTemplate,
         tokenizer: &Tokenizer,
         now: RunDate,
-        allow_special: bool,
+        typed: TypedTokens<'_>,
     ) -> Result<RenderedChat, TextError> {
         let options = ChatOptions {
             add_generation_prompt: self.ending == ChatEnding::NewTurn,
             tools: self.tools.clone(),
             documents: self.documents.clone(),
             kwargs: self.kwargs.clone(),
+            has_images: self.num_images > 0,
             now,
         };
-        let render = |messages: &Value| {
-            template.render_messages(tokenizer, messages, &options, allow_special)
-        };
+        let render =
+            |messages: &Value| template.render_messages(tokenizer, messages, &options, typed);
         let messages = match template.mentions("developer") {
             true => Cow::Borrowed(&self.messages),
             false => without_developers(&self.messages),
@@ -141,7 +155,8 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/demo");
         let tokenizer = Tokenizer::from_dir(std::path::Path::new(folder))?;
         let template = ChatTemplate::new(source, None, None)?;
-        chat.render(&template, &tokenizer, RunDate::default(), false).map(|chat| chat.text())
+        chat.render(&template, &tokenizer, RunDate::default(), TypedTokens::Text)
+            .map(|chat| chat.text())
     }
 
     fn chat(ending: ChatEnding, last: Value) -> Chat {
@@ -179,7 +194,8 @@ mod tests {
         let token = tokenizer.eos_token().unwrap().to_owned();
         let open = chat(ChatEnding::OpenMessage, format!("So{token} it").into());
         let template = ChatTemplate::new(PLAIN, None, None).unwrap();
-        let rendered = open.render(&template, &tokenizer, RunDate::default(), false).unwrap();
+        let rendered =
+            open.render(&template, &tokenizer, RunDate::default(), TypedTokens::Text).unwrap();
         assert_eq!(rendered.text(), format!("<user>hi</><assistant>So{token} it"));
         let ids = tokenizer.encode_chat(&rendered).unwrap();
         assert!(!ids.contains(&tokenizer.eos_token_id().unwrap()));
@@ -202,16 +218,47 @@ mod tests {
         let source = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}\
             {{ m.tool_calls | default([]) | tojson }}{% endfor %}";
         let template = ChatTemplate::new(source, None, None).unwrap();
-        let render = |allow_special| {
-            chat.render(&template, &tokenizer, RunDate::default(), allow_special).unwrap()
-        };
+        let render = |typed| chat.render(&template, &tokenizer, RunDate::default(), typed).unwrap();
         let count = |chat: &RenderedChat| {
             let ids = tokenizer.encode_chat(chat).unwrap();
             ids.iter().filter(|id| Some(**id) == tokenizer.eos_token_id()).count()
         };
-        assert_eq!(count(&render(true)), 5, "{}", render(true).text());
-        assert_eq!(count(&render(false)), 0);
-        assert_eq!(render(false).text(), render(true).text());
+        let [text, control] = [TypedTokens::Text, TypedTokens::Control].map(render);
+        assert_eq!(count(&control), 5, "{}", control.text());
+        assert_eq!(count(&text), 0);
+        assert_eq!(text.text(), control.text());
+    }
+
+    /// A template may show images in its own words or, if it takes texts alone, where they stand.
+    #[test]
+    fn images_stand_where_a_template_shows_them_and_users_do_not_write_them() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/demo");
+        let tokenizer = Tokenizer::from_dir(std::path::Path::new(folder)).unwrap();
+        let token = tokenizer.eos_token().unwrap().to_owned();
+        let parts = format!(
+            "{{% for m in messages %}}{{% for p in m.content %}}{{% if p.type == 'image' %}}\
+             {token}{{% else %}}{{{{ p.text }}}}{{% endif %}}{{% endfor %}}{{% endfor %}}"
+        );
+        let content = json!([{"type": "text", "text": format!("a{token}\u{F0002}")},
+            {"type": "image"}, {"type": "text", "text": "b"}, {"type": "image"}]);
+        let chat =
+            Chat { num_images: 2, ..Chat::from(json!([{"role": "user", "content": content}])) };
+        let images = ["<1>".to_owned(), "<2>".to_owned()];
+        for typed in [TypedTokens::Text, TypedTokens::ControlBut(&token)] {
+            let render = |source: &str| {
+                let template = ChatTemplate::new(source, None, None).unwrap();
+                chat.render(&template, &tokenizer, RunDate::default(), typed).unwrap()
+            };
+            let texts = render("{% for m in messages %}{{ m.content }}{% endfor %}");
+            let texts = texts.with_images(&token, &images).unwrap();
+            assert_eq!(texts.text(), format!("<1>\n<2>\na{token}\nb"));
+            let ids = tokenizer.encode_chat(&texts).unwrap();
+            assert!(!ids.contains(&tokenizer.eos_token_id().unwrap()));
+            let parts = render(&parts);
+            assert_eq!(parts.clone().with_images(&token, &images[..1]), Err(2));
+            let parts = parts.with_images(&token, &images).unwrap();
+            assert_eq!(parts.text(), format!("a{token}<1>b<2>"));
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use vllm_batch_base::files::{self, MAX_CONFIG_BYTES};
 use vllm_batch_base::machine::has_room_for_stack;
 
 use super::python::arguments::{self, bind};
-use super::{TextError, Tokenizer, content_parts, filters, integers, python};
+use super::{TextError, Tokenizer, TypedTokens, content_parts, filters, integers, python};
 use budget::Budget;
 use vllm_batch_base::run_date::RunDate;
 use worker::{NoWorker, STACK_BYTES, Sources, Worker};
@@ -60,6 +60,8 @@ pub struct ChatOptions {
     pub documents: Option<Value>,
     /// Further variables (`enable_thinking`, ...), vLLM's `chat_template_kwargs`.
     pub kwargs: Map<String, Value>,
+    /// Whether content parts `{"type": "image"}` stand for images.
+    pub has_images: bool,
     /// What `strftime_now` formats.
     pub now: RunDate,
 }
@@ -72,6 +74,7 @@ impl Default for ChatOptions {
             tools: None,
             documents: None,
             kwargs: Map::new(),
+            has_images: false,
             now: RunDate::default(),
         }
     }
@@ -234,21 +237,34 @@ impl ChatTemplate {
         tokenizer: &Tokenizer,
         messages: &Value,
         options: &ChatOptions,
-        allow_special: bool,
+        typed: TypedTokens<'_>,
     ) -> Result<RenderedChat, TextError> {
         // Before anything is learned of the template: a probe that finds no thread learns nothing.
         drop(self.worker()?);
         let with_tools = options.tools.is_some();
-        let messages = content_parts::prepared(messages, || self.content_format(with_tools))?;
+        let messages = content_parts::prepared(messages, options.has_images, || {
+            self.content_format(with_tools)
+        })?;
         let messages = &*messages;
-        let control = self.control_tokens.get_or_init(|| {
-            let Sources { default, tool_use } = &self.sources;
-            ControlTokens::new(tokenizer, &[default, tool_use.as_deref().unwrap_or("")].concat())
-        });
+        let only;
+        let control = match typed {
+            TypedTokens::Control => {
+                return Ok(RenderedChat::new(self.render(messages, options)?, false));
+            }
+            TypedTokens::ControlBut(token) => {
+                only = ControlTokens::only(token);
+                &only
+            }
+            TypedTokens::Text => self.control_tokens.get_or_init(|| {
+                let Sources { default, tool_use } = &self.sources;
+                let sources = [default, tool_use.as_deref().unwrap_or("")].concat();
+                ControlTokens::new(tokenizer, &sources)
+            }),
+        };
         let values =
             || options.tools.iter().chain(&options.documents).chain(options.kwargs.values());
-        let typed = control.occur_in_value(messages) || values().any(|v| control.occur_in_value(v));
-        if allow_special || !typed {
+        let occur = control.occur_in_value(messages) || values().any(|v| control.occur_in_value(v));
+        if !occur {
             return Ok(RenderedChat::new(self.render(messages, options)?, false));
         }
         let mark = |value: &Option<Value>| value.as_ref().map(|value| control.mark(value));

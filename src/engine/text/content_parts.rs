@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+use super::control_tokens::IMAGE;
 use super::{ChatOptions, ChatTemplate, TextError};
 
 const PROBE: &str = "vllm-batch probe of content parts";
@@ -32,16 +33,38 @@ fn occur_in(messages: &Value) -> bool {
 /// Messages with their content in the form that a template expects.
 ///
 /// # Errors
-/// A part is no text, and the template expects a text.
+/// A part is no text and, unless there are images, no image, and the template expects a text.
 pub(super) fn prepared(
     messages: &Value,
+    has_images: bool,
     format: impl Fn() -> ContentFormat,
 ) -> Result<Cow<'_, Value>, TextError> {
+    if has_images {
+        // The sign of an image that users typed could forge one.
+        let messages = without_sign(messages);
+        return Ok(Cow::Owned(match format() {
+            ContentFormat::Text => joined(&messages, true)?,
+            ContentFormat::Parts => with_parts(&messages),
+            ContentFormat::AsGiven => messages,
+        }));
+    }
     Ok(match format() {
-        ContentFormat::Text if occur_in(messages) => Cow::Owned(joined(messages)?),
+        ContentFormat::Text if occur_in(messages) => Cow::Owned(joined(messages, false)?),
         ContentFormat::Parts => Cow::Owned(with_parts(messages)),
         ContentFormat::Text | ContentFormat::AsGiven => Cow::Borrowed(messages),
     })
+}
+
+/// The value without the sign of an image.
+fn without_sign(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(text.replace(IMAGE, "")),
+        Value::Array(items) => items.iter().map(without_sign).collect(),
+        Value::Object(items) => {
+            items.iter().map(|(key, item)| (key.replace(IMAGE, ""), without_sign(item))).collect()
+        }
+        other => other.clone(),
+    }
 }
 
 /// Texts as lists of one part.
@@ -74,22 +97,25 @@ pub(super) fn format_of(template: &ChatTemplate, with_tools: bool) -> ContentFor
     }
 }
 
-/// Every list of text parts as one string, joined by newlines as in vLLM.
+/// Every list of parts as one string, joined by newlines as in vLLM: images, then texts.
 ///
 /// # Errors
-/// A part is no text: the models here read nothing else.
-fn joined(messages: &Value) -> Result<Value, TextError> {
+/// A part is neither.
+fn joined(messages: &Value, has_images: bool) -> Result<Value, TextError> {
     let mut messages = messages.clone();
     for message in messages.as_array_mut().into_iter().flatten() {
         let Some(parts) = message["content"].as_array() else { continue };
-        let texts: Result<Vec<_>, _> = parts.iter().map(text_of).collect();
+        let is_image = |part: &&Value| has_images && part["type"] == "image";
+        let images = parts.iter().filter(is_image).map(|_| Ok(IMAGE.to_string()));
+        let texts = parts.iter().filter(|part| !is_image(part)).map(text_of);
+        let texts: Result<Vec<_>, _> = images.chain(texts).collect();
         message["content"] = Value::String(texts?.join("\n"));
     }
     Ok(messages)
 }
 
-fn text_of(part: &Value) -> Result<&str, TextError> {
-    let text = part.as_str().or_else(|| part["text"].as_str());
+fn text_of(part: &Value) -> Result<String, TextError> {
+    let text = part.as_str().or_else(|| part["text"].as_str()).map(str::to_owned);
     text.ok_or_else(|| {
         let kind = part["type"].as_str().unwrap_or("a part without type");
         TextError::template(format!("message content holds {kind}; only text parts are supported"))
@@ -127,7 +153,7 @@ mod tests {
             let template = ChatTemplate::new(&source, None, None).unwrap();
             assert_eq!(format_of(&template, false), format, "{source}");
             let text = json!([{"role": "user", "content": "hi"}]);
-            let prepared = prepared(&text, || format).unwrap();
+            let prepared = prepared(&text, false, || format).unwrap();
             let shown = template.render(&prepared, &ChatOptions::default()).unwrap();
             assert_eq!(shown, "[hi]");
         }
@@ -140,11 +166,15 @@ mod tests {
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         ]);
         assert!(occur_in(&messages));
-        let joined_messages = joined(&messages).unwrap();
+        let joined_messages = joined(&messages, false).unwrap();
         assert!(!occur_in(&joined_messages));
         assert_eq!(joined_messages[1]["content"], "a\nb");
         assert_eq!(joined_messages[0], messages[0]);
         let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]);
-        assert!(joined(&image).unwrap_err().to_string().contains("image_url"));
+        assert!(joined(&image, true).unwrap_err().to_string().contains("image_url"));
+        let image = json!([{"role": "user", "content": ["a\u{F0002}", {"type": "image"}, "b"]}]);
+        assert!(joined(&image, false).is_err());
+        let given = prepared(&image, true, || ContentFormat::Text).unwrap();
+        assert_eq!(given[0]["content"], "\u{F0002}\na\nb");
     }
 }

@@ -12,6 +12,8 @@ use super::{TextError, Tokenizer};
 
 const START: char = '\u{F0000}';
 const END: char = '\u{F0001}';
+/// Stands for an image where a template is given texts alone.
+pub(super) const IMAGE: char = '\u{F0002}';
 
 /// A rendered conversation, which remembers what users typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,32 @@ impl RenderedChat {
         Self { text: format!("{}{ending}", self.text), marked: self.marked }
     }
 
+    /// The same with texts in the places of images: where `placeholder` is that no user typed.
+    ///
+    /// # Errors
+    /// The template shows another number of images; it is given.
+    pub fn with_images(self, placeholder: &str, texts: &[String]) -> Result<Self, usize> {
+        let text = self.text.replace(IMAGE, placeholder);
+        let (mut out, mut rest, mut num_shown) = (String::with_capacity(text.len()), &*text, 0);
+        while let Some(at) = rest.find(placeholder) {
+            let end = at + placeholder.len();
+            out.push_str(&rest[..at]);
+            let is_typed = out.ends_with(START) && rest[end..].starts_with(END);
+            if is_typed {
+                out.push_str(placeholder);
+            } else {
+                out.push_str(texts.get(num_shown).map_or("", |text| text));
+                num_shown += 1;
+            }
+            rest = &rest[end..];
+        }
+        out.push_str(rest);
+        match num_shown == texts.len() {
+            true => Ok(Self { text: out, marked: self.marked }),
+            false => Err(num_shown),
+        }
+    }
+
     /// The text, as it would be without the distinction.
     pub fn text(&self) -> String {
         if self.marked { self.text.replace([START, END], "") } else { self.text.clone() }
@@ -84,6 +112,15 @@ impl ControlTokens {
             .map(|(text, _)| text.clone())
             .collect();
         tokens.sort_by_key(|token| std::cmp::Reverse(token.len()));
+        Self::of(tokens)
+    }
+
+    /// This token alone.
+    pub(crate) fn only(token: &str) -> Self {
+        Self::of(vec![token.to_owned()])
+    }
+
+    fn of(tokens: Vec<String>) -> Self {
         let mut first_bytes = [false; 256];
         for token in &tokens {
             first_bytes[usize::from(token.as_bytes()[0])] = true;

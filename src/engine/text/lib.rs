@@ -36,7 +36,7 @@ mod tokenizer_words;
 mod word_class;
 
 pub use answer::{AnswerForm, AnswerParser, ParsedAnswer, Tool, ToolCall, ToolChoice};
-pub use chat::{Chat, ChatEnding};
+pub use chat::{Chat, ChatEnding, TypedTokens};
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use control_tokens::RenderedChat;
 pub use detokenizer::Detokenizer;

@@ -4,7 +4,7 @@
 use vllm_batch::engine::base::config::{DType, DeviceConfig, EngineConfig, Quantization, ShimGpu};
 use vllm_batch::engine::base::layers::NormKind;
 use vllm_batch::engine::base::matrix::SourceMatrix;
-use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
+use vllm_batch::engine::device::{Device, Precision, Tensor, open};
 use vllm_batch::engine::ops::{LinearWeight, NormWeight, activate_and_mul, add_norm, linear};
 
 use crate::cuda_ops::activation::kinds;
@@ -19,8 +19,7 @@ fn fp8_is_refused_by_a_gpu_without_its_instructions() {
     let Some(device) = gpu::device_as(0, ampere) else { return };
     let device = DeviceConfig { quantization: Some(Quantization::Fp8), ..device };
     let config = EngineConfig { device, ..EngineConfig::default() };
-    let needs = GpuNeeds::default();
-    let text = open(&config, DType::BFloat16, needs).map(drop).unwrap_err().to_string();
+    let text = open(&config, DType::BFloat16, None).map(drop).unwrap_err().to_string();
     assert!(text.contains("fp8 needs compute capability 8.9"), "{text}");
     assert!(text.contains("host shim has 8.6"), "{text}");
 }

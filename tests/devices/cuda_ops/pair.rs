@@ -9,7 +9,7 @@ use vllm_batch::engine::base::isa::Isa;
 use vllm_batch::engine::base::layers::QkvHeads;
 use vllm_batch::engine::base::matrix::SourceMatrix;
 use vllm_batch::engine::device::simd::InstructionSet;
-use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
+use vllm_batch::engine::device::{Device, Precision, Tensor, open};
 use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{StepInputs, StepLimits};
 
@@ -73,8 +73,7 @@ impl Pair {
         let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
         let cache = CacheConfig { kv_cache_dtype, ..CacheConfig::default() };
         let config = EngineConfig { device, parallel, cache, ..EngineConfig::default() };
-        let needs = GpuNeeds::default();
-        let (gpu, _) = open(&config, dtype, needs).expect("a device for tests");
+        let (gpu, _) = open(&config, dtype, None).expect("a device for tests");
         Some(Self { gpu, cpu: cpu(), dtype })
     }
 

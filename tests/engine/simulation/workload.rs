@@ -130,6 +130,7 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     Request {
         request_id,
         prompt_token_ids,
+        media: Vec::new(),
         asked,
         params,
         stop_ids,

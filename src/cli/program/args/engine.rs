@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::LoraArgs;
-use super::values::{bytes, positive, positive_number, share};
+use super::values::{bytes, positive, positive_number, share, size};
 
 /// Which model.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -85,6 +85,9 @@ pub struct EngineArgs {
     /// On a GPU, queue every step anew instead of replaying CUDA graphs
     #[arg(long, hide_short_help = true)]
     pub enforce_eager: bool,
+    /// Leave the vision tower of a model out, for rows without images
+    #[arg(long, hide_short_help = true)]
+    pub language_model_only: bool,
     /// Guess tokens and verify several in one step, to the same bytes; for few rows at a time, e.g.
     /// '{"method": "ngram", "num_speculative_tokens": 5}'
     #[arg(long, value_name = "JSON", hide_short_help = true)]
@@ -116,6 +119,10 @@ pub struct CacheArgs {
     /// are computed again]
     #[arg(long, value_name = "GIB", value_parser = positive_number, hide_short_help = true)]
     pub kv_offloading_size: Option<f64>,
+    /// Memory for images that the vision tower has encoded, so that equal ones are encoded once, in
+    /// GiB [default: 4]
+    #[arg(long, value_name = "GIB", value_parser = size, hide_short_help = true)]
+    pub mm_processor_cache_gb: Option<f64>,
     /// Size of the KV cache in blocks
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub num_gpu_blocks_override: Option<usize>,

@@ -254,6 +254,17 @@ pub fn positive_number(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A size: >= 0.
+///
+/// # Errors
+/// Out of range.
+pub fn size(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("must be a number, zero or more".to_owned()),
+    }
+}
+
 /// `TOKEN_ID=BIAS`.
 ///
 /// # Errors

@@ -48,6 +48,7 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
 
 fn cache_config(args: &CacheArgs) -> CacheConfig {
     let defaults = CacheConfig::default();
+    let gib = |gib: f64| (gib * f64::from(1u32 << 30)) as u64;
     CacheConfig {
         block_size: args.block_size,
         enable_prefix_caching: args.prefix_caching().unwrap_or(defaults.enable_prefix_caching),
@@ -57,11 +58,10 @@ fn cache_config(args: &CacheArgs) -> CacheConfig {
         },
         num_blocks: args.num_gpu_blocks_override,
         kv_cache_memory_bytes: args.kv_cache_memory_bytes,
-        kv_offloading_bytes: args
-            .kv_offloading_size
-            .map(|gib| (gib * f64::from(1u32 << 30)) as u64),
+        kv_offloading_bytes: args.kv_offloading_size.map(gib),
         memory_share: args.gpu_memory_utilization,
         bytes_beside: defaults.bytes_beside,
+        tower_cache_bytes: args.mm_processor_cache_gb.map(gib),
         engines_in_memory: defaults.engines_in_memory,
     }
 }
@@ -87,6 +87,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(DTypeArg::Float16) => Some(DType::Float16),
         },
         max_model_len: args.model.max_model_len,
+        language_model_only: args.engine.language_model_only,
         load_format: match args.model.load_format {
             None | Some(LoadFormatArg::Auto) => LoadFormat::Auto,
             Some(LoadFormatArg::Dummy) => LoadFormat::Dummy,

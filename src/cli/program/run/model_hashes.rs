@@ -16,6 +16,7 @@ use vllm_batch_base::weight_files::{
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
 use vllm_batch_engine::serve::pooling::{LEXICAL_LAYER, ListedModule, TOKEN_LAYER};
+use vllm_batch_media::PROCESSOR_CONFIGS;
 
 /// Hashes of weights, configuration and tokenizer. A GGUF file is all three.
 ///
@@ -68,7 +69,8 @@ pub fn lora_hashes(config: &LoraConfig, folders: &[PathBuf]) -> Result<Option<St
 /// The files that say what the weights are.
 fn config_files(folder: &Path) -> Vec<PathBuf> {
     let beside = QUANTIZATION_CONFIGS.into_iter().map(|(name, _)| name);
-    let names = ["config.json"].into_iter().chain(beside);
+    let of_images = PROCESSOR_CONFIGS.into_iter().map(|(name, _)| name);
+    let names = ["config.json"].into_iter().chain(beside).chain(of_images);
     names.map(|name| folder.join(name)).collect()
 }
 

@@ -108,6 +108,18 @@ impl<'a> SourceMatrix<'a> {
         Self { order: Some(order), ..self }
     }
 
+    /// The same values, one after the other, in so many rows.
+    ///
+    /// # Panics
+    /// They do not fill the rows, have an order, or are quantized.
+    pub fn in_rows(self, num_rows: usize) -> Self {
+        let is_quantized = matches!(self.values, SourceValues::Quantized(_));
+        let is_stored = self.order.is_none() && !self.is_transposed && self.window.is_none();
+        let num_values = self.num_rows * self.num_columns;
+        assert!(is_stored && !is_quantized && num_values.is_multiple_of(num_rows), "rows");
+        Self { num_rows, num_columns: num_values / num_rows, ..self }
+    }
+
     /// Some columns of this alone.
     ///
     /// # Panics
@@ -426,6 +438,8 @@ mod tests {
         let ordered = plain.clone().in_order(order.clone());
         assert_eq!(ordered.to_vec(), [4.0, 5.0, 0.0, 1.0, 2.0, 3.0]);
         assert_eq!(plain.clone().transposed().to_vec(), [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
+        let flat = plain.clone().in_rows(2);
+        assert_eq!((flat.num_columns, flat.to_vec()), (3, plain.to_vec()));
         assert_eq!(plain.bytes_of(DType::Float16, 1, 1..2), Some(&bytes[6..8]));
         assert_eq!(ordered.bytes_of(DType::Float16, 1, 1..2), Some(&bytes[2..4]));
         assert_eq!(ordered.all_bytes_of(DType::Float16), None);

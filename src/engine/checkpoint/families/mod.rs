@@ -35,6 +35,7 @@ mod granite_moe;
 mod helium;
 mod hunyuan_dense;
 mod hunyuan_moe;
+mod idefics3;
 mod internlm2;
 mod internlm3;
 mod iquestcoder;
@@ -80,11 +81,14 @@ mod starcoder2;
 mod youtu;
 
 use super::hf_config::HfConfig;
-use super::spec::DecoderSpec;
+use super::spec::{DecoderSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 
 /// From a config to a spec.
 pub type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
+
+/// From the same config to the spec of its vision tower.
+pub type BuildTower = fn(&HfConfig) -> Result<TowerSpec, EngineError>;
 
 /// A family that the engine has.
 #[derive(Clone, Copy, Debug)]
@@ -93,12 +97,23 @@ pub struct Architecture {
     pub name: &'static str,
     /// Builder of its spec.
     pub spec: BuildSpec,
+    /// Builder of its tower's; None: it is run for text alone.
+    pub tower: Option<BuildTower>,
     /// The models that people know it by.
     pub models: &'static str,
 }
 
 const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Architecture {
-    Architecture { name, spec, models }
+    Architecture { name, spec, tower: None, models }
+}
+
+const fn seeing(
+    name: &'static str,
+    spec: BuildSpec,
+    tower: BuildTower,
+    models: &'static str,
+) -> Architecture {
+    Architecture { name, spec, tower: Some(tower), models }
 }
 
 /// Names that early files of a family have, and the name that it has now.
@@ -176,6 +191,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("HeliumForCausalLM", helium::spec, "Helium"),
     family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
     family("HunYuanMoEV1ForCausalLM", hunyuan_moe::spec, "Hunyuan-A13B"),
+    seeing(
+        "Idefics3ForConditionalGeneration",
+        idefics3::spec,
+        idefics3::tower,
+        "Idefics 3, SmolVLM, SmolDocling, Granite Docling",
+    ),
     family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
     family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
@@ -233,6 +254,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("RWForCausalLM", falcon::spec, "Falcon of early files"),
     family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),
     family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),
+    seeing("SmolVLMForConditionalGeneration", idefics3::spec, idefics3::tower, "SmolVLM2"),
     family("SolarForCausalLM", solar::spec, "Solar Pro"),
     family("StableLmForCausalLM", stablelm::spec, "StableLM 2, StableLM 3B"),
     family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),

@@ -34,7 +34,7 @@ pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
 };
-pub use tower::{ImageText, TowerSpec};
+pub use tower::{GridPositions, ImageText, TowerSpec};
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;
@@ -72,8 +72,8 @@ pub struct EmbeddingSpec {
     pub norm: Option<NormSpec>,
     /// Layers have inputs of their own (Gemma 4).
     pub of_layers: Option<LayerInputsSpec>,
-    /// Prefixes of tensors that make embeddings of images. They are left unused: the model is run
-    /// for text alone.
+    /// Prefixes of tensors that make embeddings of images. Where no `TowerSpec` has them they are
+    /// left unused: the model is run for text alone.
     pub of_images: &'static [&'static str],
 }
 

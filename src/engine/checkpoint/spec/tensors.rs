@@ -101,6 +101,11 @@ pub enum Layout {
     Rows,
     /// (inputs, outputs): GPT-2's `Conv1D`.
     Transposed,
+    /// (outputs, 3, size, size): a convolution over patches of an image that do not overlap.
+    Patches {
+        /// Pixels of a patch's side.
+        size: usize,
+    },
 }
 
 impl LinearSpec {
@@ -124,6 +129,12 @@ impl LinearSpec {
     /// The same, stored (inputs, outputs).
     pub fn transposed(self) -> Self {
         Self { layout: Layout::Transposed, ..self }
+    }
+
+    /// A layer over the samples of patches of an image, with biases.
+    pub fn of_patches(name: impl Into<String>, n: usize, size: usize) -> Self {
+        let layer = Self::new(name, n, 3 * size * size).with_bias(true);
+        Self { layout: Layout::Patches { size }, ..layer }
     }
 
     /// The same, with its rows stored in this order.
@@ -171,6 +182,7 @@ impl LinearSpec {
             let shape = match self.layout {
                 Layout::Rows => vec![part.rows, k],
                 Layout::Transposed => vec![k, part.rows],
+                Layout::Patches { size } => vec![part.rows, 3, size, size],
             };
             (part.weight_name(), part.of_tensor(shape))
         })

@@ -1,6 +1,12 @@
-//! `TowerSpec`: what makes embeddings of images, as data.
+//! `TowerSpec`: what makes embeddings of images, as data. Its layers are in a decoder's terms;
+//! `tower.rs` of the executor runs it.
 
-/// What makes embeddings of images, in the place of a decoder's table of tokens.
+use super::{
+    AttentionSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters, QkvHeads, distinct,
+};
+
+/// What makes embeddings of images, in the place of a decoder's table of tokens. Families differ in
+/// these values only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TowerSpec {
     /// Pixels of a patch's side.
@@ -11,6 +17,42 @@ pub struct TowerSpec {
     pub image_token_id: u32,
     /// What a prompt has for an image.
     pub text: ImageText,
+    /// (width, 3 * patch_size²): from the samples of a patch to the residual stream.
+    pub patches: LinearSpec,
+    /// What is added by the place of a patch.
+    pub positions: GridPositions,
+    /// One per layer. All patches of a tile see each other.
+    pub layers: Vec<LayerSpec>,
+    /// Norm of the last layer's output.
+    pub final_norm: Option<NormSpec>,
+    /// (the decoder's hidden_size, merge_size² * width): from the patches of a token, row after
+    /// row, to its embedding.
+    pub connector: LinearSpec,
+}
+
+/// Learned positions of a square of patches. Those of another grid are at the same share of the
+/// way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GridPositions {
+    /// (side², width), row after row.
+    pub table: LinearSpec,
+    /// Rows and columns of the square.
+    pub side: usize,
+}
+
+impl GridPositions {
+    /// Rows of the table for the patches of a grid, row after row.
+    ///
+    /// transformers finds the same with floats: `bucketize` of i / rows among k / side. It is one
+    /// too low where these are equal and their roundings differ, as in squares of its own side of
+    /// 25 or 29, which no published tower has.
+    pub fn of_grid(&self, rows: usize, columns: usize) -> impl Iterator<Item = u32> + use<> {
+        let side = self.side;
+        let place = move |row: usize, column: usize| {
+            (row * side / rows * side + column * side / columns) as u32
+        };
+        (0..rows).flat_map(move |row| (0..columns).map(move |column| place(row, column)))
+    }
 }
 
 /// What a prompt has for an image beside one placeholder for each of its tokens.
@@ -20,4 +62,62 @@ pub enum ImageText {
     Bare,
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
+}
+
+impl TowerSpec {
+    /// Width of the residual stream.
+    pub fn width(&self) -> usize {
+        self.patches.n()
+    }
+
+    /// The attention blocks.
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
+    }
+
+    /// The heads of its layers, which are the same in all.
+    pub fn heads(&self) -> QkvHeads {
+        let none = QkvHeads { num_heads: 0, num_kv_heads: 0, head_dim: 0 };
+        self.attentions().next().map_or(none, |attention| attention.heads)
+    }
+
+    /// All normalizations.
+    pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
+        self.layers.iter().flat_map(LayerSpec::norms).chain(&self.final_norm)
+    }
+
+    /// All tensors: what a checkpoint is held against before anything of it is read, and what is
+    /// loaded.
+    pub fn tensors(&self) -> Vec<NamedShape> {
+        let ends = [&self.patches, &self.positions.table, &self.connector];
+        let of_ends = ends.into_iter().flat_map(LinearSpec::tensors);
+        let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
+        distinct(of_ends.chain(of_layers).chain(self.final_norm.iter().flat_map(NormSpec::tensors)))
+    }
+
+    /// Number of parameters.
+    pub fn parameters(&self) -> Parameters {
+        Parameters::of(&self.tensors(), &self.layers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_has_the_positions_of_the_square_at_the_same_share_of_the_way() {
+        let positions = |side: usize| {
+            let table = LinearSpec::new("positions", side * side, 8);
+            GridPositions { table, side }
+        };
+        let of = |side, rows, columns| positions(side).of_grid(rows, columns).collect::<Vec<_>>();
+        for side in [1, 2, 27, 32] {
+            assert_eq!(of(side, side, side), (0..(side * side) as u32).collect::<Vec<_>>());
+        }
+        // `SmolVLMVisionEmbeddings` of transformers 5.24 with these sides and masks.
+        assert_eq!(of(5, 2, 3), [0, 1, 3, 10, 11, 13]);
+        assert_eq!(of(5, 4, 1), [0, 5, 10, 15]);
+        assert_eq!(of(3, 4, 5), [0, 0, 1, 1, 2, 0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6, 6, 7, 7, 8]);
+    }
 }

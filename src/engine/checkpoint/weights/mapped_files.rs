@@ -346,6 +346,7 @@ impl MappedFiles {
             shorter.to_owned(),
             format!("language_model.{name}"),
             format!("model.language_model.{shorter}"),
+            format!("model.text_model.{shorter}"),
             // As transformers writes classifiers of what has another name in its own code.
             format!("nomic_bert.{shorter}"),
             format!("gte.{shorter}"),

@@ -1,9 +1,11 @@
 //! What computes steps: executors, models over devices, samplers.
 
 pub mod draft_executor;
+mod encoded_media;
 pub mod executor;
 pub mod model;
 pub mod model_executor;
 pub mod simulated_executor;
 pub mod step_sampler;
 pub mod tensor_parallel;
+mod tower_cache;

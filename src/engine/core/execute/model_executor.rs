@@ -4,29 +4,34 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::encoded_media::EncodedMedia;
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
+use super::model::tower::Tower;
 use super::tensor_parallel::OtherRanks;
 use crate::load::held_weights::{HeldWeights, quantization_notes};
 use crate::load::model_summary::{self, ModelSummary};
 use crate::load::step_sizes::StepSizes;
+use crate::media_table::MediaTable;
 use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, PrefillKernel};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads,
+    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads, TowerSpec,
 };
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
-use vllm_batch_device::{Device, GpuNeeds, HeadWidths, KvCache, Precision, Tensor, memory};
+use vllm_batch_device::{Device, KvCache, Precision, Tensor, memory};
 use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
-use vllm_batch_ops::{StepLimits, prefill_by_wgmma};
+use vllm_batch_ops::{GpuNeeds, HeadWidths, StepLimits, prefill_by_wgmma};
 
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
     device: Arc<Device>,
     decoder: Decoder,
+    /// Of a model that sees images.
+    media: Option<EncodedMedia>,
     cache: KvCache,
     /// (num_logits, vocab_size), or states (num_logits, hidden_size)
     logits: Tensor,
@@ -65,6 +70,9 @@ const CPU_MEMORY_SHARE: f64 = 0.4;
 /// Share of a GPU's memory that is used, weights and buffers included: vLLM's default.
 const GPU_MEMORY_SHARE: f64 = 0.9;
 
+/// Bytes of encoded images when no size is given: vLLM's `mm_processor_cache_gb`.
+const TOWER_CACHE_BYTES: u64 = 4 << 30;
+
 /// Steps of texts that the pool holds where states are asked for, when no size is given.
 const STATE_STEPS: usize = 4;
 
@@ -92,7 +100,11 @@ impl ModelExecutor {
         };
         let linears = weights::linears_of_decoder(&spec);
         let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
-        let num_of_images = checkpoint.leave(spec.embedding.of_images);
+        let tower = summary.tower.as_ref();
+        let num_of_images = match tower {
+            None => checkpoint.leave(spec.embedding.of_images),
+            Some(_) => 0,
+        };
         let further: Vec<_> = spec.output.of_further_tokens.iter().map(String::as_str).collect();
         let num_further = checkpoint.leave(&further);
         if let BesideTable::Copy(copy) = &spec.output.beside_table {
@@ -102,7 +114,8 @@ impl ModelExecutor {
         let shared: Vec<_> = shared.map(String::as_str).collect();
         let num_shared = checkpoint.leave(&shared);
         let of_cache = checkpoint.leave_cache_scales();
-        let tensors = spec.tensors();
+        let mut tensors = spec.tensors();
+        tensors.extend(tower.iter().flat_map(|tower| tower.tensors()));
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&tensors, &optional)?;
         let tables: Vec<_> = match &*device {
@@ -118,17 +131,11 @@ impl ModelExecutor {
         let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
         let (head, code_bytes) = (None, Arc::new(held.take_code_bytes()));
         let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
+        // First: the KV cache takes a share of the memory that is left.
+        let media = load_tower(config, tower, (dtype, &device), &mut checkpoint)?;
         let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
-        let left = [
-            (num_of_images, "are for images"),
-            (num_further, "predict further tokens"),
-            (num_shared, "are of K and V that layers take from others"),
-        ];
-        let left = left
-            .into_iter()
-            .filter(|(num, _)| *num > 0)
-            .map(|(num, what)| format!("{num} tensors of the model are left unused: they {what}"));
+        let left = notes_of_left([num_of_images, num_further, num_shared]);
         let of_quantization = quantization.into_iter().flat_map(|quantization| {
             quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
         });
@@ -137,8 +144,9 @@ impl ModelExecutor {
             .chain(of_head)
             .chain(held.note(dtype))
             .chain(left)
-            .chain(of_quantization);
-        Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, ..loaded })
+            .chain(of_quantization)
+            .chain(note_of_images(config, media.is_some()));
+        Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, media, ..loaded })
     }
 
     /// The same of a checkpoint that was checked, and that the caller finishes. Its notes are of
@@ -172,9 +180,17 @@ impl ModelExecutor {
             prefill_by_wgmma(&device, &Vec::from_iter(head_dims))?;
         }
         let notes = shrunk.into_iter().collect();
-        let decoder = loaded;
-        let code_bytes = Arc::default();
-        Ok(Self { device, decoder, cache, logits, weight_bytes, code_bytes, notes, others: None })
+        Ok(Self {
+            device,
+            decoder: loaded,
+            media: None,
+            cache,
+            logits,
+            weight_bytes,
+            code_bytes: Arc::default(),
+            notes,
+            others: None,
+        })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -206,6 +222,13 @@ impl ModelExecutor {
         self.execute(&batch).map_err(|error| EngineError::Device(error.0))
     }
 
+    /// Steps may have media of this table from now on, if the model sees any.
+    pub fn set_media_table(&mut self, table: Arc<MediaTable>) {
+        if let Some(media) = &mut self.media {
+            media.set_table(table);
+        }
+    }
+
     /// Runs every step with these ranks from now on, which have the rest of the model.
     pub fn run_steps_with(&mut self, others: OtherRanks) {
         let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
@@ -225,7 +248,15 @@ impl ModelExecutor {
     /// Runs a step on the device of its own.
     fn run(&mut self, batch: &Batch) -> Result<(), EngineError> {
         self.decoder.load_loras(&self.device, batch)?;
-        self.decoder.forward(&self.device, batch, &mut self.cache, &mut self.logits);
+        let given = match &mut self.media {
+            Some(media) if !batch.media.is_empty() => {
+                media.encode(&self.device, batch)?;
+                media.rows_of(batch)
+            }
+            _ => Vec::new(),
+        };
+        assert_eq!(given.len(), batch.media.len(), "a model without a tower has no media");
+        self.decoder.forward(&self.device, (batch, &given), &mut self.cache, &mut self.logits);
         self.device.check()
     }
 
@@ -285,6 +316,36 @@ impl Executor for ModelExecutor {
     fn part_counts(&self) -> PartCounts {
         self.decoder.part_counts()
     }
+}
+
+/// The tower of a model that sees images, of a checkpoint that was checked.
+fn load_tower(
+    config: &EngineConfig,
+    spec: Option<&TowerSpec>,
+    (dtype, device): (DType, &Device),
+    checkpoint: &mut Checkpoint,
+) -> Result<Option<EncodedMedia>, EngineError> {
+    let tower =
+        spec.map(|spec| Tower::load(spec.clone(), dtype, device, checkpoint)).transpose()?;
+    let max_bytes = config.cache.tower_cache_bytes.unwrap_or(TOWER_CACHE_BYTES);
+    Ok(tower.map(|tower| EncodedMedia::new(tower, max_bytes)))
+}
+
+/// For people: a setting of images that the model has no use for.
+fn note_of_images(config: &EngineConfig, has_tower: bool) -> Option<String> {
+    let is_unused = config.cache.tower_cache_bytes.is_some() && !has_tower;
+    is_unused.then(|| {
+        "`settings.mm_processor_cache_gb`: no vision tower is loaded, so nothing uses it".to_owned()
+    })
+}
+
+/// For people: how many tensors of the files are left unused, of images, of further tokens, and of
+/// K and V.
+fn notes_of_left(nums: [usize; 3]) -> impl Iterator<Item = String> {
+    let what =
+        ["are for images", "predict further tokens", "are of K and V that layers take from others"];
+    let left = nums.into_iter().zip(what).filter(|(num, _)| *num > 0);
+    left.map(|(num, what)| format!("{num} tensors of the model are left unused: they {what}"))
 }
 
 /// Blames the flag where buffers for larger steps than usual were asked for.
@@ -419,7 +480,14 @@ pub fn block_bytes(cache: &CacheConfig, summary: &ModelSummary, device: &Device)
 }
 
 /// What a model asks of the kernels of a GPU.
-pub fn gpu_needs(spec: &DecoderSpec) -> GpuNeeds {
+pub fn gpu_needs(summary: &ModelSummary) -> GpuNeeds {
+    let needs = gpu_needs_of(&summary.spec);
+    let tower = summary.tower.as_ref().map(|_| "a vision tower");
+    GpuNeeds { without_kernels: needs.without_kernels.or(tower), ..needs }
+}
+
+/// What a decoder asks of them.
+pub fn gpu_needs_of(spec: &DecoderSpec) -> GpuNeeds {
     let widths = |block: &AttentionSpec| HeadWidths {
         head_dim: block.heads.head_dim,
         latent_dim: block.latent.as_ref().map(|latent| latent.dims.rank),

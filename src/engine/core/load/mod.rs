@@ -3,6 +3,7 @@
 pub mod combinations;
 pub(crate) mod gguf_text;
 pub(crate) mod held_weights;
+pub mod images;
 pub(crate) mod info;
 pub mod model_summary;
 pub mod step_sizes;

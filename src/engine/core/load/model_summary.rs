@@ -15,7 +15,7 @@ use vllm_batch_checkpoint::hf_config::{GenerationConfig, HfConfig};
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::own_head;
 use vllm_batch_checkpoint::quantization::QuantizationConfig;
-use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec};
+use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec, Parameters, TowerSpec};
 use vllm_batch_text::ChatTemplate;
 
 /// A model without its weights and its tokenizer.
@@ -25,6 +25,8 @@ pub struct ModelSummary {
     pub files: ModelFiles,
     /// Its shape.
     pub spec: DecoderSpec,
+    /// What makes embeddings of images; None: it is run for text alone.
+    pub tower: Option<TowerSpec>,
     /// How the checkpoint's linear layers are stored, where they are quantized.
     pub quantization: Option<QuantizationConfig>,
     /// How many tensors are of which type, of a GGUF file.
@@ -54,12 +56,23 @@ impl ModelSummary {
         // First: the keys that it reads are not unknown ones.
         let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
         let spec = checkpoint::decoder_spec(&hf_config)?;
+        let tower = checkpoint::tower_spec(&hf_config)?;
+        let tower = tower.filter(|_| !config.language_model_only);
         let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
         let generation_config = generation_config(config, &files, &hf_config)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
-        Ok(Self { files, spec, quantization, gguf_types, dtype, max_model_len, generation_config })
+        Ok(Self {
+            files,
+            spec,
+            tower,
+            quantization,
+            gguf_types,
+            dtype,
+            max_model_len,
+            generation_config,
+        })
     }
 
     /// Whether chats have a template: a flag's, or one of the files that have the tokenizer.
@@ -86,10 +99,18 @@ impl ModelSummary {
         checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
     }
 
+    /// Number of parameters, those of its tower among them.
+    pub fn parameters(&self) -> Parameters {
+        let tower = self.tower.as_ref().map_or_else(Parameters::default, TowerSpec::parameters);
+        let decoder = self.spec.parameters();
+        Parameters { all: decoder.all + tower.all, active: decoder.active + tower.active }
+    }
+
     /// What the model and a configuration have, as far as some of it goes with no other.
     pub fn sides(&self, config: &EngineConfig) -> Sides {
         Sides::of_config(config).with_layers(&self.spec.layers, self.dtype).with([
             (Side::LayerInputs, self.spec.embedding.of_layers.is_some()),
+            (Side::VisionTower, self.tower.is_some()),
             (Side::QuantizedCheckpoint, self.quantization.is_some()),
             (Side::Gguf, self.gguf_types.is_some()),
         ])

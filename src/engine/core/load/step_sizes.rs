@@ -2,10 +2,9 @@
 //! that decides it. Bytes of rows do not depend on it.
 
 use vllm_batch_base::config::{DType, EngineConfig, SchedulerConfig};
-use vllm_batch_device as device;
-use vllm_batch_device::GpuNeeds;
 use vllm_batch_device::simd::InstructionSet;
 use vllm_batch_device::simd::Isa;
+use vllm_batch_ops::GpuNeeds;
 
 /// What a device is, as far as sizes of steps depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +73,7 @@ impl StepSizes {
             // The driver of a GPU need not be asked.
             return Self::usual(config);
         }
-        let of_gpu = device::memory_of_gpu(config, dtype, needs).map(DeviceTraits::Gpu);
+        let of_gpu = needs.memory_of_gpu(config, dtype).map(DeviceTraits::Gpu);
         let isa = || config.parallel.isa.unwrap_or_else(Isa::detect);
         let traits = of_gpu.unwrap_or_else(|| DeviceTraits::Cpu(isa()));
         Self::resolved(config, Defaults::of(traits))

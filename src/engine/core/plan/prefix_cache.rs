@@ -15,10 +15,14 @@
 /// Serial of the parent that a sequence's first block has.
 pub const ROOT_SERIAL: u64 = 0;
 
-/// The same of a sequence that is computed with the adapter of a number: its K and V are its own.
-/// Serials count from 1 upward and never come here.
-pub fn root_serial(lora: Option<u32>) -> u64 {
-    lora.map_or(ROOT_SERIAL, |index| u64::MAX - u64::from(index))
+/// The same of a sequence that is computed with the adapter of a number, or whose media are of a
+/// later epoch: its K and V are its own. Serials count from 1 upward and never come here.
+pub fn root_serial(lora: Option<u32>, epoch: u32) -> u64 {
+    match (lora, epoch) {
+        (None, 0) => ROOT_SERIAL,
+        // No adapter has the last number.
+        _ => u64::MAX - (u64::from(epoch) << 32) - u64::from(lora.unwrap_or(u32::MAX)),
+    }
 }
 
 const NONE: u32 = u32::MAX;
@@ -163,9 +167,12 @@ mod tests {
     #[test]
     fn adapters_have_roots_of_their_own() {
         let mut cache = PrefixCache::new(4, 2);
-        let roots = [None, Some(0), Some(1)].map(root_serial);
+        let roots = [None, Some(0), Some(1)].map(|lora| root_serial(lora, 0));
         cache.register(0, roots[1], &[1, 2]);
         assert_eq!(roots.map(|root| cache.find(root, &[1, 2])), [None, Some(0), None]);
+        let roots = [(None, 0), (Some(0), 0), (None, 1), (Some(0), 1), (Some(1), 1), (None, 2)];
+        let roots = roots.map(|(lora, epoch)| root_serial(lora, epoch));
+        assert_eq!(std::collections::HashSet::from(roots).len(), roots.len());
     }
 
     #[test]

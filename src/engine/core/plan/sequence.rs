@@ -25,6 +25,7 @@ use std::sync::Arc;
 use super::completion::{Completion, Finish};
 use super::speculation::Pace;
 use super::structured_output::Guide;
+use crate::media_table::FIRST_ID as FIRST_MEDIA_ID;
 use crate::request::{Known, Request, RequestStatus};
 use vllm_batch_api::request::{Asked, CompletionDelta, RequestError, RequestOutputKind};
 use vllm_batch_text::Tokenizer;
@@ -40,7 +41,7 @@ pub struct Sequence {
     pub index: u32,
     /// Waiting, running or preempted; a finished sequence is gone.
     pub status: RequestStatus,
-    /// Prompt, then output; within a step, then drafts.
+    /// Prompt, then output; within a step, then drafts. Tokens of media have ids of their own.
     pub token_ids: Vec<u32>,
     /// The last of them that are drafts.
     pub num_drafts: usize,
@@ -79,17 +80,25 @@ pub struct Sequence {
 impl Sequence {
     /// A waiting sequence.
     pub fn new(request: Arc<Request>, index: u32) -> Self {
-        let Known { token_ids, end, wanted } = request.known(index);
+        let Known { token_ids: known, end, wanted } = request.known(index);
+        let mut token_ids = known.to_vec();
+        for run in &request.media {
+            let last = run.positions.end.min(token_ids.len());
+            for (place, id) in token_ids[run.positions.start..last].iter_mut().zip(run.token_ids())
+            {
+                *place = id;
+            }
+        }
         Self {
             serial: 0,
             index,
             status: RequestStatus::Waiting,
-            token_ids: token_ids.to_vec(),
             num_drafts: 0,
             num_forced: 0,
             sampled_row: None,
             pace: Pace::default(),
             num_prompt_tokens: token_ids.len(),
+            token_ids,
             known_end: end,
             choice: 0,
             missing_prompt_logits: wanted,
@@ -183,7 +192,11 @@ impl Sequence {
     /// It is to be sampled.
     pub fn token_after(&self, position: usize) -> u32 {
         let known = self.token_ids.get(position + 1).copied().or(self.known_end);
-        known.expect("a known token follows")
+        let id = known.expect("a known token follows");
+        match id < FIRST_MEDIA_ID {
+            true => id,
+            false => self.request.prompt_token_ids[position + 1],
+        }
     }
 
     /// Whether it samples its next token, or gives its last one's state, once this many more tokens

@@ -1,7 +1,10 @@
 //! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's
 //! input processor).
 
+mod images;
 mod known_texts;
+
+pub use images::ImageInput;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,6 +22,7 @@ use vllm_batch_base::run_date::RunDate;
 use vllm_batch_checkpoint::hf_config::GenerationConfig;
 use vllm_batch_text::{
     AnswerForm, AnswerParser, Chat, ChatEnding, ChatTemplate, RenderedChat, TextError, Tokenizer,
+    TypedTokens,
 };
 
 /// Why there is no request of a row.
@@ -86,6 +90,8 @@ pub struct InputProcessor {
     chat_template: Option<ChatTemplate>,
     chat_date: RunDate,
     allow_special: bool,
+    /// None: the model takes none.
+    images: Option<ImageInput>,
     overflow: Overflow,
     generation_config: GenerationConfig,
     grammars: GrammarCompiler,
@@ -127,6 +133,7 @@ impl InputProcessor {
             chat_template,
             chat_date: config.chat_date,
             allow_special: config.allow_special,
+            images: None,
             overflow: config.overflow,
             generation_config,
         })
@@ -161,6 +168,7 @@ impl InputProcessor {
         Ok(Request {
             request_id,
             prompt_token_ids,
+            media: Vec::new(),
             asked,
             stop_ids: StopIds::default(),
             bad_words_token_ids: Vec::new(),
@@ -180,18 +188,23 @@ impl InputProcessor {
         params: SamplingParams,
         row_key: RowKey,
     ) -> Result<Request, ProcessError> {
+        let of_chat =
+            |chat: &Chat| (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage);
         let (said, goes_on) = match &prompt {
-            Prompt::Messages(chat) => {
-                (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage)
-            }
+            Prompt::Messages(chat) => of_chat(chat),
+            Prompt::WithMedia(prompt) => of_chat(&prompt.chat),
             _ => (None, true),
         };
-        let prompt_token_ids = self.fit(self.tokenize(prompt, true)?, &params)?;
+        let (prompt_token_ids, media) = match prompt {
+            Prompt::WithMedia(prompt) => self.tokenize_with_media(*prompt, &params)?,
+            prompt => (self.fit(self.tokenize(prompt, true)?, &params)?, Vec::new()),
+        };
         let thinks =
             self.answer_parser.may_think(said) && !self.has_thought(&prompt_token_ids, goes_on);
         Ok(Request {
             request_id,
             prompt_token_ids,
+            media,
             asked: Asked::Completions,
             stop_ids: self.stop_ids(&params),
             bad_words_token_ids: self.bad_words_token_ids(&params)?,
@@ -220,6 +233,7 @@ impl InputProcessor {
             tools: None,
             documents: None,
             kwargs: kwargs.clone(),
+            num_images: 0,
         };
         let user = json!({"role": "user", "content": "a"});
         let system = json!({"role": "system", "content": text});
@@ -316,11 +330,11 @@ impl InputProcessor {
             | Prompt::Compared(_)
             | Prompt::Several(_)
             | Prompt::Choices(_)
-            | Prompt::Rolling(_)
-            | Prompt::WithMedia(_) => {
+            | Prompt::Rolling(_) => {
                 let message = "several prompts, where a row has one: make a row of each";
                 return Err(RequestError::new("several_prompts", message).into());
             }
+            Prompt::WithMedia(_) => return Err(images::no_images().into()),
         };
         self.check_ids(&ids)?;
         Ok(ids)
@@ -354,7 +368,16 @@ impl InputProcessor {
             )
             .into());
         };
-        Ok(chat.render(template, &self.tokenizer, self.chat_date, self.allow_special)?)
+        let placeholder;
+        let typed = match (self.allow_special, &self.images) {
+            (false, _) => TypedTokens::Text,
+            (true, None) => TypedTokens::Control,
+            (true, Some(images)) => {
+                placeholder = self.tokenizer.token_text(images.image_token_id);
+                TypedTokens::ControlBut(&placeholder)
+            }
+        };
+        Ok(chat.render(template, &self.tokenizer, self.chat_date, typed)?)
     }
 
     /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit,

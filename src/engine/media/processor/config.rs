@@ -10,6 +10,11 @@ use super::sizes::Size;
 use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
 use crate::resize::{Backend, Filter};
 
+/// Where a model's folder has the configuration of its image processor: the file, and the key in
+/// it. transformers 5 looks at them in this order.
+pub const PROCESSOR_CONFIGS: [(&str, Option<&str>); 2] =
+    [("processor_config.json", Some("image_processor")), ("preprocessor_config.json", None)];
+
 /// Why a model's image processor cannot be used. It does not name the file, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
@@ -60,7 +65,7 @@ impl ImageProcessor {
                 smart(&mut keys, size, tower)?
             }
             Kind::Fixed => fixed(&mut keys, family, size)?,
-            Kind::Tiles => tiles(&mut keys, size)?,
+            Kind::Tiles => tiles(&mut keys, size, tower)?,
             Kind::Bounded => bounded(&mut keys, size, tower)?,
         };
         if family.kind != Kind::Fixed {
@@ -217,7 +222,7 @@ fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Si
     Ok(Sizing::Fixed { size, crop, square })
 }
 
-fn tiles(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError> {
+fn tiles(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
     let longest = match size {
         Some(Asked::Longest(longest)) => Some(longest),
         _ => None,
@@ -231,6 +236,12 @@ fn tiles(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError
         }
         None => DEFAULT_TILE,
     };
+    if !tile.is_multiple_of(tower.patch_size * tower.merge_size) {
+        return Err(ConfigError::new(format!(
+            "`max_image_size` of {tile} has no whole number of tokens of {} patches of {} pixels",
+            tower.merge_size, tower.patch_size
+        )));
+    }
     let is_split = keys.flag("do_image_splitting", true)?;
     Ok(Sizing::Tiles { longest, tile, is_split })
 }

@@ -11,6 +11,7 @@ pub use launch::Launch;
 pub(crate) use parts::PartLaunch;
 pub use wgmma::{WgmmaTrial, prefill_by_wgmma, sizes as wgmma_prefill_sizes};
 
+use crate::MAX_NARROW_HEAD_DIM;
 use crate::step::WorkList;
 use crate::{Step, WeightValues};
 use defines::{AttentionDefines, DecodeLayer};
@@ -18,7 +19,7 @@ use vllm_batch_base::config::DType;
 use vllm_batch_device::cuda::{Args, DevicePtr};
 use vllm_batch_device::gpu::Kernel;
 use vllm_batch_device::kv_cache::KvLayerShape;
-use vllm_batch_device::{CacheLayer, Gpu, MAX_NARROW_HEAD_DIM, Tensor};
+use vllm_batch_device::{CacheLayer, Gpu, Tensor};
 
 use super::AttentionShape;
 use parts::PartsTask;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::tokenizer_limits::{MAX_VOCAB_SIZE, MAX_WORD_CHARS};
-use super::super::{ChatOptions, ChatTemplate};
+use super::super::{ChatOptions, ChatTemplate, TypedTokens};
 use super::*;
 
 /// Where each ASCII byte is in the byte-level alphabet; others are above U+0100.
@@ -301,7 +301,8 @@ fn chat_ids(tokenizer: &Tokenizer, source: &str, content: &str, allow: bool) -> 
     let template = ChatTemplate::new(source, None, None).expect("a template");
     let messages = json!([{"role": "user", "content": content}]);
     let options = ChatOptions::default();
-    let chat = template.render_messages(tokenizer, &messages, &options, allow).expect("rendered");
+    let typed = if allow { TypedTokens::Control } else { TypedTokens::Text };
+    let chat = template.render_messages(tokenizer, &messages, &options, typed).expect("rendered");
     assert_eq!(chat.text(), template.render(&messages, &options).expect("rendered"));
     (chat.text(), tokenizer.encode_chat(&chat).expect("ids"))
 }
@@ -340,7 +341,9 @@ fn sentencepiece_puts_no_space_into_a_chat() {
     let template = ChatTemplate::new(source, Some("<s>"), Some("</s>")).expect("a template");
     let messages = json!([{"role": "user", "content": "b</s>c"}]);
     let options = ChatOptions::default();
-    let chat = template.render_messages(&tokenizer, &messages, &options, false).expect("rendered");
+    let chat = template
+        .render_messages(&tokenizer, &messages, &options, TypedTokens::Text)
+        .expect("rendered");
     let ids = tokenizer.encode_chat(&chat).expect("ids");
     assert_eq!(ids.iter().filter(|&&id| id <= 2).count(), 2);
     assert_eq!(tokenizer.decode(&ids, true).expect("text"), "ab</s>c");

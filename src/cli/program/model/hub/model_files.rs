@@ -15,12 +15,13 @@ use vllm_batch_base::weight_files::{
     ADAPTER_FILES, FORMATS, Format, MAX_INDEX_BYTES, QUANTIZATION_CONFIGS,
 };
 use vllm_batch_dataset::terminal::remedy;
+use vllm_batch_media::PROCESSOR_CONFIGS;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Small files that the engine reads when they exist.
-pub(super) const SMALL: [&str; 8] = [
+pub(super) const SMALL: [&str; 10] = [
     CONFIG,
     TOKENIZER,
     "generation_config.json",
@@ -29,6 +30,8 @@ pub(super) const SMALL: [&str; 8] = [
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    PROCESSOR_CONFIGS[0].0,
+    PROCESSOR_CONFIGS[1].0,
 ];
 
 /// What a tokenizer is read from where there is no `TOKENIZER`: all files of one of these.

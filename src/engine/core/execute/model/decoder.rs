@@ -1,6 +1,8 @@
 //! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
 //! flat token axis of a batch.
 
+use std::ops::Range;
+
 use super::latent::LatentBuffers;
 use super::layer_inputs::LayerInputs;
 use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeights};
@@ -13,6 +15,7 @@ use vllm_batch_checkpoint::spec::{
     AttentionSpec, DecoderSpec, KvSource, LinearSpec, OutputGate, QkvHeads, RecurrentSpec,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
+use vllm_batch_device::tensor::Rows;
 use vllm_batch_device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::{Batch, PartCounts};
@@ -37,6 +40,15 @@ impl Output {
             Output::States => spec.hidden_size(),
         }
     }
+}
+
+/// Rows of a step that a tower gives, in the place of those of the table of tokens.
+#[derive(Clone, Debug)]
+pub struct GivenRows<'a> {
+    /// Places in the flat axis.
+    pub rows: Range<usize>,
+    /// Embeddings (num_tokens, hidden_size) of what they are of, from the first that is here.
+    pub from: Rows<'a>,
 }
 
 /// A loaded decoder with the buffers of its forward pass.
@@ -229,13 +241,14 @@ impl Decoder {
         &self.spec
     }
 
-    /// Runs the batch: K and V of its tokens go into `cache`, the logits or states that it asks for
-    /// into `logits` (num_logits, width), where a GPU's last rows are padding. Logits that nobody
+    /// Runs the batch, of which these rows are given: K and V of its tokens go into `cache`, the
+    /// logits or states that it asks for into `logits` (num_logits, width), where a GPU's last rows
+    /// are padding. Logits that nobody
     /// looks at are left out where the device finds the [likeliest](Self::likeliest) tokens.
     pub fn forward(
         &mut self,
         device: &Device,
-        batch: &Batch,
+        (batch, given): (&Batch, &[GivenRows<'_>]),
         cache: &mut KvCache,
         logits: &mut Tensor,
     ) {
@@ -247,7 +260,7 @@ impl Decoder {
         let embed_scale = *embed_scale;
         ops::copy_blocks(device, step, cache);
         buffers.stream.loras.begin(device, step.num_rows(), step.num_logits_rows());
-        let pass = Pass { device, spec, weights, cache_layers, embed_scale, step };
+        let pass = Pass { device, spec, weights, cache_layers, embed_scale, given, step };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         if buffers.likeliest.of_rows().is_empty() {
             logits.set_num_rows(step.num_logits_rows());
@@ -262,6 +275,7 @@ struct Pass<'a> {
     weights: &'a DecoderWeights,
     cache_layers: &'a [usize],
     embed_scale: Option<f32>,
+    given: &'a [GivenRows<'a>],
     step: Step<'a>,
 }
 
@@ -313,7 +327,7 @@ impl Pass<'_> {
         }
     }
 
-    /// residual = token embeddings (scaled, projected) + position embeddings.
+    /// residual = token embeddings (scaled, projected), or what is given, + position embeddings.
     fn embed(&self, buffers: &mut Buffers) {
         let Self { device, spec, weights, step, embed_scale, .. } = *self;
         let table = &weights.embed_tokens;
@@ -334,6 +348,9 @@ impl Pass<'_> {
                 ops::embedding(device, ids, table, embed_scale, residual);
                 loras.add_of_table(device, ids, &weights.token_loras, residual);
             }
+        }
+        for GivenRows { rows, from } in self.given {
+            ops::replace_rows(device, *from, residual.rows_from_mut(rows.start), rows.len());
         }
         let positions = spec.embedding.positions.as_ref();
         if let Some((positions, table)) = positions.zip(weights.embed_positions.as_ref()) {

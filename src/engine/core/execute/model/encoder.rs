@@ -1,21 +1,21 @@
 //! The forward pass over whole texts: once, for every family of encoders, and for decoders that
 //! make vectors. It runs an `EncoderSpec` over texts that lie one after the other, without padding.
 
-use super::loading::{self, AttentionWeights, LayerWeights, Loader};
+use super::loading::{self, LayerWeights, Loader};
 use super::resident_loras::{AdaptedWeights, ResidentLoras};
-use super::stream::{Stream, begin_heads, scale_q};
+use super::stream::Stream;
+use super::text_layers::{TextBuffers, TextLayers};
 use super::word_maxima::WordMaxima;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::encoders::MaskedLmSpec;
-use vllm_batch_checkpoint::spec::{AttentionSpec, EncoderSpec, RelativeBiasSpec};
+use vllm_batch_checkpoint::spec::{EncoderSpec, RelativeBiasSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
 use vllm_batch_ops::{
-    EncoderAttentionShape, EncoderScratch, LinearWeight, NormWeight, RelativeBias, RotaryTable,
-    Step, StepInputs, TableSlots, TextLimits,
+    LinearWeight, NormWeight, RelativeBias, RotaryTable, Step, StepInputs, TableSlots, TextLimits,
 };
 
 /// Buffers grow by so many tokens.
@@ -57,21 +57,11 @@ struct Weights {
 #[derive(Debug)]
 struct Buffers {
     stream: Stream,
-    attention: AttentionBuffers,
+    text: TextBuffers,
     /// (texts, hidden_size) states that are wanted, where they are not all.
     wanted: Tensor,
     /// What came from a GPU.
     on_host: Tensor,
-}
-
-/// What attention works in.
-#[derive(Debug)]
-struct AttentionBuffers {
-    /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
-    qkv: Tensor,
-    /// (T, num_heads * head_dim)
-    attended: Tensor,
-    scratch: EncoderScratch,
 }
 
 impl Encoder {
@@ -199,25 +189,11 @@ impl Buffers {
         width_on_host: usize,
         limits: TextLimits,
     ) -> Result<Self, EngineError> {
-        let per_token = |width| device.tensor(limits.max_num_tokens, width, Precision::Activation);
         let size = (limits.max_num_tokens, spec.hidden_size());
         let wanted_rows = device.preallocated_rows(limits.max_num_texts);
-        let widest = |of: fn(&AttentionSpec) -> usize| spec.attentions().map(of).max().unwrap_or(0);
-        let attended = match spec.attentions().all(|block| block.v_dim().is_multiple_of(2)) {
-            true => Precision::Attended(dtype),
-            false => Precision::Activation,
-        };
         Ok(Self {
             stream: Stream::new((device, dtype), size, &spec.layers)?,
-            attention: AttentionBuffers {
-                qkv: per_token(widest(|attention| attention.qkv.n()))?,
-                attended: device.tensor(
-                    limits.max_num_tokens,
-                    widest(|attention| attention.out.k),
-                    attended,
-                )?,
-                scratch: EncoderScratch::new((device, dtype), spec.heads(), limits)?,
-            },
+            text: TextBuffers::new((device, dtype), &spec.layers, spec.heads(), limits)?,
             wanted: device.tensor(wanted_rows, spec.hidden_size(), Precision::Full)?,
             on_host: Tensor::zeros(0, width_on_host),
         })
@@ -236,25 +212,19 @@ struct Pass<'a> {
 impl Pass<'_> {
     fn run(&self, buffers: &mut Buffers) {
         self.embed(buffers);
-        let Buffers { stream, attention, .. } = &mut *buffers;
-        for layer in self.spec.layers.iter().zip(&self.weights.layers) {
-            stream.layer(self.device, layer, |stream| {
-                if let (Some(spec), Some(weights)) = (&layer.0.attention, &layer.1.attention) {
-                    self.attention((spec, weights), (stream, attention));
-                }
-            });
-        }
-        let Stream { residual, delta, has_delta, .. } = &mut buffers.stream;
-        if std::mem::take(has_delta) {
-            ops::add(self.device, residual, delta);
-        }
+        let Self { device, spec, weights, step, .. } = *self;
+        let Buffers { stream, text, wanted, .. } = &mut *buffers;
+        let layers = (&spec.layers[..], &weights.layers[..]);
+        let (ropes, bias) = (&weights.ropes[..], weights.bias.as_ref());
+        TextLayers { device, layers, ropes, bias, is_causal: spec.is_causal, step }
+            .run(stream, text);
+        let residual = &mut stream.residual;
         let states = match self.step.num_logits_rows() {
             0 => residual,
             num_wanted => {
-                buffers.wanted.resize_rows(num_wanted);
-                let rows = self.step.logits_indices();
-                ops::gather_rows(self.device, residual, rows, &mut buffers.wanted);
-                &mut buffers.wanted
+                wanted.resize_rows(num_wanted);
+                ops::gather_rows(device, residual, step.logits_indices(), wanted);
+                wanted
             }
         };
         if let Some(norm) = &self.weights.final_norm {
@@ -281,31 +251,6 @@ impl Pass<'_> {
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);
         }
-    }
-
-    fn attention(
-        &self,
-        (spec, weights): (&AttentionSpec, &AttentionWeights),
-        (stream, buffers): (&mut Stream, &mut AttentionBuffers),
-    ) {
-        let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv, attended, scratch } = buffers;
-        stream.qkv(device, (spec, weights), qkv);
-        let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
-        let left = begin_heads(device, (spec, weights), rope, step, qkv);
-        ops::rotate_texts(device, (qkv, spec.heads), left, step, scratch);
-        scale_q(device, spec, step, qkv);
-        // A decoder counts the token itself.
-        let (before, after) = match self.spec.is_causal {
-            true => (spec.sliding_window.map(|window| window - 1), Some(0)),
-            false => (spec.sliding_window, spec.sliding_window),
-        };
-        let AttentionSpec { heads, scale, soft_cap, .. } = *spec;
-        let bias = self.weights.bias.as_ref();
-        let shape = EncoderAttentionShape { heads, scale, soft_cap, before, after, bias };
-        attended.reshape(step.num_rows(), spec.out.k);
-        ops::encoder_attention(device, (qkv, step), shape, scratch, attended);
-        stream.last_product(device, attended, &weights.out);
     }
 }
 

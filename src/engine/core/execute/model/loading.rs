@@ -275,8 +275,15 @@ impl Loader<'_> {
                 *matrix = matrix.clone().slice(index, count);
             }
         }
-        if spec.layout == Layout::Transposed {
-            matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
+        match spec.layout {
+            Layout::Rows => {}
+            Layout::Transposed => {
+                matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
+            }
+            Layout::Patches { .. } => {
+                let parts = matrices.into_iter().zip(&spec.parts);
+                matrices = parts.map(|(matrix, part)| matrix.in_rows(part.rows)).collect();
+            }
         }
         if let Some(columns) = share.and_then(|share| share.columns.as_ref()) {
             matrices =

@@ -10,4 +10,6 @@ mod loading;
 mod recurrent;
 pub mod resident_loras;
 mod stream;
+mod text_layers;
+pub mod tower;
 mod word_maxima;

@@ -16,7 +16,6 @@ use member::{Member, RankToLoad};
 use vllm_batch_base::config::{DeviceKind, EngineConfig};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::spec::RankOf;
-use vllm_batch_device as device;
 use vllm_batch_device::gpu::Group;
 use vllm_batch_device::{Device, num_gpus};
 use vllm_batch_ops::batch::Batch;
@@ -103,8 +102,8 @@ impl RankToLoad {
     /// Opens its device, and loads its share of the model.
     fn open_and_load(&self) -> Result<(Arc<Device>, ModelExecutor), EngineError> {
         let Self { config, sizes, summary, given_up, .. } = self;
-        let needs = model_executor::gpu_needs(&summary.spec);
-        let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
+        let needs = model_executor::gpu_needs(summary);
+        let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
         summary.sides(config).check_on(&device, why_cpu.as_ref())?;
         let device = Arc::new(device);
         let executor = ModelExecutor::load(config, sizes, summary, Arc::clone(&device), given_up)?;

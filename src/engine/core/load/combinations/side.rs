@@ -94,6 +94,8 @@ pub enum Side {
     AttentionSinks,
     /// One whose layers have inputs of their own.
     LayerInputs,
+    /// One that sees images.
+    VisionTower,
     /// A quantized checkpoint.
     QuantizedCheckpoint,
     /// A GGUF file.
@@ -182,6 +184,7 @@ impl Side {
             Side::AttentionGates => ("the model", "for models with gates of attention"),
             Side::AttentionSinks => ("the model", "for models with attention sinks"),
             Side::LayerInputs => ("the model", "for models whose layers have inputs of their own"),
+            Side::VisionTower => ("a vision tower", "for models with a vision tower"),
             Side::QuantizedCheckpoint => ("the model", "for quantized checkpoints"),
             Side::Gguf => ("the model", "for GGUF files"),
         };

@@ -1,7 +1,10 @@
 //! From a scheduled step to the flat `Batch` that an executor computes.
 
+use std::ops::Range;
+
 use super::{Scheduled, Scheduler};
-use vllm_batch_ops::batch::Batch;
+use crate::request::Request;
+use vllm_batch_ops::batch::{Batch, MediaRows};
 
 impl Scheduler {
     /// Flattens a step.
@@ -27,6 +30,7 @@ impl Scheduler {
             let (start, first) = (seq.num_computed_tokens, batch.input_ids.len());
             let end = start + entry.num_tokens;
             batch.input_ids.extend_from_slice(&seq.token_ids[start..end]);
+            add_media(batch, &seq.request, start..end);
             for position in start..end {
                 let block = seq.block_table[position / block_size] as usize;
                 batch.positions.push(position as u32);
@@ -54,5 +58,25 @@ impl Scheduler {
         if !batch.sampled_rows.is_empty() {
             batch.sampled_rows.resize(batch.input_ids.len(), Batch::KNOWN);
         }
+    }
+}
+
+/// The media among a sequence's tokens at these positions, which are the last ones of the batch:
+/// placeholders in the place of their ids.
+fn add_media(batch: &mut Batch, request: &Request, positions: Range<usize>) {
+    let first_row = batch.input_ids.len() - positions.len();
+    for run in &request.media {
+        let start = run.positions.start.max(positions.start);
+        let end = run.positions.end.min(positions.end);
+        if start >= end {
+            continue;
+        }
+        let rows = first_row + start - positions.start..first_row + end - positions.start;
+        batch.input_ids[rows.clone()].copy_from_slice(&request.prompt_token_ids[start..end]);
+        batch.media.push(MediaRows {
+            medium: run.medium.number(),
+            first_token: run.first_token + (start - run.positions.start) as u32,
+            rows: rows.start as u32..rows.end as u32,
+        });
     }
 }

@@ -4,6 +4,7 @@ mod aborts;
 mod drafts;
 mod look_ahead;
 mod loras;
+mod media;
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) 
     Request {
         request_id,
         prompt_token_ids,
+        media: Vec::new(),
         asked: Asked::Completions,
         params,
         stop_ids,

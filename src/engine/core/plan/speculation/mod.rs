@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::scheduler::{DraftLimits, DraftStep, Scheduled, ScheduledSeq, Scheduler};
 use crate::execute::executor::ExecutorError;
+use crate::media_table::FIRST_ID as FIRST_MEDIA_ID;
 pub use draft_model::{DraftModel, DraftSizes};
 pub use ngram::Ngram;
 pub use pace::Pace;
@@ -44,7 +45,8 @@ fn guess_each(step: &mut DraftStep<'_>, mut guess: impl FnMut(&[u32], usize) -> 
             continue;
         }
         for token_id in guess(&step.seq(place).token_ids, room) {
-            if !step.push(place, token_id) {
+            // Nobody samples a token of an image.
+            if token_id >= FIRST_MEDIA_ID || !step.push(place, token_id) {
                 break;
             }
         }

@@ -77,6 +77,7 @@ impl CachedTexts {
         self.scheduler.add_request(Request {
             request_id,
             prompt_token_ids: std::mem::take(&mut text.tokens.ids),
+            media: Vec::new(),
             asked: request::Asked::State,
             params: Arc::clone(&self.params),
             stop_ids: StopIds::default(),

@@ -27,9 +27,10 @@ use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
 use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec};
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device as device;
-use vllm_batch_device::{Device, GpuNeeds, HeadWidths, WhyCpu};
+use vllm_batch_device::{Device, WhyCpu};
 use vllm_batch_ops::TextLimits;
 use vllm_batch_ops::batch::Batch;
+use vllm_batch_ops::{GpuNeeds, HeadWidths};
 
 /// Where the parts of a model run.
 pub(super) struct Devices {
@@ -49,14 +50,14 @@ impl Devices {
         summary: &PoolingSummary,
     ) -> Result<(Self, Option<WhyCpu>), EngineError> {
         let needs = match summary.cached() {
-            Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs(&decoder) },
+            Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs_of(&decoder) },
             None => {
                 let head_dim = summary.spec.heads().head_dim;
                 let heads = vec![HeadWidths { head_dim, ..HeadWidths::default() }];
                 GpuNeeds { heads, is_of_texts: true, ..GpuNeeds::default() }
             }
         };
-        let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
+        let (body, why_cpu) = needs.open_device(config, summary.dtype)?;
         summary.sides(config).check_on(&body, why_cpu.as_ref())?;
         let body = Arc::new(body);
         let host = match &*body {

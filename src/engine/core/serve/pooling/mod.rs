@@ -114,8 +114,10 @@ impl PoolingEngine {
         summary.sides(config).check()?;
         let max_model_len = summary.max_model_len;
         let sizes = StepSizes::usual(config);
-        let load_processor =
-            || load_input_processor(config, &summary.files, summary.limits(), Default::default());
+        let load_processor = || {
+            let (limits, defaults) = (summary.limits(), Default::default());
+            load_input_processor(config, &summary.files, limits, defaults).map(Arc::new)
+        };
         let tokens = summary.named_tokens();
         let (input_processor, model) = match &tokens[..] {
             [] => {

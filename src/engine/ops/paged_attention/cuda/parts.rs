@@ -2,13 +2,14 @@
 //! itself, and the parts merged. The launches are the same for every step of a number of rows.
 
 use super::defines::AttentionDefines;
+use crate::MAX_NARROW_HEAD_DIM;
 use crate::Step;
 use crate::step::PartInputs;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::QkvHeads;
 use vllm_batch_device::cuda::{Args, DevicePtr};
 use vllm_batch_device::gpu::Kernel;
-use vllm_batch_device::{Gpu, MAX_NARROW_HEAD_DIM, Tensor};
+use vllm_batch_device::{Gpu, Tensor};
 
 use super::{AttentionParams, Launch, ROWS};
 

@@ -20,6 +20,7 @@ fn request(beam_width: u32, length_penalty: f64, ignore_eos: bool) -> Request {
     Request {
         request_id: 0,
         prompt_token_ids: vec![1, 1],
+        media: Vec::new(),
         asked: Asked::Completions,
         params: Arc::new(params),
         stop_ids: StopIds {

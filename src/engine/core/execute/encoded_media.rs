@@ -1,0 +1,94 @@
+//! `EncodedMedia`: what a vision tower makes of the media of steps, when a step first needs it, and
+//! as long as there is room.
+
+use std::sync::Arc;
+
+use super::model::decoder::GivenRows;
+use super::model::tower::Tower;
+use super::tower_cache::TowerCache;
+use crate::media_table::MediaTable;
+use vllm_batch_base::EngineError;
+use vllm_batch_device::Device;
+use vllm_batch_media::Patches;
+use vllm_batch_ops::BandTables;
+use vllm_batch_ops::batch::{Batch, MediaRows};
+
+/// A tower, and the embeddings that it made.
+pub(super) struct EncodedMedia {
+    tower: Tower,
+    cache: TowerCache,
+    source: Option<Source>,
+}
+
+/// Where patches come from.
+struct Source {
+    table: Arc<MediaTable>,
+    /// Their numbers.
+    numbers: Box<BandTables>,
+}
+
+impl EncodedMedia {
+    /// Nothing encoded yet, and room for so many bytes.
+    pub(super) fn new(tower: Tower, max_bytes: u64) -> Self {
+        Self { tower, cache: TowerCache::new(max_bytes), source: None }
+    }
+
+    /// Steps may have media of this table from now on.
+    pub(super) fn set_table(&mut self, table: Arc<MediaTable>) {
+        let numbers = Box::new(table.processor().normalization().tables());
+        self.source = Some(Source { table, numbers });
+    }
+
+    /// Encodes the media of a step that are not there: together, though with the patches of few
+    /// more at a time than the tower takes at once.
+    ///
+    /// # Errors
+    /// The bytes of one have changed, or cannot be read again; or the device failed.
+    ///
+    /// # Panics
+    /// There is no table.
+    pub(super) fn encode(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
+        let Self { tower, cache, source } = self;
+        let missing = cache.begin_step(batch.media.iter().map(|rows| rows.medium));
+        let Some(source) = source else { unreachable!("a step of media has a table of them") };
+        let mut missing = missing.into_iter();
+        loop {
+            let (mut numbers, mut images, mut num_patches) = (Vec::new(), Vec::new(), 0);
+            while num_patches < Tower::STEP_PATCHES
+                && let Some(number) = missing.next()
+            {
+                let patches = source.patches(number)?;
+                num_patches += patches.layout.num_patches();
+                numbers.push(number);
+                images.push(patches);
+            }
+            if images.is_empty() {
+                return Ok(());
+            }
+            let rows = tower.encode(device, &images, &source.numbers)?;
+            numbers.into_iter().zip(rows).for_each(|(number, rows)| cache.insert(number, rows));
+        }
+    }
+
+    /// The rows of a step that was encoded last.
+    pub(super) fn rows_of<'a>(&'a self, batch: &'a Batch) -> Vec<GivenRows<'a>> {
+        let given = |media: &'a MediaRows| GivenRows {
+            rows: media.rows.start as usize..media.rows.end as usize,
+            from: self.cache.rows(media.medium).rows_from(media.first_token as usize),
+        };
+        batch.media.iter().map(given).collect()
+    }
+}
+
+impl Source {
+    fn patches(&self, number: u64) -> Result<Patches, EngineError> {
+        let gone = |why: &dyn std::fmt::Display| {
+            EngineError::Machine(format!(
+                "image {number} cannot be read a second time: {why}; help: leave images as they \
+                 are while a run reads them, and run again"
+            ))
+        };
+        let medium = self.table.get(number).ok_or_else(|| gone(&"no row has it any more"))?;
+        medium.take_patches().map_err(|error| gone(&error))
+    }
+}

@@ -1,0 +1,103 @@
+//! `TextLayers`: layers over whole texts, or over the tiles of images. Tokens of one attend to each
+//! other alone, in the same pass, without a cache. What encoders and towers have in common.
+
+use super::loading::{AttentionWeights, LayerWeights};
+use super::stream::{Stream, begin_heads, scale_q};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
+use vllm_batch_checkpoint::spec::{AttentionSpec, LayerSpec};
+use vllm_batch_device::{Device, Precision, Tensor};
+use vllm_batch_ops as ops;
+use vllm_batch_ops::{
+    EncoderAttentionShape, EncoderScratch, QkvHeads, RelativeBias, RotaryTable, Step, TextLimits,
+};
+
+/// What attention works in, for steps of up to T tokens.
+#[derive(Debug)]
+pub(super) struct TextBuffers {
+    /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
+    qkv: Tensor,
+    /// (T, num_heads * head_dim)
+    attended: Tensor,
+    scratch: EncoderScratch,
+}
+
+impl TextBuffers {
+    /// Buffers for steps in these limits through these layers, which have heads in these numbers at
+    /// most.
+    ///
+    /// # Errors
+    /// The device has no memory for them.
+    pub(super) fn new(
+        (device, dtype): (&Device, DType),
+        layers: &[LayerSpec],
+        heads: QkvHeads,
+        limits: TextLimits,
+    ) -> Result<Self, EngineError> {
+        let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
+        let widest = |of: fn(&AttentionSpec) -> usize| attentions().map(of).max().unwrap_or(0);
+        let precision = match attentions().all(|block| block.v_dim().is_multiple_of(2)) {
+            true => Precision::Attended(dtype),
+            false => Precision::Activation,
+        };
+        let per_token = |width, precision| device.tensor(limits.max_num_tokens, width, precision);
+        Ok(Self {
+            qkv: per_token(widest(|attention| attention.qkv.n()), Precision::Activation)?,
+            attended: per_token(widest(|attention| attention.out.k), precision)?,
+            scratch: EncoderScratch::new((device, dtype), heads, limits)?,
+        })
+    }
+}
+
+/// Layers, and one step that goes through them.
+pub(super) struct TextLayers<'a> {
+    pub device: &'a Device,
+    pub layers: (&'a [LayerSpec], &'a [LayerWeights]),
+    /// Rotary embeddings that layers refer to.
+    pub ropes: &'a [RotaryTable],
+    /// Added to scores.
+    pub bias: Option<&'a RelativeBias>,
+    /// A token sees those up to it alone, and itself.
+    pub is_causal: bool,
+    pub step: Step<'a>,
+}
+
+impl TextLayers<'_> {
+    /// Brings the stream behind the last layer, all of it added.
+    pub(super) fn run(&self, stream: &mut Stream, buffers: &mut TextBuffers) {
+        let (specs, weights) = self.layers;
+        for layer in specs.iter().zip(weights) {
+            stream.layer(self.device, layer, |stream| {
+                if let (Some(spec), Some(weights)) = (&layer.0.attention, &layer.1.attention) {
+                    self.attention((spec, weights), (stream, buffers));
+                }
+            });
+        }
+        stream.settle(self.device);
+    }
+
+    fn attention(
+        &self,
+        (spec, weights): (&AttentionSpec, &AttentionWeights),
+        (stream, buffers): (&mut Stream, &mut TextBuffers),
+    ) {
+        let Self { device, step, .. } = *self;
+        let TextBuffers { qkv, attended, scratch } = buffers;
+        stream.qkv(device, (spec, weights), qkv);
+        let rope = spec.rope.map(|rope| &self.ropes[rope]);
+        let left = begin_heads(device, (spec, weights), rope, step, qkv);
+        ops::rotate_texts(device, (qkv, spec.heads), left, step, scratch);
+        scale_q(device, spec, step, qkv);
+        // A decoder counts the token itself.
+        let (before, after) = match self.is_causal {
+            true => (spec.sliding_window.map(|window| window - 1), Some(0)),
+            false => (spec.sliding_window, spec.sliding_window),
+        };
+        let AttentionSpec { heads, scale, soft_cap, .. } = *spec;
+        let shape =
+            EncoderAttentionShape { heads, scale, soft_cap, before, after, bias: self.bias };
+        attended.reshape(step.num_rows(), spec.out.k);
+        ops::encoder_attention(device, (qkv, step), shape, scratch, attended);
+        stream.last_product(device, attended, &weights.out);
+    }
+}

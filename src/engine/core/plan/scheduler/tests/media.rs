@@ -1,0 +1,127 @@
+//! Images in sequences: what a step has of them, and which prefixes they share.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use vllm_batch_api::request::{NumLogprobs, SamplingParams};
+use vllm_batch_media::{Backend, ImageProcessor, Medium, Tower};
+use vllm_batch_ops::batch::{Batch, MediaRows};
+
+use super::{end_step, request, run, scheduler};
+use crate::media_table::{FIRST_ID, MediaTable};
+use crate::plan::scheduler::Scheduler;
+use crate::request::{MediaRun, Request};
+
+/// The placeholder in prompts.
+const IMAGE: u32 = 7;
+
+/// Images become 4 tokens.
+fn table() -> Arc<MediaTable> {
+    let config = json!({"image_processor_type": "SiglipImageProcessor",
+        "size": {"height": 16, "width": 16}});
+    let tower = Tower { patch_size: 4, merge_size: 2 };
+    let processor = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap();
+    Arc::new(MediaTable::new(processor, 0))
+}
+
+fn png(value: u8) -> Arc<Medium> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header().unwrap().write_image_data(&[value; 3]).unwrap();
+    Arc::new(Medium::new(bytes, Default::default()).unwrap())
+}
+
+/// 10 11, an image, 12, another in two runs, 13.
+fn with_images(id: u64, table: &Arc<MediaTable>, values: [u8; 2], max_tokens: u32) -> Request {
+    let placed = table.place(&values.map(png)).unwrap();
+    let i = IMAGE;
+    let prompt = vec![10, 11, i, i, i, i, 12, i, i, 14, i, i, 13];
+    let run = |index: usize, positions, first_token| MediaRun {
+        medium: Arc::clone(&placed[index]),
+        positions,
+        first_token,
+    };
+    let media = vec![run(0, 2..6, 0), run(1, 7..9, 0), run(1, 10..12, 2)];
+    let params = SamplingParams {
+        max_tokens: Some(max_tokens),
+        prompt_logprobs: Some(NumLogprobs::Top(0)),
+        ..SamplingParams::default()
+    };
+    Request { media, ..request(id, prompt, params) }
+}
+
+fn step(scheduler: &mut Scheduler) -> Batch {
+    let step = scheduler.schedule();
+    let batch = scheduler.batch(&step);
+    end_step(scheduler, &step, 5);
+    batch
+}
+
+#[test]
+fn a_step_has_placeholders_and_says_whose_they_are() {
+    let mut s = scheduler(2, 4, 16);
+    let table = table();
+    let request = with_images(1, &table, [1, 2], 1);
+    let prompt = request.prompt_token_ids.clone();
+    s.add_request(request);
+    let rows = |medium, first_token, rows| MediaRows { medium, first_token, rows };
+    // Prompt logprobs are of 4 tokens a step, as many as there is room for.
+    let expected = [
+        vec![rows(0, 0, 2..4)],
+        vec![rows(0, 2, 0..2), rows(4, 0, 3..4)],
+        vec![rows(4, 1, 0..1), rows(4, 2, 2..4)],
+        vec![],
+    ];
+    let mut ids = Vec::new();
+    for media in expected {
+        let batch = step(&mut s);
+        assert_eq!(batch.media, media);
+        ids.extend(batch.input_ids);
+    }
+    assert_eq!(ids, prompt);
+    assert!(!s.has_unfinished_requests());
+}
+
+#[test]
+fn logprobs_of_a_prompt_are_those_of_placeholders() {
+    let mut s = scheduler(2, 64, 16);
+    s.add_request(with_images(1, &table(), [1, 2], 1));
+    let outputs = run(&mut s, 5);
+    assert_eq!(outputs[0].prompt_token_ids[..4], [10, 11, IMAGE, IMAGE]);
+    let logprobs = outputs[0].prompt_logprobs.as_ref().unwrap().iter();
+    let ids: Vec<_> = logprobs.flatten().map(|logprobs| logprobs.token.token_id).collect();
+    assert_eq!(ids, outputs[0].prompt_token_ids[1..]);
+}
+
+#[test]
+fn equal_images_share_blocks_and_others_do_not() {
+    let table = table();
+    let cached = |first: [u8; 2], second: [u8; 2]| {
+        let mut s = scheduler(2, 64, 32);
+        let mut run = |id, values| {
+            let request = with_images(id, &table, values, 1);
+            let params = SamplingParams { max_tokens: Some(1), ..SamplingParams::default() };
+            s.add_request(Request { params: Arc::new(params), ..request });
+            run(&mut s, 5)[0].num_cached_tokens
+        };
+        assert_eq!(run(1, first), 0);
+        run(2, second)
+    };
+    // Blocks have 4 tokens: the first image begins in the first and ends in the second.
+    assert_eq!(cached([1, 2], [1, 2]), 12);
+    assert_eq!(cached([1, 2], [1, 3]), 4);
+    assert_eq!(cached([1, 2], [2, 1]), 0);
+}
+
+#[test]
+fn later_epochs_share_nothing() {
+    let roots = [0, 1].map(|epoch| {
+        let table = table();
+        table.begin_epoch(epoch);
+        let request = with_images(1, &table, [1, 2], 1);
+        assert_eq!(request.media[0].token_ids(), FIRST_ID..FIRST_ID + 4);
+        request.prefix_root()
+    });
+    assert_ne!(roots[0], roots[1]);
+}

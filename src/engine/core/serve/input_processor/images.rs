@@ -1,0 +1,136 @@
+//! Images of a chat: from media to the placeholders of a tokenized prompt.
+
+use std::sync::Arc;
+
+use super::{InputProcessor, ProcessError};
+use crate::media_table::{MediaTable, TableMedium};
+use crate::request::MediaRun;
+use vllm_batch_api::prompt::WithMedia;
+use vllm_batch_api::request::{RequestError, SamplingParams};
+use vllm_batch_checkpoint::spec::ImageText;
+use vllm_batch_media::Layout;
+use vllm_batch_text::Chat;
+
+/// What the model's prompts have for images.
+#[derive(Debug)]
+pub struct ImageInput {
+    /// Media of requests that are under way.
+    pub table: Arc<MediaTable>,
+    /// Token of a prompt for each of an image's.
+    pub image_token_id: u32,
+    /// What a prompt has beside them.
+    pub text: ImageText,
+}
+
+impl InputProcessor {
+    /// The same for a model that takes images.
+    pub fn with_images(self, images: ImageInput) -> Self {
+        Self { images: Some(images), ..self }
+    }
+
+    /// Media of requests that are under way, of a model that takes images.
+    pub fn media_table(&self) -> Option<&Arc<MediaTable>> {
+        self.images.as_ref().map(|images| &images.table)
+    }
+
+    /// A chat's tokens, with placeholders in the places of its images.
+    pub(super) fn tokenize_with_media(
+        &self,
+        prompt: WithMedia,
+        params: &SamplingParams,
+    ) -> Result<(Vec<u32>, Vec<MediaRun>), ProcessError> {
+        let WithMedia { chat, media } = prompt;
+        let images = self.images.as_ref().ok_or_else(no_images)?;
+        if params.truncate_prompt_tokens.is_some() {
+            let message = "truncate_prompt_tokens: a prompt with images is not cut; leave it out";
+            return Err(RequestError::new("invalid_parameter", message).into());
+        }
+        let placed = images.table.place(&media).map_err(|(index, error)| {
+            let message = format!("image {} of {}: {error}", index + 1, media.len());
+            RequestError::new(error.code(), message)
+        })?;
+        let placeholder = self.tokenizer.token_text(images.image_token_id);
+        let texts = placed.iter().map(|medium| text_of(images.text, medium.layout(), &placeholder));
+        let texts: Vec<_> = texts.collect();
+        let chat = Chat { num_images: placed.len(), ..chat };
+        let rendered = self.render(&chat)?;
+        let rendered = rendered.with_images(&placeholder, &texts).map_err(|num_shown| {
+            let message = format!(
+                "the chat template shows {num_shown} images, and the messages have {}; give \
+                 another with `settings.chat_template`",
+                placed.len()
+            );
+            RequestError::new("chat_template", message)
+        })?;
+        let ids = self.tokenizer.encode_chat(&rendered)?;
+        self.check_ids(&ids)?;
+        let runs = runs(&ids, images.image_token_id, &placed);
+        let runs = runs.ok_or_else(|| {
+            let message = format!("{placeholder:?} is no token of its own in the prompt");
+            RequestError::new("tokenize", message)
+        })?;
+        let limit = self.limits.max_model_len - usize::from(params.max_tokens != Some(0));
+        if ids.len() > limit {
+            let of_images: usize = runs.iter().map(|run| run.positions.len()).sum();
+            let message = format!(
+                "prompt has {} tokens, {of_images} of them of images, the limit is {limit}; shorten \
+                 it, or give fewer images",
+                ids.len()
+            );
+            return Err(RequestError::new("context_length", message).into());
+        }
+        Ok((ids, runs))
+    }
+}
+
+/// A row with images in a model or a task that takes none.
+pub(super) fn no_images() -> RequestError {
+    let message = "the model takes no images here; leave them out, or give a model that sees, without \
+                   `settings.language_model_only`";
+    RequestError::new("no_image_input", message)
+}
+
+/// What a prompt has for an image.
+///
+/// As `processing_idefics3.py` and `processing_smolvlm.py` of transformers write it.
+fn text_of(text: ImageText, layout: Layout, placeholder: &str) -> String {
+    let tile = placeholder.repeat(layout.tokens_per_tile());
+    match text {
+        ImageText::Bare => tile.repeat(layout.num_tiles()),
+        ImageText::Tiles => {
+            const FAKE: &str = "<fake_token_around_image>";
+            let mut text = String::new();
+            for row in 1..=layout.tile_rows {
+                for column in 1..=layout.tile_columns {
+                    text += &format!("{FAKE}<row_{row}_col_{column}>{tile}");
+                }
+                text.push('\n');
+            }
+            if layout.tile_rows > 0 {
+                text.push('\n');
+            }
+            text + &format!("{FAKE}<global-img>{tile}{FAKE}")
+        }
+    }
+}
+
+/// The runs of placeholders, each of one medium; None: they are not as many as the media's tokens.
+fn runs(ids: &[u32], image_token_id: u32, media: &[Arc<TableMedium>]) -> Option<Vec<MediaRun>> {
+    let mut runs = Vec::new();
+    let mut position = 0;
+    for medium in media {
+        let num_tokens = medium.layout().num_tokens();
+        let mut first_token = 0;
+        while first_token < num_tokens {
+            position += ids[position..].iter().position(|id| *id == image_token_id)?;
+            let others = ids[position..].iter().position(|id| *id != image_token_id);
+            let len = others.unwrap_or(ids.len() - position).min(num_tokens - first_token);
+            let positions = position..position + len;
+            let medium = Arc::clone(medium);
+            runs.push(MediaRun { medium, positions, first_token: first_token as u32 });
+            position += len;
+            first_token += len;
+        }
+    }
+    (!ids[position..].contains(&image_token_id)).then_some(runs)
+}

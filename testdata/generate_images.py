@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Adds to golden models that see images what transformers makes of images.
+
+    python testdata/generate_images.py            # after generate_golden.py has made their folders
+    python testdata/generate_images.py --check    # writes nothing: compares
+
+Writes into each folder `preprocessor_config.json`, `chat_template.jinja` and `images.json`: prompts
+with images of testdata/media, and what the multimodal class computes in float32 of the folder's
+weights: some rows of what the tower gives, the logits behind the prompt, and greedy tokens. The
+processor of transformers makes ids and pixels, the latter with torchvision.
+
+Made with Python 3.11, torch 2.15.0, torchvision 0.29.2, transformers 5.24.0, tokenizers 0.23.3 and
+Pillow 13.0.0 on a CPU with AVX2.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+from PIL import Image
+from transformers import PreTrainedTokenizerFast
+from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
+
+TESTDATA = Path(__file__).parent
+MIN_GAP = 1e-3  # between the two best logits of every greedy step
+NEW_TOKENS = 4
+MAX_DISTANCE = 2e-5
+
+# (folder, class of the image processor, longest edge: of images, and of tiles)
+MODELS = [
+    ("idefics3", Idefics3ImageProcessor, 32, 32),
+    ("smolvlm", SmolVLMImageProcessor, 64, 32),
+]
+PROMPTS = {
+    "smolvlm": [
+        ("one image", ["wide2.png"], "User:<image>What is this?<end_of_utterance>\nAssistant:"),
+        ("two images, and text between", ["thin.png", "palette8.png"],
+         "First <image> then, much later, <image> and then?"),
+        ("the same image twice", ["rgb.png", "rgb.png"], "<image><image>\nBoth?"),
+        ("text alone", [], "User: What is this?<end_of_utterance>\nAssistant:"),
+    ],
+}
+PROMPTS["idefics3"] = PROMPTS["smolvlm"]
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message.role | capitalize }}"
+    "{% if message.content[0].type == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
+    "{% for line in message.content %}"
+    "{% if line.type == 'text' %}{{ line.text }}"
+    "{% elif line.type == 'image' %}{{ '<image>' }}{% endif %}"
+    "{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
+
+def preprocessor_config(cls, longest: int, tile: int) -> dict:
+    return dict(
+        do_convert_rgb=True, do_image_splitting=True, do_normalize=True, do_pad=True,
+        do_rescale=True, do_resize=True, image_mean=[0.5] * 3, image_processor_type=cls.__name__,
+        image_std=[0.5] * 3, max_image_size=dict(longest_edge=tile), resample=1,
+        rescale_factor=1 / 255, size=dict(longest_edge=longest),
+    )
+
+
+def rounded(values: torch.Tensor) -> list[float]:
+    return [round(float(value), 6) for value in values]
+
+
+@torch.no_grad()
+def record(model, processor, name: str, files: list[str], text: str) -> dict:
+    images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
+    inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
+    pixels = {k: v for k, v in inputs.items() if k.startswith("pixel")}
+    ids = inputs["input_ids"]
+    out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
+    if images:
+        features = model.get_image_features(**pixels).pooler_output
+        features = torch.cat(list(features)).flatten(0, -2)
+        assert len(features) == int((ids == model.config.image_token_id).sum())
+        out["first_row"], out["last_row"] = rounded(features[0]), rounded(features[-1])
+    logits = model(input_ids=ids, use_cache=False, **pixels).logits[0]
+    out["logits"] = rounded(logits[-1])
+    tokens, gap = [], 1e9
+    for _ in range(NEW_TOKENS):
+        best, indices = torch.topk(logits[-1], 2)
+        gap = min(gap, float(best[0] - best[1]))
+        tokens.append(int(indices[0]))
+        ids = torch.cat([ids, indices[:1][None]], dim=1)
+        logits = model(input_ids=ids, use_cache=False, **pixels).logits[0]
+    assert gap > MIN_GAP, (name, gap)
+    out["output_token_ids"] = tokens
+    return out
+
+
+def distance(a, b) -> float:
+    return max((abs(x - y) for x, y in zip(a, b, strict=True)), default=0.0)
+
+
+def same(old: dict, new: dict) -> None:
+    floats = [key for key in ("first_row", "last_row", "logits") if key in new]
+    for key in floats:
+        assert distance(old[key], new[key]) < MAX_DISTANCE, (new["name"], key)
+    rest = {key: value for key, value in new.items() if key not in floats}
+    assert rest == {key: value for key, value in old.items() if key not in floats}, new["name"]
+
+
+def write(path: Path, data: dict) -> None:
+    prompts = ",\n".join(f"    {json.dumps(prompt)}" for prompt in data["prompts"])
+    path.write_text(
+        f'{{\n  "transformers": "{data["transformers"]}",\n  "prompts": [\n{prompts}\n  ]\n}}\n'
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    check = parser.parse_args().check
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    for name, image_processor, longest, tile in MODELS:
+        folder = TESTDATA / "golden" / name
+        keys = preprocessor_config(image_processor, longest, tile)
+        if not check:
+            (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
+            (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+        config = json.loads((folder / "config.json").read_text())
+        model = getattr(transformers, config["architectures"][0]).from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        side = tile // config["vision_config"]["patch_size"] // config["scale_factor"]
+        processor = Idefics3Processor(
+            image_processor.from_pretrained(folder),
+            PreTrainedTokenizerFast.from_pretrained(folder), image_seq_len=side * side,
+        )
+        prompts = [record(model, processor, *prompt) for prompt in PROMPTS[name]]
+        path = folder / "images.json"
+        if check:
+            for old, new in zip(json.loads(path.read_text())["prompts"], prompts, strict=True):
+                same(old, new)
+        else:
+            write(path, dict(transformers=transformers.__version__, prompts=prompts))
+        print(f"{name}: {[len(prompt['prompt_token_ids']) for prompt in prompts]} tokens, ok")
+
+
+if __name__ == "__main__":
+    main()

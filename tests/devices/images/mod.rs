@@ -1,0 +1,258 @@
+//! Tiny models that see images against transformers (`images.json` of their folders), below the
+//! scheduler: steps are made by hand. And that no byte depends on what is computed beside it, when,
+//! or by how many threads.
+
+mod steps;
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use serde::Deserialize;
+use vllm_batch::engine::base::config::{
+    CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig,
+};
+use vllm_batch::engine::base::hf_overrides::HfOverrides;
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::execute::model::tower::Tower as LoadedTower;
+use vllm_batch::engine::core::execute::model_executor::gpu_needs;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
+use vllm_batch::engine::core::media_table::{MediaTable, TableMedium};
+use vllm_batch::engine::device::Device;
+use vllm_batch::engine::media::{
+    Backend, Encoded, ImageProcessor, Limits, MediaError, Medium, Tower,
+};
+
+use steps::{Row, Runner};
+
+const MODELS: [&str; 2] = ["idefics3", "smolvlm"];
+
+/// Of a logit, and of an embedding.
+const TOLERANCE: f32 = 1e-4;
+
+#[derive(Deserialize)]
+struct Golden {
+    prompts: Vec<GoldenPrompt>,
+}
+
+#[derive(Deserialize)]
+struct GoldenPrompt {
+    name: String,
+    images: Vec<String>,
+    prompt_token_ids: Vec<u32>,
+    /// Embeddings of the first token of an image, and of the last.
+    first_row: Option<Vec<f32>>,
+    last_row: Option<Vec<f32>>,
+    logits: Vec<f32>,
+    output_token_ids: Vec<u32>,
+}
+
+fn testdata(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(path)
+}
+
+fn read(model: &str, file: &str) -> String {
+    std::fs::read_to_string(testdata("golden").join(model).join(file)).unwrap()
+}
+
+fn golden(model: &str) -> Golden {
+    serde_json::from_str(&read(model, "images.json")).unwrap()
+}
+
+fn config(model: &str, dtype: DType) -> EngineConfig {
+    let model_dir = testdata("golden").join(model);
+    let model = ModelConfig { model_dir, dtype: Some(dtype), ..ModelConfig::default() };
+    let cache =
+        CacheConfig { block_size: Some(16), num_blocks: Some(64), ..CacheConfig::default() };
+    EngineConfig { model, cache, ..EngineConfig::default() }
+}
+
+fn summary(model: &str) -> ModelSummary {
+    ModelSummary::read(&config(model, DType::Float32).model).unwrap()
+}
+
+/// A table that keeps so many bytes of patches.
+fn table(model: &str, max_patch_bytes: usize) -> Arc<MediaTable> {
+    let keys = serde_json::from_str(&read(model, "preprocessor_config.json")).unwrap();
+    let tower = summary(model).tower.expect("a tower");
+    let tower = Tower { patch_size: tower.patch_size, merge_size: tower.merge_size };
+    let processor = ImageProcessor::from_config(&keys, tower, Backend::Torchvision).unwrap();
+    Arc::new(MediaTable::new(processor, max_patch_bytes))
+}
+
+fn media(prompt: &GoldenPrompt) -> Vec<Arc<Medium>> {
+    let medium = |file: &String| {
+        let bytes = std::fs::read(testdata("media").join(file)).unwrap();
+        Arc::new(Medium::new(bytes, Limits::default()).unwrap())
+    };
+    prompt.images.iter().map(medium).collect()
+}
+
+/// A prompt whose images are under way as long as the result is.
+fn placed(
+    table: &Arc<MediaTable>,
+    model: &str,
+    prompt: &GoldenPrompt,
+) -> (Row, Vec<Arc<TableMedium>>) {
+    let placed = table.place(&media(prompt)).unwrap();
+    let image_token_id = summary(model).tower.expect("a tower").image_token_id;
+    (Row::new(&prompt.prompt_token_ids, &placed, image_token_id), placed)
+}
+
+fn assert_close(got: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        assert!((got - expected).abs() < TOLERANCE, "{what} {index}: {got}, not {expected}");
+    }
+}
+
+#[test]
+fn logits_and_greedy_tokens_are_those_of_transformers() {
+    for model in MODELS {
+        let table = table(model, usize::MAX);
+        let mut runner = Runner::load(config(model, DType::Float32), 2, &table);
+        for prompt in golden(model).prompts {
+            let what = format!("{model}, {}", prompt.name);
+            let (mut row, _media) = placed(&table, model, &prompt);
+            let mut logits = runner.prefill(&[&row], 64).remove(0);
+            assert_close(&logits, &prompt.logits, &what);
+            for token in &prompt.output_token_ids {
+                let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+                assert_eq!(best as u32, *token, "{what}");
+                row.push(*token);
+                logits = runner.decode(&row);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tower_gives_the_embeddings_of_transformers() {
+    for model in MODELS {
+        let summary = summary(model);
+        let (device, dtype) = (Device::cpu(Some(2)), DType::Float32);
+        let mut checkpoint = summary.files.checkpoint(None).unwrap();
+        let spec = summary.tower.expect("a tower");
+        let mut tower = LoadedTower::load(spec, dtype, &device, &mut checkpoint).unwrap();
+        for prompt in golden(model).prompts.iter().filter(|prompt| !prompt.images.is_empty()) {
+            let table = table(model, 0);
+            let placed = table.place(&media(prompt)).unwrap();
+            let patches: Vec<_> =
+                placed.iter().map(|medium| medium.take_patches().unwrap()).collect();
+            let tables = table.processor().normalization().tables();
+            let rows = tower.encode(&device, &patches, &tables).unwrap();
+            let what = format!("{model}, {}", prompt.name);
+            let last = rows.last().unwrap();
+            assert_close(rows[0].row(0), prompt.first_row.as_ref().unwrap(), &what);
+            let expected = prompt.last_row.as_ref().unwrap();
+            assert_close(last.row(last.num_rows() - 1), expected, &what);
+        }
+    }
+}
+
+#[test]
+fn no_byte_depends_on_what_is_beside_a_row_on_chunks_or_on_threads() {
+    for (model, dtype) in
+        [("idefics3", DType::Float32), ("smolvlm", DType::Float32), ("smolvlm", DType::BFloat16)]
+    {
+        let prompts = golden(model).prompts;
+        let alone: Vec<_> = prompts
+            .iter()
+            .map(|prompt| {
+                let table = table(model, usize::MAX);
+                let mut runner = Runner::load(config(model, dtype), 1, &table);
+                let (row, _media) = placed(&table, model, prompt);
+                runner.prefill(&[&row], 1000).remove(0)
+            })
+            .collect();
+        for (num_threads, chunk) in [(1, 1000), (3, 1000), (3, 7), (2, 1)] {
+            let table = table(model, 0);
+            let mut runner = Runner::load(config(model, dtype), num_threads, &table);
+            let (rows, _media): (Vec<_>, Vec<_>) =
+                prompts.iter().rev().map(|prompt| placed(&table, model, prompt)).unzip();
+            let together = runner.prefill(&Vec::from_iter(&rows), chunk);
+            let what = format!("{model} {dtype:?}, {num_threads} threads, chunks of {chunk}");
+            assert!(together.iter().rev().eq(&alone), "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_made_room_is_encoded_again_to_the_same_bytes() {
+    let model = "smolvlm";
+    let mut config = config(model, DType::Float32);
+    let run = |config: &EngineConfig| {
+        let table = table(model, 0);
+        let mut runner = Runner::load(config.clone(), 2, &table);
+        let prompts = golden(model).prompts;
+        let (rows, _media): (Vec<_>, Vec<_>) =
+            prompts.iter().map(|prompt| placed(&table, model, prompt)).unzip();
+        // Each by itself and in chunks, so that the images of one leave for those of the next.
+        let mut all = Vec::new();
+        for row in rows.iter().chain(&rows) {
+            all.extend(runner.prefill(&[row], 9));
+        }
+        all
+    };
+    let kept = run(&config);
+    config.cache.tower_cache_bytes = Some(1);
+    assert!(run(&config) == kept);
+}
+
+/// Bytes that somebody may replace.
+#[derive(Debug)]
+struct Replaced(Arc<Mutex<Vec<u8>>>);
+
+impl Encoded for Replaced {
+    fn read(&self, _: &Limits) -> Result<Cow<'_, [u8]>, MediaError> {
+        Ok(Cow::Owned(self.0.lock().unwrap().clone()))
+    }
+}
+
+#[test]
+fn an_image_that_changed_or_is_gone_ends_the_step_by_name() {
+    let model = "idefics3";
+    let prompt = golden(model).prompts.remove(0);
+    let table = table(model, 0);
+    let mut runner = Runner::load(config(model, DType::Float32), 1, &table);
+    let file = |name: &str| std::fs::read(testdata("media").join(name)).unwrap();
+    let bytes = Arc::new(Mutex::new(file(&prompt.images[0])));
+    let medium = Medium::new(Replaced(Arc::clone(&bytes)), Limits::default()).unwrap();
+    let placed = table.place(&[Arc::new(medium)]).unwrap();
+    let image_token_id = summary(model).tower.expect("a tower").image_token_id;
+    let row = Row::new(&prompt.prompt_token_ids, &placed, image_token_id);
+    *bytes.lock().unwrap() = file("thin.png");
+    let number = placed[0].number();
+    let error = runner.try_prefill(&[&row], 1000).unwrap_err();
+    let expected = format!("image {number} cannot be read a second time: the image has changed");
+    assert!(error.contains(&expected) && error.contains("help: "), "{error}");
+    drop(placed);
+    let error = runner.try_prefill(&[&row], 1000).unwrap_err();
+    assert!(error.contains("no row has it any more"), "{error}");
+}
+
+#[test]
+fn a_tower_is_counted_and_nothing_is_left_unused() {
+    for model in MODELS {
+        let engine = Engine::load(&config(model, DType::Float32)).unwrap();
+        let summary = summary(model);
+        let of_tower = summary.tower.as_ref().expect("a tower").parameters();
+        let info = engine.info();
+        assert_eq!(info.parameters.all, summary.spec.parameters().all + of_tower.all);
+        assert_eq!(info.weight_bytes, 4 * info.parameters.all);
+        assert!(info.notes.is_empty() && of_tower.all > 10_000, "{:?}", info.notes);
+        assert_eq!(gpu_needs(&summary).without_kernels, Some("a vision tower"));
+    }
+}
+
+#[test]
+fn a_tower_beside_quantized_weights_is_refused() {
+    let mut config = config("smolvlm", DType::BFloat16);
+    config.device = DeviceConfig::default();
+    let quantized = r#"{"quantization_config": {"quant_method": "gptq", "bits": 4,
+        "group_size": 16, "desc_act": false, "sym": true}}"#;
+    config.model.hf_overrides = HfOverrides::parse(quantized).unwrap();
+    let error = Engine::load(&config).map(drop).unwrap_err().to_string();
+    let expected = "a vision tower is not supported for quantized checkpoints yet";
+    assert!(error.contains(expected), "{error}");
+}

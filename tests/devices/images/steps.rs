@@ -1,0 +1,132 @@
+//! Steps made by hand: rows of tokens and media, in chunks, with blocks of their own.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use vllm_batch::engine::base::config::EngineConfig;
+use vllm_batch::engine::core::execute::executor::Executor;
+use vllm_batch::engine::core::execute::model_executor::ModelExecutor;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
+use vllm_batch::engine::core::load::step_sizes::StepSizes;
+use vllm_batch::engine::core::media_table::{MediaTable, TableMedium};
+use vllm_batch::engine::device::Device;
+use vllm_batch::engine::ops::batch::{Batch, MediaRows};
+
+const BLOCK_SIZE: usize = 16;
+/// Blocks of a row: 256 tokens.
+const NUM_BLOCKS: usize = 16;
+
+/// A prompt, and which of its tokens are which of which medium.
+pub struct Row {
+    ids: Vec<u32>,
+    media: Vec<Option<(u64, u32)>>,
+}
+
+impl Row {
+    /// The tokens of the media stand where the model's token of images does.
+    pub fn new(ids: &[u32], media: &[Arc<TableMedium>], image_token_id: u32) -> Self {
+        let mut tokens = media.iter().flat_map(|medium| {
+            let number = medium.number();
+            (0..medium.layout().num_tokens() as u32).map(move |token| (number, token))
+        });
+        let of_token = |id: &u32| (*id == image_token_id).then(|| tokens.next().expect("enough"));
+        let row = Self { ids: ids.to_vec(), media: ids.iter().map(of_token).collect() };
+        assert!(tokens.next().is_none(), "a place for each token of an image");
+        row
+    }
+
+    pub fn push(&mut self, token: u32) {
+        self.ids.push(token);
+        self.media.push(None);
+    }
+}
+
+/// A model, and steps for it.
+pub struct Runner {
+    executor: ModelExecutor,
+}
+
+impl Runner {
+    pub fn load(config: EngineConfig, num_threads: usize, table: &Arc<MediaTable>) -> Self {
+        let summary = ModelSummary::read(&config.model).unwrap();
+        let (sizes, device) = (StepSizes::usual(&config), Arc::new(Device::cpu(Some(num_threads))));
+        let given_up = Arc::new(AtomicBool::new(false));
+        let mut executor =
+            ModelExecutor::load(&config, &sizes, &summary, device, &given_up).unwrap();
+        executor.set_media_table(Arc::clone(table));
+        Self { executor }
+    }
+
+    /// Logits behind each row, all of them computed side by side, in chunks.
+    pub fn prefill(&mut self, rows: &[&Row], chunk: usize) -> Vec<Vec<f32>> {
+        self.try_prefill(rows, chunk).unwrap()
+    }
+
+    pub fn try_prefill(&mut self, rows: &[&Row], chunk: usize) -> Result<Vec<Vec<f32>>, String> {
+        let mut found = HashMap::new();
+        let longest = rows.iter().map(|row| row.ids.len()).max().expect("a row");
+        for start in (0..longest).step_by(chunk) {
+            let parts: Vec<_> = rows
+                .iter()
+                .enumerate()
+                .filter(|(_, row)| start < row.ids.len())
+                .map(|(index, row)| (index, *row, start..row.ids.len().min(start + chunk)))
+                .collect();
+            let mut logits = self.step(&parts)?.into_iter();
+            for (index, row, tokens) in &parts {
+                if tokens.end == row.ids.len() {
+                    found.insert(*index, logits.next().expect("one for each that ends"));
+                }
+            }
+        }
+        Ok((0..rows.len()).map(|index| found.remove(&index).expect("a row ends")).collect())
+    }
+
+    /// Logits behind a row of which all but the last token were computed as the only one.
+    pub fn decode(&mut self, row: &Row) -> Vec<f32> {
+        let last = row.ids.len() - 1;
+        self.step(&[(0, row, last..last + 1)]).unwrap().remove(0)
+    }
+
+    /// Logits of the rows that end in the step.
+    fn step(&mut self, parts: &[(usize, &Row, Range<usize>)]) -> Result<Vec<Vec<f32>>, String> {
+        let mut batch = Batch { max_blocks_per_seq: NUM_BLOCKS, ..Batch::default() };
+        batch.query_start_loc.push(0);
+        for (index, row, tokens) in parts {
+            for position in tokens.clone() {
+                if let Some(token) = row.media[position] {
+                    add_media(&mut batch, token);
+                }
+                batch.input_ids.push(row.ids[position]);
+                batch.positions.push(position as u32);
+                batch.slot_mapping.push((index * NUM_BLOCKS * BLOCK_SIZE + position) as u32);
+            }
+            let first_block = index * NUM_BLOCKS;
+            batch.block_tables.extend((first_block..first_block + NUM_BLOCKS).map(|b| b as u32));
+            batch.query_start_loc.push(batch.input_ids.len() as u32);
+            batch.seq_lens.push(tokens.end as u32);
+            if tokens.end == row.ids.len() {
+                batch.logits_indices.push(batch.input_ids.len() as u32 - 1);
+            }
+        }
+        let num_logits = batch.logits_indices.len();
+        let mut logits = self.executor.execute(&batch).map_err(|error| error.0)?;
+        Ok((0..num_logits).map(|index| logits.row(index).to_vec()).collect())
+    }
+}
+
+/// The next token of the batch is one of a medium.
+fn add_media(batch: &mut Batch, (medium, token): (u64, u32)) {
+    let at = batch.input_ids.len() as u32;
+    match batch.media.last_mut() {
+        Some(last)
+            if (last.medium, last.rows.end) == (medium, at)
+                && last.first_token + last.rows.len() as u32 == token =>
+        {
+            last.rows.end += 1;
+        }
+        _ => batch.media.push(MediaRows { medium, first_token: token, rows: at..at + 1 }),
+    }
+}

@@ -1,0 +1,182 @@
+//! Models that see images, from chats to answers: tokens and answers are those of transformers
+//! (testdata/generate_images.py), and no byte depends on what runs beside a row.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
+use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{EngineConfig, SpeculationMethod};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::serve::input_processor::ProcessError;
+use vllm_batch::engine::media::Medium;
+use vllm_batch::engine::text::Chat;
+
+use super::speculation::{self, BATCHES, Method};
+
+const MODELS: [&str; 2] = ["testdata/golden/smolvlm", "testdata/golden/idefics3"];
+
+fn path(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn medium(file: &str) -> Arc<Medium> {
+    let bytes = std::fs::read(path("testdata/media").join(file)).unwrap();
+    Arc::new(Medium::new(bytes, Default::default()).unwrap())
+}
+
+/// A user's turn: texts, and files of images as `<name>`.
+fn chat(parts: &[&str]) -> Prompt {
+    let file = |part: &&str| part.strip_prefix('<')?.strip_suffix('>').map(str::to_owned);
+    let files: Vec<_> = parts.iter().filter_map(file).collect();
+    let content = parts.iter().map(|part| match file(part) {
+        Some(_) => json!({"type": "image"}),
+        None => json!({"type": "text", "text": part}),
+    });
+    let messages = json!([{"role": "user", "content": content.collect::<Value>()}]);
+    match files.is_empty() {
+        true => Prompt::Messages(messages.into()),
+        false => Prompt::WithMedia(Box::new(WithMedia {
+            chat: Chat::from(messages),
+            media: files.iter().map(|file| medium(file)).collect(),
+        })),
+    }
+}
+
+fn params(max_tokens: u32) -> SamplingParams {
+    SamplingParams {
+        temperature: 0.0,
+        max_tokens: Some(max_tokens),
+        logprobs: Some(NumLogprobs::Top(2)),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    }
+}
+
+/// Rows of images that are equal, of different sizes, in the midst of text, and of none.
+fn rows() -> Vec<(Prompt, SamplingParams)> {
+    let wide = ["<wide2.png>", "What is this?"];
+    let penalized = SamplingParams { repetition_penalty: 1.3, ..params(9) };
+    let sampled = SamplingParams { temperature: 1.0, n: 3, ..params(7) };
+    let scored = SamplingParams { prompt_logprobs: Some(NumLogprobs::Top(1)), ..params(4) };
+    vec![
+        (chat(&wide), params(12)),
+        (chat(&["What is this?"]), params(5)),
+        (chat(&["First ", "<thin.png>", " then, much later, ", "<palette8.png>", "?"]), params(9)),
+        (chat(&["<rgb.png>", "<rgb.png>", "Both?"]), penalized),
+        (chat(&wide), sampled),
+        (chat(&["<wide2.png>", "What is that?"]), scored.clone()),
+        (chat(&["<exif6.jpg>", "<wide2.png>"]), scored),
+        (chat(&["<rgba.png>", "What is this? What is this? What is this?"]), params(20)),
+    ]
+}
+
+fn run(config: &EngineConfig) -> Vec<String> {
+    let mut engine = Engine::load(config).unwrap();
+    let processor = engine.input_processor();
+    let rows = rows();
+    for (id, (prompt, params)) in (0..).zip(rows.clone()) {
+        engine.add_request(processor.process(id, prompt, params, RowKey(id)).unwrap());
+    }
+    let mut answers: Vec<Option<RequestOutput>> = vec![None; rows.len()];
+    while engine.has_unfinished_requests() {
+        for output in engine.step().unwrap() {
+            let id = output.request_id as usize;
+            answers[id] = Some(RequestOutput { num_cached_tokens: 0, ..output });
+        }
+    }
+    answers.into_iter().map(|answer| format!("{:?}", answer.unwrap())).collect()
+}
+
+#[test]
+fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
+    for model in MODELS {
+        let golden = std::fs::read_to_string(path(model).join("images.json")).unwrap();
+        let golden: Value = serde_json::from_str(&golden).unwrap();
+        let mut engine = Engine::load(&speculation::config(model, (4, 400), None)).unwrap();
+        let processor = engine.input_processor();
+        for (index, parts) in [(0, &["<wide2.png>", "What is this?"][..]), (3, &["What is this?"])]
+        {
+            let golden = &golden["prompts"][index];
+            let request = processor.process(0, chat(parts), params(4), RowKey(0)).unwrap();
+            assert_eq!(json!(request.prompt_token_ids), golden["prompt_token_ids"], "{model}");
+            engine.add_request(request);
+            let output = loop {
+                if let Some(output) = engine.step().unwrap().pop() {
+                    break output;
+                }
+            };
+            assert_eq!(json!(output.prompt_token_ids), golden["prompt_token_ids"]);
+            assert_eq!(json!(output.outputs[0].token_ids), golden["output_token_ids"], "{model}");
+        }
+    }
+}
+
+#[test]
+fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
+    let expected = run(&speculation::config(MODELS[0], BATCHES[0], None));
+    let ngram = Method::Of(SpeculationMethod::Ngram { min: 1, max: 3 });
+    for batch in BATCHES {
+        for method in [None, Some(&ngram)] {
+            for num_tokens in [None, Some(7), Some(33)] {
+                for caches in [true, false] {
+                    let mut config = speculation::config(MODELS[0], batch, method);
+                    config.scheduler.max_num_batched_tokens = num_tokens.or(Some(256));
+                    config.cache.enable_prefix_caching = caches;
+                    // No room for more than one image.
+                    config.cache.tower_cache_bytes = if caches { None } else { Some(1) };
+                    let what = format!("{batch:?} {} {num_tokens:?} {caches}", method.is_some());
+                    let got = run(&config);
+                    for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                        assert_eq!(got, expected, "row {row}, {what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn prompts_that_cannot_be_answered_say_why() {
+    let engine = Engine::load(&speculation::config(MODELS[0], (4, 400), None)).unwrap();
+    let processor = engine.input_processor();
+    let refused = |prompt: Prompt, params: SamplingParams| {
+        let Err(ProcessError::Row(error)) = processor.process(0, prompt, params, RowKey(0)) else {
+            panic!("it is refused")
+        };
+        error
+    };
+    let seen = || chat(&["<wide2.png>", "What is this?"]);
+    let truncated = SamplingParams { truncate_prompt_tokens: Some(20), ..params(4) };
+    assert_eq!(refused(seen(), truncated).code, "invalid_parameter");
+    let many = chat(&["<wide2.png>"; 40]);
+    let error = refused(many, params(4));
+    assert_eq!(error.code, "context_length");
+    assert!(error.message.contains("of images"), "{error}");
+    let Prompt::WithMedia(mut lacking) = seen() else { panic!("it has images") };
+    lacking.media.push(medium("rgb.png"));
+    let error = refused(Prompt::WithMedia(lacking), params(4));
+    assert!(error.message.contains("shows 1 images, and the messages have 2"), "{error}");
+    let blind = Engine::load(&speculation::config("testdata/demo", (4, 400), None)).unwrap();
+    let Err(error) = blind.input_processor().process(0, seen(), params(4), RowKey(0)) else {
+        panic!("it has no tower")
+    };
+    assert_eq!(error.of_row().unwrap().code, "no_image_input");
+}
+
+/// What users type is text, also where it spells a placeholder.
+#[test]
+fn typed_placeholders_are_text() {
+    let mut config = speculation::config(MODELS[0], (4, 400), None);
+    for allow_special in [false, true] {
+        config.model.allow_special = allow_special;
+        let engine = Engine::load(&config).unwrap();
+        let prompt = chat(&["say <image> or ", "<wide2.png>", " <image>"]);
+        let request = engine.input_processor().process(0, prompt, params(1), RowKey(0)).unwrap();
+        let of_image: usize = request.media.iter().map(|run| run.positions.len()).sum();
+        let placeholders = request.prompt_token_ids.iter().filter(|id| **id == 300).count();
+        assert_eq!((of_image, placeholders), (20, 20));
+        assert!(request.media[0].positions.start > 10, "it stands where its part stands");
+    }
+}
