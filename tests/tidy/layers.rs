@@ -35,6 +35,8 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         &[
             "vllm_batch_api",
             "vllm_batch_engine::load::step_sizes::StepSizes",
+            // Images for its own.
+            "vllm_batch_engine::media_table::tests",
             "vllm_batch_engine::plan",
             "vllm_batch_engine::request",
             "vllm_batch_engine::sampler",

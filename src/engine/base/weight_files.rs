@@ -27,6 +27,11 @@ pub const QUANTIZATION_CONFIGS: [(&str, &str); 3] = [
     ("hf_quant_config.json", "modelopt"),
 ];
 
+/// Where a model's folder has the configuration of its image processor: the file, and the key in
+/// it. transformers 5 looks at them in this order.
+pub const PROCESSOR_CONFIGS: [(&str, Option<&str>); 2] =
+    [("processor_config.json", Some("image_processor")), ("preprocessor_config.json", None)];
+
 /// Files of an adapter that PEFT writes.
 pub const ADAPTER_FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 

@@ -212,4 +212,4 @@ impl Drop for TableMedium {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::media_table::TableMedium;
+pub use crate::media_table::FIRST_ID as FIRST_MEDIA_ID;
+pub use crate::media_table::TableMedium;
 use crate::plan::prefix_cache::root_serial;
 use crate::plan::structured_output::Guidance;
 pub(crate) use vllm_batch_api::request::{

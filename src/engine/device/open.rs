@@ -76,8 +76,8 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
 ];
 
 /// Opens the device that the configuration asks for, to compute in `dtype` a model that a GPU's
-/// kernels may refuse, in words. The second part says in one line why `auto` took the CPU. Settings that do not go
-/// together were refused before.
+/// kernels may refuse, in words. The second part says in one line why `auto` took the CPU. Settings
+/// that do not go together were refused before.
 ///
 /// # Errors
 /// The GPU that was asked for cannot be used.
@@ -198,8 +198,8 @@ fn hints(device: &DeviceConfig) -> SearchHints {
     }
 }
 
-/// Bytes of memory of the GPU that `open` takes for a model that its kernels do not refuse; None: it
-/// takes the CPU, or nothing.
+/// Bytes of memory of the GPU that `open` takes for a model that its kernels do not refuse; None:
+/// it takes the CPU, or nothing.
 pub fn memory_of_gpu(config: &EngineConfig) -> Option<u64> {
     let device = &config.device;
     if device.quantization == Some(Quantization::Int8) {

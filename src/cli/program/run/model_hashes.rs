@@ -11,12 +11,11 @@ use crate::model::Folders;
 use vllm_batch_base::config::{LoadFormat, LoraConfig};
 use vllm_batch_base::machine::{is_refusal, started};
 use vllm_batch_base::weight_files::{
-    ADAPTER_FILES, FORMATS, QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model,
+    ADAPTER_FILES, FORMATS, PROCESSOR_CONFIGS, QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model,
 };
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
 use vllm_batch_engine::serve::pooling::{LEXICAL_LAYER, ListedModule, TOKEN_LAYER};
-use vllm_batch_media::PROCESSOR_CONFIGS;
 
 /// Hashes of weights, configuration and tokenizer. A GGUF file is all three.
 ///

@@ -9,9 +9,10 @@ use crate::media_table::MediaTable;
 use crate::serve::input_processor::ImageInput;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::{self, quoted, unreadable};
+use vllm_batch_base::weight_files::PROCESSOR_CONFIGS;
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::spec::TowerSpec;
-use vllm_batch_media::{Backend, ImageProcessor, PROCESSOR_CONFIGS, Tower};
+use vllm_batch_media::{Backend, ImageProcessor, Tower};
 
 /// Patches that wait for a tower, of all requests together.
 const MAX_PATCH_BYTES: usize = 256 << 20;

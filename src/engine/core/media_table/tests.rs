@@ -1,3 +1,5 @@
+//! Numbers of media, and what waits for a tower.
+
 use super::*;
 use serde_json::json;
 use vllm_batch_media::{Backend, Tower};
@@ -11,9 +13,9 @@ fn png(width: u32, height: u32, value: u8) -> Vec<u8> {
     bytes
 }
 
-/// Images become 16 by 16 pixels, in patches of 4, of which 2 by 2 are a token: 4 tokens, 768
-/// bytes.
-fn table(max_patch_bytes: usize) -> Arc<MediaTable> {
+/// A table whose images become 16 by 16 pixels, in patches of 4, of which 2 by 2 are a token: 4
+/// tokens, 768 bytes.
+pub(crate) fn table(max_patch_bytes: usize) -> Arc<MediaTable> {
     let config = json!({"image_processor_type": "SiglipImageProcessor",
         "size": {"height": 16, "width": 16}});
     let tower = Tower { patch_size: 4, merge_size: 2 };
@@ -21,7 +23,8 @@ fn table(max_patch_bytes: usize) -> Arc<MediaTable> {
     Arc::new(MediaTable::new(processor, max_patch_bytes))
 }
 
-fn medium(value: u8) -> Arc<Medium> {
+/// An image of one value.
+pub(crate) fn medium(value: u8) -> Arc<Medium> {
     Arc::new(Medium::new(png(20, 20, value), Default::default()).unwrap())
 }
 

@@ -25,8 +25,7 @@ use std::sync::Arc;
 use super::completion::{Completion, Finish};
 use super::speculation::Pace;
 use super::structured_output::Guide;
-use crate::media_table::FIRST_ID as FIRST_MEDIA_ID;
-use crate::request::{Known, Request, RequestStatus};
+use crate::request::{FIRST_MEDIA_ID, Known, Request, RequestStatus};
 use vllm_batch_api::request::{Asked, CompletionDelta, RequestError, RequestOutputKind};
 use vllm_batch_text::Tokenizer;
 

@@ -10,11 +10,6 @@ use super::sizes::Size;
 use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
 use crate::resize::{Backend, Filter};
 
-/// Where a model's folder has the configuration of its image processor: the file, and the key in
-/// it. transformers 5 looks at them in this order.
-pub const PROCESSOR_CONFIGS: [(&str, Option<&str>); 2] =
-    [("processor_config.json", Some("image_processor")), ("preprocessor_config.json", None)];
-
 /// Why a model's image processor cannot be used. It does not name the file, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);

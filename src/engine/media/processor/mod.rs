@@ -11,7 +11,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
-pub use config::{ConfigError, PROCESSOR_CONFIGS};
+pub use config::ConfigError;
 pub use normalization::Normalization;
 pub use patches::{PatchOrder, Patches};
 

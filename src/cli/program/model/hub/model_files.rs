@@ -12,10 +12,9 @@ use super::{HubError, HubErrorKind, Need};
 use vllm_batch_base::files::read;
 use vllm_batch_base::machine::is_refusal;
 use vllm_batch_base::weight_files::{
-    ADAPTER_FILES, FORMATS, Format, MAX_INDEX_BYTES, QUANTIZATION_CONFIGS,
+    ADAPTER_FILES, FORMATS, Format, MAX_INDEX_BYTES, PROCESSOR_CONFIGS, QUANTIZATION_CONFIGS,
 };
 use vllm_batch_dataset::terminal::remedy;
-use vllm_batch_media::PROCESSOR_CONFIGS;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";

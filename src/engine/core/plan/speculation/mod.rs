@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::scheduler::{DraftLimits, DraftStep, Scheduled, ScheduledSeq, Scheduler};
 use crate::execute::executor::ExecutorError;
-use crate::media_table::FIRST_ID as FIRST_MEDIA_ID;
+use crate::request::FIRST_MEDIA_ID;
 pub use draft_model::{DraftModel, DraftSizes};
 pub use ngram::Ngram;
 pub use pace::Pace;

@@ -2,39 +2,19 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
 use vllm_batch_api::request::{NumLogprobs, SamplingParams};
-use vllm_batch_media::{Backend, ImageProcessor, Medium, Tower};
 use vllm_batch_ops::batch::{Batch, MediaRows};
 
 use super::{end_step, request, run, scheduler};
-use crate::media_table::{FIRST_ID, MediaTable};
+use crate::media_table::tests::{medium, table};
 use crate::plan::scheduler::Scheduler;
-use crate::request::{MediaRun, Request};
+use crate::request::{FIRST_MEDIA_ID, MediaRun, Request, TableMedium};
 
 /// The placeholder in prompts.
 const IMAGE: u32 = 7;
 
-/// Images become 4 tokens.
-fn table() -> Arc<MediaTable> {
-    let config = json!({"image_processor_type": "SiglipImageProcessor",
-        "size": {"height": 16, "width": 16}});
-    let tower = Tower { patch_size: 4, merge_size: 2 };
-    let processor = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap();
-    Arc::new(MediaTable::new(processor, 0))
-}
-
-fn png(value: u8) -> Arc<Medium> {
-    let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, 1, 1);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.write_header().unwrap().write_image_data(&[value; 3]).unwrap();
-    Arc::new(Medium::new(bytes, Default::default()).unwrap())
-}
-
 /// 10 11, an image, 12, another in two runs, 13.
-fn with_images(id: u64, table: &Arc<MediaTable>, values: [u8; 2], max_tokens: u32) -> Request {
-    let placed = table.place(&values.map(png)).unwrap();
+fn with_images(id: u64, placed: &[Arc<TableMedium>], max_tokens: u32) -> Request {
     let i = IMAGE;
     let prompt = vec![10, 11, i, i, i, i, 12, i, i, 14, i, i, 13];
     let run = |index: usize, positions, first_token| MediaRun {
@@ -61,8 +41,8 @@ fn step(scheduler: &mut Scheduler) -> Batch {
 #[test]
 fn a_step_has_placeholders_and_says_whose_they_are() {
     let mut s = scheduler(2, 4, 16);
-    let table = table();
-    let request = with_images(1, &table, [1, 2], 1);
+    let table = table(0);
+    let request = with_images(1, &table.place(&[1, 2].map(medium)).unwrap(), 1);
     let prompt = request.prompt_token_ids.clone();
     s.add_request(request);
     let rows = |medium, first_token, rows| MediaRows { medium, first_token, rows };
@@ -86,7 +66,7 @@ fn a_step_has_placeholders_and_says_whose_they_are() {
 #[test]
 fn logprobs_of_a_prompt_are_those_of_placeholders() {
     let mut s = scheduler(2, 64, 16);
-    s.add_request(with_images(1, &table(), [1, 2], 1));
+    s.add_request(with_images(1, &table(0).place(&[1, 2].map(medium)).unwrap(), 1));
     let outputs = run(&mut s, 5);
     assert_eq!(outputs[0].prompt_token_ids[..4], [10, 11, IMAGE, IMAGE]);
     let logprobs = outputs[0].prompt_logprobs.as_ref().unwrap().iter();
@@ -96,11 +76,11 @@ fn logprobs_of_a_prompt_are_those_of_placeholders() {
 
 #[test]
 fn equal_images_share_blocks_and_others_do_not() {
-    let table = table();
+    let table = table(0);
     let cached = |first: [u8; 2], second: [u8; 2]| {
         let mut s = scheduler(2, 64, 32);
         let mut run = |id, values| {
-            let request = with_images(id, &table, values, 1);
+            let request = with_images(id, &table.place(&values.map(medium)).unwrap(), 1);
             let params = SamplingParams { max_tokens: Some(1), ..SamplingParams::default() };
             s.add_request(Request { params: Arc::new(params), ..request });
             run(&mut s, 5)[0].num_cached_tokens
@@ -117,10 +97,10 @@ fn equal_images_share_blocks_and_others_do_not() {
 #[test]
 fn later_epochs_share_nothing() {
     let roots = [0, 1].map(|epoch| {
-        let table = table();
+        let table = table(0);
         table.begin_epoch(epoch);
-        let request = with_images(1, &table, [1, 2], 1);
-        assert_eq!(request.media[0].token_ids(), FIRST_ID..FIRST_ID + 4);
+        let request = with_images(1, &table.place(&[1, 2].map(medium)).unwrap(), 1);
+        assert_eq!(request.media[0].token_ids(), FIRST_MEDIA_ID..FIRST_MEDIA_ID + 4);
         request.prefix_root()
     });
     assert_ne!(roots[0], roots[1]);
