@@ -79,7 +79,7 @@ fn equal_images_share_blocks_and_others_do_not() {
     let table = table(0);
     let cached = |first: [u8; 2], second: [u8; 2]| {
         let mut s = scheduler(2, 64, 32);
-        let mut run = |id, values| {
+        let mut run = |id: u64, values: [u8; 2]| {
             let request = with_images(id, &table.place(&values.map(medium)).unwrap(), 1);
             let params = SamplingParams { max_tokens: Some(1), ..SamplingParams::default() };
             s.add_request(Request { params: Arc::new(params), ..request });
