@@ -163,11 +163,14 @@ impl MediaReader {
     /// A medium of a file. `written` is what the row calls it.
     fn of_file(&self, written: &str, path: &str) -> Result<Medium, Fault> {
         let medium = self.folders.file(Path::new(path)).and_then(|file| {
-            if let Some(error) = file.refusal() {
+            let medium = Medium::new(file.clone(), Limits::default());
+            if medium.is_err()
+                && let Some(error) = file.refusal()
+            {
                 let error = io::Error::other(format!("{}: {error}", quoted(written)));
                 self.refused.replace(Some(error));
             }
-            Medium::new(file, Limits::default())
+            medium
         });
         medium.map_err(|error| (error.code(), format!("{}: {error}", quoted(written))))
     }

@@ -69,7 +69,7 @@ fn without_dots(path: &Path) -> PathBuf {
 }
 
 /// A file that may be read. Its bytes are not kept.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ImageFile(PathBuf);
 
 impl ImageFile {

@@ -93,10 +93,10 @@ pub(super) fn finish(
     line: u64,
 ) -> Result<Vec<Value>, RowError> {
     for (number, message) in messages.iter_mut().enumerate() {
-        let place = format!("{name}: message {number}");
+        let place = || format!("{name}: message {number}");
         let checked = check(message, &place)
             .and_then(|()| tool_history::prepare(message).map_err(|what| Fault::invalid(&what)));
-        checked.map_err(|fault| fault.at(&place, line))?;
+        checked.map_err(|fault| fault.at(&place(), line))?;
     }
     if messages.is_empty() {
         return Err(invalid(line, format!("{name}: there is no message to answer")));
@@ -126,7 +126,7 @@ impl Fault {
 
 /// A message has a role and a content: text, or parts that are text or images. An assistant that
 /// calls tools may have none, and so may what a tool gave back. Images become parts of our own.
-fn check(message: &mut Value, place: &str) -> Result<(), Fault> {
+fn check(message: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> {
     if message.get("role").and_then(Value::as_str).is_none() {
         return Err(Fault::invalid("has no `role` that is a string"));
     }
@@ -146,9 +146,9 @@ fn check(message: &mut Value, place: &str) -> Result<(), Fault> {
     }
 }
 
-fn check_part(part: &mut Value, place: &str) -> Result<(), Fault> {
+fn check_part(part: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> {
     if image_parts::is_image(part) {
-        return image_parts::read(part, place).map_err(|(code, what)| Fault(code, what));
+        return image_parts::read(part, &place()).map_err(|(code, what)| Fault(code, what));
     }
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(_)) => Ok(()),
