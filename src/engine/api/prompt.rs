@@ -29,6 +29,17 @@ pub enum Prompt {
     WithMedia(Box<WithMedia>),
 }
 
+impl Prompt {
+    /// The chat that is to be answered, with images or without.
+    pub fn chat(&self) -> Option<&Chat> {
+        match self {
+            Prompt::Messages(chat) => Some(chat),
+            Prompt::WithMedia(asked) => Some(&asked.chat),
+            _ => None,
+        }
+    }
+}
+
 /// A chat whose image parts stand for images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WithMedia {

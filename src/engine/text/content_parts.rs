@@ -39,19 +39,15 @@ pub(super) fn prepared(
     has_images: bool,
     format: impl Fn() -> ContentFormat,
 ) -> Result<Cow<'_, Value>, TextError> {
-    if has_images {
+    let messages = match has_images {
         // The sign of an image that users typed could forge one.
-        let messages = without_sign(messages);
-        return Ok(Cow::Owned(match format() {
-            ContentFormat::Text => joined(&messages, true)?,
-            ContentFormat::Parts => with_parts(&messages),
-            ContentFormat::AsGiven => messages,
-        }));
-    }
+        true => Cow::Owned(without_sign(messages)),
+        false => Cow::Borrowed(messages),
+    };
     Ok(match format() {
-        ContentFormat::Text if occur_in(messages) => Cow::Owned(joined(messages, false)?),
-        ContentFormat::Parts => Cow::Owned(with_parts(messages)),
-        ContentFormat::Text | ContentFormat::AsGiven => Cow::Borrowed(messages),
+        ContentFormat::Text if occur_in(&messages) => Cow::Owned(joined(&messages, has_images)?),
+        ContentFormat::Parts => Cow::Owned(with_parts(&messages)),
+        ContentFormat::Text | ContentFormat::AsGiven => messages,
     })
 }
 
@@ -106,7 +102,7 @@ fn joined(messages: &Value, has_images: bool) -> Result<Value, TextError> {
     for message in messages.as_array_mut().into_iter().flatten() {
         let Some(parts) = message["content"].as_array() else { continue };
         let is_image = |part: &&Value| has_images && part["type"] == "image";
-        let images = parts.iter().filter(is_image).map(|_| Ok(IMAGE.to_string()));
+        let images = parts.iter().filter(is_image).map(|_| Ok(IMAGE));
         let texts = parts.iter().filter(|part| !is_image(part)).map(text_of);
         let texts: Result<Vec<_>, _> = images.chain(texts).collect();
         message["content"] = Value::String(texts?.join("\n"));
@@ -114,8 +110,8 @@ fn joined(messages: &Value, has_images: bool) -> Result<Value, TextError> {
     Ok(messages)
 }
 
-fn text_of(part: &Value) -> Result<String, TextError> {
-    let text = part.as_str().or_else(|| part["text"].as_str()).map(str::to_owned);
+fn text_of(part: &Value) -> Result<&str, TextError> {
+    let text = part.as_str().or_else(|| part["text"].as_str());
     text.ok_or_else(|| {
         let kind = part["type"].as_str().unwrap_or("a part without type");
         TextError::template(format!("message content holds {kind}; only text parts are supported"))

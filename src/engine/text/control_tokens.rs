@@ -13,7 +13,7 @@ use super::{TextError, Tokenizer};
 const START: char = '\u{F0000}';
 const END: char = '\u{F0001}';
 /// Stands for an image where a template is given texts alone.
-pub(super) const IMAGE: char = '\u{F0002}';
+pub(super) const IMAGE: &str = "\u{F0002}";
 
 /// A rendered conversation, which remembers what users typed.
 #[derive(Clone, Debug, PartialEq, Eq)]

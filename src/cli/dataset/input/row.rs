@@ -487,8 +487,8 @@ impl RowParser {
                 Some(Endpoint::kind_of_line(None, self.task))
             }
             (BatchLines::OpenAi, None) => Some(match prompt {
-                Some(Prompt::Messages(_) | Prompt::WithMedia(_)) | None => BatchKind::Chat,
-                Some(_) => BatchKind::Completions,
+                Some(prompt) if prompt.chat().is_none() => BatchKind::Completions,
+                _ => BatchKind::Chat,
             }),
         }
     }

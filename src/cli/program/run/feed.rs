@@ -240,12 +240,7 @@ impl Feeder<'_> {
             self.warnings.unread_calls(form, line, processor, sources);
             self.warnings.unread_thinking(form, processor);
         }
-        let chat = match &prompt {
-            Prompt::Messages(chat) => Some(&**chat),
-            Prompt::WithMedia(asked) => Some(&asked.chat),
-            _ => None,
-        };
-        if let Some(chat) = chat {
+        if let Some(chat) = prompt.chat() {
             self.warnings.unread_kwargs(chat, line, processor, sources);
             self.warnings.unshown(chat, line, processor, sources);
         }

@@ -251,6 +251,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
 fn short(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..32].to_owned()
 }
+
 /// What of a complete output is not this run's.
 pub fn differences(config: &RunConfig, then: &Fingerprint, now: &Fingerprint) -> Vec<String> {
     match config.output.retry_failed {

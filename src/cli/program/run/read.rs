@@ -173,7 +173,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             }
             // A bad row is an error row in any case, and says nothing of the others.
             if let Ok(row) = &row {
-                let is_chat = matches!(row.prompt, Prompt::Messages(_) | Prompt::WithMedia(_));
+                let is_chat = row.prompt.chat().is_some();
                 some_chat |= is_chat;
                 only_chat &= is_chat;
             }

@@ -259,7 +259,7 @@ impl ModelExecutor {
             _ => Vec::new(),
         };
         assert_eq!(given.len(), batch.media.len(), "a model without a tower has no media");
-        self.decoder.forward(&self.device, (batch, &given), &mut self.cache, &mut self.logits);
+        self.decoder.forward(&self.device, batch, &given, &mut self.cache, &mut self.logits);
         self.device.check()
     }
 

@@ -188,12 +188,9 @@ impl InputProcessor {
         params: SamplingParams,
         row_key: RowKey,
     ) -> Result<Request, ProcessError> {
-        let of_chat =
-            |chat: &Chat| (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage);
-        let (said, goes_on) = match &prompt {
-            Prompt::Messages(chat) => of_chat(chat),
-            Prompt::WithMedia(prompt) => of_chat(&prompt.chat),
-            _ => (None, true),
+        let (said, goes_on) = match prompt.chat() {
+            Some(chat) => (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage),
+            None => (None, true),
         };
         let (prompt_token_ids, media) = match prompt {
             Prompt::WithMedia(prompt) => self.tokenize_with_media(*prompt, &params)?,
@@ -380,12 +377,17 @@ impl InputProcessor {
         Ok(chat.render(template, &self.tokenizer, self.chat_date, typed)?)
     }
 
+    /// Longest prompt, in tokens: one of output must fit, where there is any.
+    fn max_prompt_len(&self, params: &SamplingParams) -> usize {
+        self.limits.max_model_len - usize::from(params.max_tokens != Some(0))
+    }
+
     /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit,
     /// where there is any.
     fn fit(&self, mut ids: Vec<u32>, params: &SamplingParams) -> Result<Vec<u32>, RequestError> {
         let max_model_len = self.limits.max_model_len;
-        let least_answer = usize::from(params.max_tokens != Some(0));
-        let limit = max_model_len - least_answer;
+        let limit = self.max_prompt_len(params);
+        let least_answer = max_model_len - limit;
         if let Some(asked) = params.truncate_prompt_tokens {
             // Verified: -1 or at least 1.
             let keep = usize::try_from(asked).unwrap_or(limit);

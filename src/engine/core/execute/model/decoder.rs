@@ -243,12 +243,13 @@ impl Decoder {
 
     /// Runs the batch, of which these rows are given: K and V of its tokens go into `cache`, the
     /// logits or states that it asks for into `logits` (num_logits, width), where a GPU's last rows
-    /// are padding. Logits that nobody
-    /// looks at are left out where the device finds the [likeliest](Self::likeliest) tokens.
+    /// are padding. Logits that nobody looks at are left out where the device finds the
+    /// [likeliest](Self::likeliest) tokens.
     pub fn forward(
         &mut self,
         device: &Device,
-        (batch, given): (&Batch, &[GivenRows<'_>]),
+        batch: &Batch,
+        given: &[GivenRows<'_>],
         cache: &mut KvCache,
         logits: &mut Tensor,
     ) {

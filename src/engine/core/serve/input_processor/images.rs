@@ -69,7 +69,7 @@ impl InputProcessor {
             let message = format!("{placeholder:?} is no token of its own in the prompt");
             RequestError::new("tokenize", message)
         })?;
-        let limit = self.limits.max_model_len - usize::from(params.max_tokens != Some(0));
+        let limit = self.max_prompt_len(params);
         if ids.len() > limit {
             let of_images: usize = runs.iter().map(|run| run.positions.len()).sum();
             let message = format!(
