@@ -1,8 +1,9 @@
 //! Models that see images, from chats to answers: tokens and answers are those of transformers
 //! (testdata/generate_images.py), and no byte depends on what runs beside a row.
 
+use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
@@ -10,7 +11,7 @@ use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, Sampl
 use vllm_batch::engine::base::config::{EngineConfig, SpeculationMethod};
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
-use vllm_batch::engine::media::Medium;
+use vllm_batch::engine::media::{Encoded, Limits, MediaError, Medium};
 use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
@@ -179,4 +180,62 @@ fn typed_placeholders_are_text() {
         assert_eq!((of_image, placeholders), (20, 20));
         assert!(request.media[0].positions.start > 10, "it stands where its part stands");
     }
+}
+
+/// Bytes that somebody replaces while rows have them.
+#[derive(Clone, Debug)]
+struct Replaced(Arc<Mutex<Vec<u8>>>);
+
+impl Encoded for Replaced {
+    fn read(&self, _: &Limits) -> Result<Cow<'_, [u8]>, MediaError> {
+        Ok(Cow::Owned(self.0.lock().unwrap().clone()))
+    }
+}
+
+#[test]
+fn an_image_that_changes_while_its_row_waits_fails_its_row_alone() {
+    let file = |name: &str| std::fs::read(path("testdata/media").join(name)).unwrap();
+    let replaced = Replaced(Arc::new(Mutex::new(file("wide2.png"))));
+    let mut config = speculation::config(MODELS[0], (4, 400), None);
+    // Nothing is kept: what comes again is read again.
+    config.cache.tower_cache_bytes = Some(1);
+    config.cache.enable_prefix_caching = false;
+    config.scheduler.max_num_batched_tokens = Some(33);
+    let mut engine = Engine::load(&config).unwrap();
+    let processor = engine.input_processor();
+    let content = json!([{"type": "image"}, {"type": "text", "text": "What is this?"}]);
+    let asked = |id| {
+        let chat = Chat::from(json!([{"role": "user", "content": content}]));
+        let medium = Medium::new(replaced.clone(), Limits::default()).unwrap();
+        let prompt = Prompt::WithMedia(Box::new(WithMedia { chat, media: vec![medium.into()] }));
+        processor.process(id, prompt, params(6), RowKey(7)).unwrap()
+    };
+    let other = |id| {
+        let prompt = chat(&["<thin.png>", "What is that?"]);
+        processor.process(id, prompt, params(6), RowKey(7)).unwrap()
+    };
+    let mut answers = |requests| {
+        let requests: Vec<_> = requests;
+        requests.into_iter().for_each(|request| engine.add_request(request));
+        let mut outputs = Vec::new();
+        while engine.has_unfinished_requests() {
+            outputs.extend(engine.step().unwrap());
+        }
+        outputs.sort_by_key(|output| output.request_id);
+        outputs.into_iter().map(|mut output| output.outputs.remove(0)).collect::<Vec<_>>()
+    };
+    let before = answers(vec![asked(1), other(2)]);
+    let waiting = vec![asked(3), other(4)];
+    // Its embeddings make room.
+    answers(vec![other(0)]);
+    *replaced.0.lock().unwrap() = file("rgb.png");
+    let failed = answers(waiting);
+    let error = failed[0].error.as_ref().unwrap();
+    assert_eq!(error.code, "media_changed");
+    assert!(error.message.starts_with("image 1 of 1: it has changed"), "{}", error.message);
+    assert_eq!(failed[1].token_ids, before[1].token_ids);
+    // The row that comes after it has the bytes that it saw, computed anew.
+    *replaced.0.lock().unwrap() = file("wide2.png");
+    let after = answers(vec![asked(5), other(6)]);
+    assert_eq!(format!("{after:?}"), format!("{before:?}"));
 }

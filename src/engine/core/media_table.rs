@@ -5,7 +5,7 @@
 //! the bits above them are an epoch, and requests of different epochs share no prefix.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use vllm_batch_media::{ImageProcessor, Layout, MediaError, MediaId, Medium, Patches};
 
@@ -51,6 +51,7 @@ pub struct TableMedium {
     medium: Arc<Medium>,
     /// Decoded already, where there was room.
     patches: Mutex<Option<Patches>>,
+    lost: OnceLock<MediaError>,
     table: Arc<MediaTable>,
 }
 
@@ -117,6 +118,7 @@ impl MediaTable {
                     layout: *layout,
                     medium: Arc::clone(medium),
                     patches: Mutex::default(),
+                    lost: OnceLock::new(),
                     table: Arc::clone(self),
                 });
                 state.under_way.insert(known.number, Arc::downgrade(&placed));
@@ -172,6 +174,22 @@ impl TableMedium {
             Some(patches) => Ok(patches),
             None => self.decode(),
         }
+    }
+
+    /// Says that it cannot be read again. Requests that have it fail, and its number, whose cached
+    /// tokens are no image's, does not come again.
+    pub fn lose(&self, error: MediaError) {
+        let mut state = self.table.state();
+        if state.known.get(&self.medium.id()).is_some_and(|known| known.number == self.number) {
+            state.known.remove(&self.medium.id());
+        }
+        drop(state);
+        self.lost.get_or_init(|| error);
+    }
+
+    /// Why it could not be read again, if it could not.
+    pub fn lost(&self) -> Option<&MediaError> {
+        self.lost.get()
     }
 
     fn decode(&self) -> Result<Patches, MediaError> {

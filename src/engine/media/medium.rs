@@ -89,7 +89,9 @@ impl Medium {
     pub fn decode(&self) -> Result<Rgb8, MediaError> {
         let bytes = self.encoded.read(&self.limits)?;
         if MediaId::new(MediaKind::Image, &bytes) != self.id {
-            return Err(MediaError::Changed("the image has changed since it was read".to_owned()));
+            let message = "it has changed since its row was read; leave files as they are during \
+                           a run";
+            return Err(MediaError::Changed(message.to_owned()));
         }
         header::decode(&bytes, &self.limits)
     }

@@ -61,10 +61,6 @@ impl Runner {
 
     /// Logits behind each row, all of them computed side by side, in chunks.
     pub fn prefill(&mut self, rows: &[&Row], chunk: usize) -> Vec<Vec<f32>> {
-        self.try_prefill(rows, chunk).unwrap()
-    }
-
-    pub fn try_prefill(&mut self, rows: &[&Row], chunk: usize) -> Result<Vec<Vec<f32>>, String> {
         let mut found = HashMap::new();
         let longest = rows.iter().map(|row| row.ids.len()).max().expect("a row");
         for start in (0..longest).step_by(chunk) {
@@ -74,24 +70,24 @@ impl Runner {
                 .filter(|(_, row)| start < row.ids.len())
                 .map(|(index, row)| (index, *row, start..row.ids.len().min(start + chunk)))
                 .collect();
-            let mut logits = self.step(&parts)?.into_iter();
+            let mut logits = self.step(&parts).into_iter();
             for (index, row, tokens) in &parts {
                 if tokens.end == row.ids.len() {
                     found.insert(*index, logits.next().expect("one for each that ends"));
                 }
             }
         }
-        Ok((0..rows.len()).map(|index| found.remove(&index).expect("a row ends")).collect())
+        (0..rows.len()).map(|index| found.remove(&index).expect("a row ends")).collect()
     }
 
     /// Logits behind a row of which all but the last token were computed as the only one.
     pub fn decode(&mut self, row: &Row) -> Vec<f32> {
         let last = row.ids.len() - 1;
-        self.step(&[(0, row, last..last + 1)]).unwrap().remove(0)
+        self.step(&[(0, row, last..last + 1)]).remove(0)
     }
 
     /// Logits of the rows that end in the step.
-    fn step(&mut self, parts: &[(usize, &Row, Range<usize>)]) -> Result<Vec<Vec<f32>>, String> {
+    fn step(&mut self, parts: &[(usize, &Row, Range<usize>)]) -> Vec<Vec<f32>> {
         let mut batch = Batch { max_blocks_per_seq: NUM_BLOCKS, ..Batch::default() };
         batch.query_start_loc.push(0);
         for (index, row, tokens) in parts {
@@ -112,8 +108,8 @@ impl Runner {
             }
         }
         let num_logits = batch.logits_indices.len();
-        let mut logits = self.executor.execute(&batch).map_err(|error| error.0)?;
-        Ok((0..num_logits).map(|index| logits.row(index).to_vec()).collect())
+        let mut logits = self.executor.execute(&batch).unwrap();
+        (0..num_logits).map(|index| logits.row(index).to_vec()).collect()
     }
 }
 

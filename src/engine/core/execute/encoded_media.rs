@@ -9,7 +9,6 @@ use super::tower_cache::TowerCache;
 use crate::media_table::MediaTable;
 use vllm_batch_base::EngineError;
 use vllm_batch_device::Device;
-use vllm_batch_media::Patches;
 use vllm_batch_ops::BandTables;
 use vllm_batch_ops::batch::{Batch, MediaRows};
 
@@ -40,13 +39,14 @@ impl EncodedMedia {
     }
 
     /// Encodes the media of a step that are not there: together, though with the patches of few
-    /// more at a time than the tower takes at once.
+    /// more at a time than the tower takes at once. Those that cannot be read again are lost, and
+    /// zeros.
     ///
     /// # Errors
-    /// The bytes of one have changed, or cannot be read again; or the device failed.
+    /// The device failed.
     ///
     /// # Panics
-    /// There is no table.
+    /// There is no table, or no request has one of the media.
     pub(super) fn encode(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
         let Self { tower, cache, source } = self;
         let missing = cache.begin_step(batch.media.iter().map(|rows| rows.medium));
@@ -57,10 +57,19 @@ impl EncodedMedia {
             while num_patches < Tower::STEP_PATCHES
                 && let Some(number) = missing.next()
             {
-                let patches = source.patches(number)?;
-                num_patches += patches.layout.num_patches();
-                numbers.push(number);
-                images.push(patches);
+                let medium = source.table.get(number).expect("a request has what its steps have");
+                match medium.take_patches() {
+                    Ok(patches) => {
+                        num_patches += patches.layout.num_patches();
+                        numbers.push(number);
+                        images.push(patches);
+                    }
+                    Err(error) => {
+                        let num_tokens = medium.layout().num_tokens();
+                        cache.insert(number, tower.zeros(device, num_tokens)?);
+                        medium.lose(error);
+                    }
+                }
             }
             if images.is_empty() {
                 return Ok(());
@@ -77,18 +86,5 @@ impl EncodedMedia {
             from: self.cache.rows(media.medium).rows_from(media.first_token as usize),
         };
         batch.media.iter().map(given).collect()
-    }
-}
-
-impl Source {
-    fn patches(&self, number: u64) -> Result<Patches, EngineError> {
-        let gone = |why: &dyn std::fmt::Display| {
-            EngineError::Machine(format!(
-                "image {number} cannot be read a second time: {why}; help: leave images as they \
-                 are while a run reads them, and run again"
-            ))
-        };
-        let medium = self.table.get(number).ok_or_else(|| gone(&"no row has it any more"))?;
-        medium.take_patches().map_err(|error| gone(&error))
     }
 }

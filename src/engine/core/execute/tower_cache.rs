@@ -52,6 +52,7 @@ impl TowerCache {
                 None => missing.push(medium),
             }
         }
+        self.make_room();
         missing
     }
 
@@ -61,6 +62,11 @@ impl TowerCache {
         self.by_use.insert((self.step, medium));
         let before = self.entries.insert(medium, Entry { rows, last_use: self.step });
         assert!(before.is_none(), "a medium is encoded where it is missing");
+        self.make_room();
+    }
+
+    /// Drops the longest unused that the step does not need, where there are too many.
+    fn make_room(&mut self) {
         while self.bytes > self.max_bytes || self.entries.len() > MAX_ENTRIES {
             match self.by_use.first().copied() {
                 Some((last_use, oldest)) if last_use < self.step => self.remove(oldest),
@@ -128,6 +134,14 @@ mod tests {
         assert_eq!(step(&mut cache, &[1, 2, 3]), [1, 2, 3]);
         assert!(step(&mut cache, &[3, 2]).is_empty());
         assert_eq!(step(&mut cache, &[4]), [4]);
+        assert_eq!((cache.entries.len(), cache.bytes), (1, 160));
+    }
+
+    #[test]
+    fn what_the_next_step_does_not_need_goes_where_there_is_no_room() {
+        let mut cache = TowerCache::new(200);
+        assert_eq!(step(&mut cache, &[1, 2, 3]), [1, 2, 3]);
+        assert!(step(&mut cache, &[3]).is_empty());
         assert_eq!((cache.entries.len(), cache.bytes), (1, 160));
     }
 }

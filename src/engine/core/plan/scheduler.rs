@@ -446,6 +446,7 @@ impl Scheduler {
                 other => panic!("{other:?} for a prompt token"),
             }
         }
+        finish = lost_medium(&seq.request).or(finish);
         if finish.is_none() && entry.samples {
             return self.apply_sampled(entry, rows);
         }
@@ -542,6 +543,15 @@ fn non_finite_logits(seq: &Sequence) -> Finish {
             seq.num_computed_tokens
         ),
     ))
+}
+
+/// The failure of a request one of whose media could not be read again.
+fn lost_medium(request: &Request) -> Option<Finish> {
+    let mut images = request.media.iter().filter(|run| run.first_token == 0).enumerate();
+    let (index, error) = images.find_map(|(index, run)| Some((index, run.medium.lost()?)))?;
+    let num_images = index + 1 + images.count();
+    let message = format!("image {} of {num_images}: {error}", index + 1);
+    Some(Finish::Error(RequestError::new(error.code(), message)))
 }
 
 fn no_token_allowed(seq: &Sequence) -> Finish {

@@ -119,13 +119,7 @@ impl Tower {
         images: &[Patches],
         tables: &BandTables,
     ) -> Result<Vec<Tensor>, EngineError> {
-        let hidden_size = self.spec.connector.n();
-        let rows = images.iter().map(|image| {
-            let num_tokens = image.layout.num_tokens();
-            let mut rows = device.tensor(num_tokens, hidden_size, Precision::Full)?;
-            rows.set_num_rows(num_tokens);
-            Ok(rows)
-        });
+        let rows = images.iter().map(|image| self.rows(device, image.layout.num_tokens()));
         let mut rows: Vec<Tensor> = rows.collect::<Result<_, EngineError>>()?;
         for image in images {
             let Layout { merge_size, .. } = image.layout;
@@ -154,6 +148,22 @@ impl Tower {
             rest = after;
         }
         device.check()?;
+        Ok(rows)
+    }
+
+    /// (num_tokens, hidden_size), zeros.
+    ///
+    /// # Errors
+    /// The device has no memory.
+    pub fn zeros(&self, device: &Device, num_tokens: usize) -> Result<Tensor, EngineError> {
+        let mut rows = self.rows(device, num_tokens)?;
+        ops::fill_zero(device, &mut rows, num_tokens);
+        Ok(rows)
+    }
+
+    fn rows(&self, device: &Device, num_tokens: usize) -> Result<Tensor, EngineError> {
+        let mut rows = device.tensor(num_tokens, self.spec.connector.n(), Precision::Full)?;
+        rows.set_num_rows(num_tokens);
         Ok(rows)
     }
 

@@ -154,6 +154,7 @@ impl Scheduler {
         let row = beam_rows.get_mut(&request_id).expect("the row is unfinished");
         let (index, beam) = (row.num_done, &row.beams[row.num_done]);
         assert_eq!(beam.slot, entry.slot, "beams are computed in their order");
+        row.failure = row.failure.take().or_else(|| super::lost_medium(&seq.request));
         match result {
             RowResult::PromptLogprobs(logprobs) => {
                 row.search.offer(parent(index, beam, seq), &logprobs.top);
