@@ -413,6 +413,27 @@ fn a_continued_run_computes_the_rows_of_a_changed_picture_again() {
 }
 
 #[test]
+fn images_are_counted_in_summaries_and_plans() {
+    let folder = folder(&seen_rows());
+    fs::write(folder.path().join("data/c.png"), picture(37, 9)).unwrap();
+    let run = ["run", "--model", SEES, "-i", "data/in.jsonl", "--max-tokens", "2", "-o", "out"];
+    let run = [&run[..], &["--no-enable-prefix-caching", "--stats", "stats.json"]].concat();
+    let said = program(folder.path(), &run);
+    let stats = fs::read_to_string(folder.path().join("stats.json")).unwrap();
+    let images = &serde_json::from_str::<Value>(&stats).unwrap()["images"];
+    let num = |key: &str| images[key].as_u64().unwrap();
+    // Of three kinds: four rows have one, four have two, four another.
+    assert_eq!((num("num_images"), num("num_encoded")), (16, 3), "{images}");
+    let seconds = images["encode_time"].as_f64().unwrap();
+    let expected = format!("Images: 16, {} tokens; 3 encoded in {seconds:.1} s", num("num_tokens"));
+    assert!(said.errors.contains(&expected), "{}", said.errors);
+    let plan = ["plan", "--model", SEES, "-i", "data/in.jsonl", "--max-tokens", "2"];
+    let said = program(folder.path(), &plan);
+    let expected = format!("Tokens of 16 images: {}; mean", num("num_tokens"));
+    assert!(said.out.contains(&expected), "{}{}", said.out, said.errors);
+}
+
+#[test]
 fn a_model_without_its_tower_reads_texts_alone() {
     let folder = folder(&seen_rows());
     fs::write(folder.path().join("data/c.png"), picture(37, 9)).unwrap();

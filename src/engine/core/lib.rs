@@ -435,7 +435,8 @@ impl Engine {
     /// Counters since load, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
         let stats = EngineStats { time: self.time, ..self.scheduler.stats() };
-        stats.with_loras(self.executor.lora_counts()).with_parts(self.executor.part_counts())
+        let stats = stats.with_loras(self.executor.lora_counts());
+        stats.with_parts(self.executor.part_counts()).with_encoded(self.executor.encoded())
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::request::MediaRun;
+
 pub use vllm_batch_device::limits::{Arithmetic, GivenLimits, Limit, Limits};
 pub use vllm_batch_device::op_times::{Op, OpTime, OpTimes, Work};
 use vllm_batch_ops::batch::{LoraCounts, PartCounts};
@@ -51,8 +53,44 @@ pub struct EngineStats {
     pub num_lora_loads: u64,
     /// Adapters that are loaded now.
     pub num_resident_loras: usize,
+    /// Images of rows, and what their tower did.
+    pub images: ImageStats,
     /// Where the time of `step` has gone.
     pub time: StepTime,
+}
+
+/// Images since load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageStats {
+    /// Images of requests added, equal ones as often as they are.
+    pub num_images: u64,
+    /// Their tokens.
+    pub num_tokens: u64,
+    /// Images that a vision tower encoded, one as often as it did.
+    pub num_encoded: u64,
+    /// What that took, with the wait for pixels. A part of `StepTime::execute`.
+    pub encode_time: Duration,
+}
+
+impl ImageStats {
+    /// Adds the images of a request.
+    pub(crate) fn add(&mut self, media: &[MediaRun]) {
+        self.num_images += media.iter().filter(|run| run.first_token == 0).count() as u64;
+        self.num_tokens += media.iter().map(|run| run.positions.len() as u64).sum::<u64>();
+    }
+}
+
+impl std::ops::Add for ImageStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            num_images: self.num_images + other.num_images,
+            num_tokens: self.num_tokens + other.num_tokens,
+            num_encoded: self.num_encoded + other.num_encoded,
+            encode_time: self.encode_time + other.encode_time,
+        }
+    }
 }
 
 impl EngineStats {
@@ -67,6 +105,11 @@ impl EngineStats {
         let PartCounts { num_steps, num_shared_steps } = counts;
         let num_steps_with_shared_parts = num_shared_steps;
         Self { num_steps_in_parts: num_steps, num_steps_with_shared_parts, ..self }
+    }
+
+    /// The same with what a vision tower encoded.
+    pub fn with_encoded(self, (num_encoded, encode_time): (u64, Duration)) -> Self {
+        Self { images: ImageStats { num_encoded, encode_time, ..self.images }, ..self }
     }
 
     /// The sums of two engines that share requests. Blocks are of one size.
@@ -94,6 +137,7 @@ impl EngineStats {
                 + other.num_steps_with_shared_parts,
             num_lora_loads: self.num_lora_loads + other.num_lora_loads,
             num_resident_loras: self.num_resident_loras + other.num_resident_loras,
+            images: self.images + other.images,
             time: self.time + other.time,
         }
     }

@@ -38,6 +38,7 @@ pub struct Counters {
     running: AtomicU64,
     waiting: AtomicU64,
     kv_percent: AtomicU64,
+    images: AtomicU64,
 }
 
 impl Default for Counters {
@@ -56,6 +57,7 @@ impl Default for Counters {
             running: zero(),
             waiting: zero(),
             kv_percent: zero(),
+            images: zero(),
         }
     }
 }
@@ -107,6 +109,7 @@ impl Counters {
         self.output_tokens.store(stats.num_generation_tokens, Relaxed);
         self.running.store(stats.num_running as u64, Relaxed);
         self.waiting.store(stats.num_waiting as u64, Relaxed);
+        self.images.store(stats.images.num_encoded, Relaxed);
         // Some engines have no cache.
         let percent = (stats.num_used_blocks * 100).checked_div(stats.num_blocks);
         self.kv_percent.store(percent.map_or(UNKNOWN, |percent| percent as u64), Relaxed);
@@ -135,7 +138,9 @@ impl Counters {
     fn line(&self, elapsed: Duration, columns: Option<usize>, style: Style) -> String {
         let (running, waiting) = (self.running.load(Relaxed), self.waiting.load(Relaxed));
         let kv = self.kv_percent().map(|percent| format!(" kv {percent}%")).unwrap_or_default();
-        let load = format!("running {running} waiting {waiting}{kv}");
+        let images = Some(self.images.load(Relaxed)).filter(|images| *images > 0);
+        let images = images.map(|images| format!(" images {images}")).unwrap_or_default();
+        let load = format!("running {running} waiting {waiting}{kv}{images}");
         self.meter(elapsed).line(columns, &load, style)
     }
 
@@ -155,6 +160,7 @@ impl Counters {
             "running": self.running.load(Relaxed),
             "waiting": self.waiting.load(Relaxed),
             "kv_cache_usage_percent": self.kv_percent(),
+            "images_encoded": self.images.load(Relaxed),
         })
         .to_string()
     }
@@ -240,6 +246,7 @@ fn show_json(console: &Console, counters: &Counters, elapsed: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_batch_engine::stats::ImageStats;
 
     fn counters() -> Counters {
         let counters = Counters::default();
@@ -272,6 +279,10 @@ mod tests {
         counters.set_engine(&EngineStats { num_waiting: 3, ..EngineStats::default() });
         let line = counters.line(Duration::from_secs(10), None, Style::plain());
         assert!(line.ends_with(", running 0 waiting 3]"), "{line}");
+        let images = ImageStats { num_images: 9, num_encoded: 7, ..ImageStats::default() };
+        counters.set_engine(&EngineStats { images, ..EngineStats::default() });
+        let line = counters.line(Duration::from_secs(10), None, Style::plain());
+        assert!(line.ends_with(", running 0 waiting 0 images 7]"), "{line}");
     }
 
     #[test]

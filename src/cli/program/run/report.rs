@@ -11,7 +11,7 @@ use crate::model::resolved::Resolved;
 use vllm_batch_dataset::terminal::error::sanitized;
 use vllm_batch_dataset::terminal::numbers::{grouped, num_rows};
 use vllm_batch_dataset::terminal::style::Style;
-use vllm_batch_engine::stats::EngineStats;
+use vllm_batch_engine::stats::{EngineStats, ImageStats};
 
 /// Everything the summary says.
 #[derive(Clone, Debug)]
@@ -88,6 +88,7 @@ impl Report {
             self.per_second(own.input),
             self.per_second(own.output),
         );
+        text += &self.images();
         if let Some(adapters) = self.resolved.adapters() {
             let (adapters, loads) = (sanitized(&adapters), grouped(self.engine.num_lora_loads));
             let _ = write!(text, "\n{adapters}; loads: {loads}");
@@ -115,6 +116,21 @@ impl Report {
             said.push("the answer ends before it matches its structured output".to_owned());
         }
         said
+    }
+
+    /// Images of rows, if there were any.
+    fn images(&self) -> String {
+        let ImageStats { num_images, num_tokens, num_encoded, encode_time } = self.engine.images;
+        if num_images == 0 {
+            return String::new();
+        }
+        format!(
+            "\nImages: {}, {} tokens; {} encoded in {:.1} s",
+            grouped(num_images),
+            grouped(num_tokens),
+            grouped(num_encoded),
+            encode_time.as_secs_f64()
+        )
     }
 
     /// What the user may want to change.
@@ -164,6 +180,7 @@ impl Report {
         let own = tally.own_tokens();
         let total = own.input + own.output;
         let by_code = tally.counts().by_code;
+        let images = self.engine.images;
         json!({
             "model_id": self.model,
             "elapsed_time": self.elapsed.as_secs_f64(),
@@ -190,6 +207,12 @@ impl Report {
             "output_tokens_per_second": self.per_second(own.output),
             "engine": self.resolved.json(),
             "lora": self.resolved.lora_json(self.engine.num_lora_loads),
+            "images": {
+                "num_images": images.num_images,
+                "num_tokens": images.num_tokens,
+                "num_encoded": images.num_encoded,
+                "encode_time": images.encode_time.as_secs_f64(),
+            },
             "num_steps": self.engine.num_steps,
             "num_preemptions": self.engine.num_preemptions,
             "kv_offloading": {
@@ -315,6 +338,21 @@ Output: out.jsonl";
         let stats = &report.stats(0)["speculation"];
         assert_eq!(stats["num_accepted_tokens"], 1500);
         assert_eq!(stats["tokens_per_drafted_row"], 2.5);
+    }
+
+    #[test]
+    fn images_are_counted_where_there_are_any() {
+        let mut report = report();
+        report.engine.images = ImageStats {
+            num_images: 3000,
+            num_tokens: 192_000,
+            num_encoded: 300,
+            encode_time: Duration::from_millis(12_340),
+        };
+        let summary = report.summary(Style::plain());
+        let expected = "\nImages: 3,000, 192,000 tokens; 300 encoded in 12.3 s\n";
+        assert!(summary.contains(expected), "{summary}");
+        assert_eq!(report.stats(0)["images"]["encode_time"], 12.34);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! as long as there is room.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::model::decoder::GivenRows;
 use super::model::tower::Tower;
@@ -17,6 +18,8 @@ pub(super) struct EncodedMedia {
     tower: Tower,
     cache: TowerCache,
     source: Option<Source>,
+    num_encoded: u64,
+    encode_time: Duration,
 }
 
 /// Where patches come from.
@@ -29,7 +32,13 @@ struct Source {
 impl EncodedMedia {
     /// Nothing encoded yet, and room for so many bytes.
     pub(super) fn new(tower: Tower, max_bytes: u64) -> Self {
-        Self { tower, cache: TowerCache::new(max_bytes), source: None }
+        let cache = TowerCache::new(max_bytes);
+        Self { tower, cache, source: None, num_encoded: 0, encode_time: Duration::ZERO }
+    }
+
+    /// Images encoded since load, and what that took.
+    pub(super) fn encoded(&self) -> (u64, Duration) {
+        (self.num_encoded, self.encode_time)
     }
 
     /// Steps may have media of this table from now on.
@@ -48,9 +57,10 @@ impl EncodedMedia {
     /// # Panics
     /// There is no table, or no request has one of the media.
     pub(super) fn encode(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
-        let Self { tower, cache, source } = self;
+        let Self { tower, cache, source, num_encoded, encode_time } = self;
         let missing = cache.begin_step(batch.media.iter().map(|rows| rows.medium));
         let Some(source) = source else { unreachable!("a step of media has a table of them") };
+        let begun = Instant::now();
         let mut missing = missing.into_iter();
         loop {
             let (mut numbers, mut images, mut num_patches) = (Vec::new(), Vec::new(), 0);
@@ -72,8 +82,10 @@ impl EncodedMedia {
                 }
             }
             if images.is_empty() {
+                *encode_time += begun.elapsed();
                 return Ok(());
             }
+            *num_encoded += images.len() as u64;
             let rows = tower.encode(device, &images, &source.numbers)?;
             numbers.into_iter().zip(rows).for_each(|(number, rows)| cache.insert(number, rows));
         }

@@ -1,5 +1,7 @@
 //! `Executor`: runs the model once over a `Batch`. The scheduler knows nothing behind this trait.
 
+use std::time::Duration;
+
 use vllm_batch_device::Tensor;
 use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
 
@@ -47,6 +49,11 @@ pub trait Executor {
     /// Steps whose attention was computed in parts, since load.
     fn part_counts(&self) -> PartCounts {
         PartCounts::default()
+    }
+
+    /// Images that a vision tower encoded since load, and what that took.
+    fn encoded(&self) -> (u64, Duration) {
+        (0, Duration::ZERO)
     }
 }
 

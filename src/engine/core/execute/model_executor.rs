@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use super::encoded_media::EncodedMedia;
 use super::executor::{Executor, ExecutorError, Logits};
@@ -318,6 +319,10 @@ impl Executor for ModelExecutor {
 
     fn part_counts(&self) -> PartCounts {
         self.decoder.part_counts()
+    }
+
+    fn encoded(&self) -> (u64, Duration) {
+        self.media.as_ref().map_or((0, Duration::ZERO), EncodedMedia::encoded)
     }
 }
 

@@ -183,6 +183,7 @@ impl Scheduler {
         let previous = self.requests.insert(request.request_id, state);
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
         self.stats.num_prompt_tokens += request.num_prompt_tokens() as u64;
+        self.stats.images.add(&request.media);
         let max_output_tokens = self.max_output_tokens(&request);
         let (request, serial) = (Arc::new(request), self.num_requests);
         self.num_requests += 1;

@@ -89,6 +89,11 @@ impl Report<'_> {
             let line = format!("{range:>15} {:>9} {bar}", grouped(count));
             let _ = writeln!(text, "{}", line.trim_end());
         }
+        let images = &self.surveyed.image_tokens;
+        if images.count() > 0 {
+            let num_images = grouped(images.count());
+            let _ = writeln!(text, "Tokens of {num_images} images: {}", spread(images));
+        }
         if self.completes {
             let _ = writeln!(text, "Output tokens at most: {}", spread(max_output_tokens));
         }
@@ -225,6 +230,8 @@ impl Report<'_> {
                       "failed": rows.num_failed(), "by_code": by_code },
             "prompt_tokens": spread_json(&rows.prompt_tokens),
             "prompt_tokens_histogram": histogram,
+            "images": { "num_images": rows.image_tokens.count(),
+                        "tokens": spread_json(&rows.image_tokens) },
             "max_output_tokens": spread_json(&rows.max_output_tokens),
             "max_row_blocks": max_cache_tokens.div_ceil(self.block_size.max(1)),
             "load_time": self.load_time.as_secs_f64(),

@@ -61,6 +61,8 @@ pub struct Surveyed {
     pub num_good: u64,
     /// Prompt tokens of the rows that can be run; of rows of several texts, those of each.
     pub prompt_tokens: Lengths,
+    /// Tokens of each image among them.
+    pub image_tokens: Lengths,
     /// Most output tokens of each completion.
     pub max_output_tokens: Lengths,
     /// Most KV-cache tokens of each row: its prompt and its longest output.
@@ -234,6 +236,14 @@ impl Surveyed {
         let lengths = request.prompts().into_iter().map(<[u32]>::len);
         lengths.for_each(|length| self.prompt_tokens.add(length, 1));
         if let Work::Generate(request) = request {
+            let mut images = request.media.iter().peekable();
+            while let Some(run) = images.next() {
+                let mut num_tokens = run.positions.len();
+                while let Some(run) = images.next_if(|run| run.first_token > 0) {
+                    num_tokens += run.positions.len();
+                }
+                self.image_tokens.add(num_tokens, 1);
+            }
             let num_prompt = request.num_prompt_tokens();
             let limit = request.max_output_tokens(max_model_len);
             let n = request.params.n as usize;
