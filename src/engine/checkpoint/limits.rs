@@ -128,8 +128,10 @@ pub(super) fn check_tower(spec: &TowerSpec) -> Result<(), String> {
     check_sizes(&[
         ("width of a vision tower", spec.width(), MAX_WIDTH),
         ("intermediate size of a vision tower", inner_width(&spec.layers), MAX_WIDTH),
-        ("width of an image's token in patches", spec.connector.first.k, MAX_WIDTH),
     ])?;
+    for linear in spec.connector.linears() {
+        check_sizes(&[("width of an image's token in patches", linear.k, MAX_WIDTH)])?;
+    }
     check_heads(spec.heads())?;
     match spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps)) {
         true => Ok(()),

@@ -5,7 +5,8 @@ use super::llama;
 use super::vision::{VisionDefaults, VisionKeys, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec, TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec,
+    TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -73,12 +74,12 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         layers: vision.layers(&name("encoder.layers"), num_layers),
         final_norm: Some(NormSpec::layer(name("post_layernorm"), width, eps)),
         connector: ConnectorSpec {
-            first: LinearSpec::new(
+            steps: vec![ConnectorStep::Merge],
+            last: LinearSpec::new(
                 "model.connector.modality_projection.proj",
                 config.text_part().hidden_size()?,
                 merge_size * merge_size * width,
             ),
-            second: None,
         },
         unused: Vec::new(),
     })

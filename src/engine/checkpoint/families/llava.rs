@@ -6,7 +6,8 @@ use super::llama;
 use super::vision::{VisionDefaults, VisionKeys, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec, TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec,
+    TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -94,8 +95,11 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         layers: vision.layers(&name("encoder.layers"), num_used),
         final_norm: None,
         connector: ConnectorSpec {
-            first: projector("linear_1", width),
-            second: Some((activation, projector("linear_2", hidden_size))),
+            steps: vec![
+                ConnectorStep::Linear(projector("linear_1", width)),
+                ConnectorStep::Activate(activation),
+            ],
+            last: projector("linear_2", hidden_size),
         },
         unused: unused(num_used..num_layers),
     })

@@ -1,6 +1,7 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
 mod attention;
+mod connector;
 mod delta_net;
 mod encoder;
 mod feed_forward;
@@ -18,6 +19,7 @@ mod tower;
 pub use attention::{
     AttentionSpec, KvSource, NormSpan, OutputGate, PositionScale, QkNormOrder, QkNormSpec,
 };
+pub use connector::{ConnectorSpec, ConnectorStep};
 pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec};
 pub use feed_forward::{
@@ -34,7 +36,7 @@ pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
 };
-pub use tower::{ConnectorSpec, GridPositions, ImageText, TowerSpec};
+pub use tower::{GridPositions, ImageText, TowerSpec};
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;

@@ -1,10 +1,9 @@
 //! `TowerSpec`: what makes embeddings of images, as data. Its layers are in a decoder's terms;
 //! `tower.rs` of the executor runs it.
 
-use vllm_batch_base::layers::Activation;
-
 use super::{
-    AttentionSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters, QkvHeads, distinct,
+    AttentionSpec, ConnectorSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters,
+    QkvHeads, distinct,
 };
 
 /// What makes embeddings of images, in the place of a decoder's table of tokens. Families differ in
@@ -35,28 +34,6 @@ pub struct TowerSpec {
     pub connector: ConnectorSpec,
     /// Prefixes of tensors behind the last of these layers. They are left unused.
     pub unused: Vec<String>,
-}
-
-/// What makes an embedding of a token's patches.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ConnectorSpec {
-    /// (outputs, merge_size² * width): of the patches, row after row.
-    pub first: LinearSpec,
-    /// (the decoder's hidden_size, outputs): of its activated outputs, unless those are the
-    /// embedding.
-    pub second: Option<(Activation, LinearSpec)>,
-}
-
-impl ConnectorSpec {
-    /// Its layers.
-    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
-        [&self.first].into_iter().chain(self.second.iter().map(|(_, linear)| linear))
-    }
-
-    /// The decoder's hidden_size.
-    pub fn n(&self) -> usize {
-        self.second.as_ref().map_or(&self.first, |(_, linear)| linear).n()
-    }
 }
 
 /// Learned positions of a square of patches, behind that of the class token if there is one.
@@ -114,14 +91,14 @@ impl TowerSpec {
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
-        of_layers.chain(&self.embed_norm).chain(&self.final_norm)
+        of_layers.chain(&self.embed_norm).chain(&self.final_norm).chain(self.connector.norms())
     }
 
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
         let ends = [&self.patches, &self.positions.table].into_iter();
-        let of_ends = ends.chain(self.connector.linears()).flat_map(LinearSpec::tensors);
+        let of_ends = ends.flat_map(LinearSpec::tensors).chain(self.connector.tensors());
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         let norms = self.embed_norm.iter().chain(&self.final_norm).flat_map(NormSpec::tensors);
         distinct(of_ends.chain(of_layers).chain(norms).chain(self.class_token.clone()))

@@ -369,7 +369,11 @@ impl Loader<'_> {
         &mut self,
         spec: Option<&NormSpec>,
     ) -> Result<Option<NormWeight>, EngineError> {
-        let Some(spec) = spec else { return Ok(None) };
+        spec.map(|spec| self.one_norm(spec)).transpose()
+    }
+
+    /// A normalization.
+    pub(super) fn one_norm(&mut self, spec: &NormSpec) -> Result<NormWeight, EngineError> {
         let width = spec.width();
         let weight = match spec.weight_offset {
             None => vec![1.0; width],
@@ -390,7 +394,7 @@ impl Loader<'_> {
                 Some(self.device.upload(bias, width)?)
             }
         };
-        Ok(Some(NormWeight { kind: spec.kind, eps: spec.eps, weight, bias }))
+        Ok(NormWeight { kind: spec.kind, eps: spec.eps, weight, bias })
     }
 
     /// A normalization that is there.

@@ -1,5 +1,6 @@
 //! A model on a device: layers of a spec with their weights, and what they compute.
 
+mod connector;
 pub mod decoder;
 mod delta_net;
 pub mod encoder;

@@ -1,6 +1,7 @@
 //! `Tower`: runs a `TowerSpec`, from patches of images to embeddings of a decoder's tokens. Each
 //! tile is a text of its own to the attention, so no number depends on what is encoded beside it.
 
+use super::connector::{Connector, ConnectorBuffers};
 use super::loading::{LayerWeights, Loader};
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers};
@@ -12,9 +13,7 @@ use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::{Layout, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
-use vllm_batch_ops::{
-    Activation, BandTables, LinearWeight, NormWeight, Step, StepInputs, TextLimits,
-};
+use vllm_batch_ops::{BandTables, LinearWeight, NormWeight, Step, StepInputs, TextLimits};
 
 /// A loaded tower with the buffers of its forward pass.
 #[derive(Debug)]
@@ -40,10 +39,7 @@ struct Weights {
     embed_norm: Option<NormWeight>,
     layers: Vec<LayerWeights>,
     final_norm: Option<NormWeight>,
-    /// (outputs, merge_size² * width)
-    connector: LinearWeight,
-    /// (the decoder's hidden_size, outputs)
-    second: Option<(Activation, LinearWeight)>,
+    connector: Connector,
 }
 
 /// Activations, for steps of up to T patches and class tokens.
@@ -54,10 +50,7 @@ struct Buffers {
     samples: Tensor,
     stream: Stream,
     text: TextBuffers,
-    /// (T, width), and (T / merge_size², merge_size² * width): patches of a tile by tokens.
-    merged: Tensor,
-    /// (T, outputs of the connector's first layer), if it has two.
-    connected: Option<Tensor>,
+    connector: ConnectorBuffers,
 }
 
 /// A tile of one of the images of a step.
@@ -87,10 +80,6 @@ impl Tower {
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<_, _>>()?;
         let class_token = spec.class_token.as_ref();
-        let second = match &spec.connector.second {
-            None => None,
-            Some((activation, linear)) => Some((*activation, loader.linear(linear)?)),
-        };
         let weights = Weights {
             layers,
             patches: loader.linear(&spec.patches)?,
@@ -98,8 +87,7 @@ impl Tower {
             positions: loader.table(&spec.positions.table)?,
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
-            connector: loader.linear(&spec.connector.first)?,
-            second,
+            connector: Connector::load(&mut loader, &spec.connector, spec.merge_size)?,
         };
         let limits = limits(Tower::STEP_PATCHES);
         let inputs = StepInputs::of_texts(device, spec.heads(), limits)?;
@@ -207,7 +195,7 @@ impl Tower {
             of_image: tile.image,
         });
         let tiles: Vec<_> = tiles.collect();
-        let pass = Pass { device, spec, weights, step, tiles: &tiles };
+        let pass = Pass { device, weights, step, tiles: &tiles };
         pass.embed(tables, buffers);
         let Buffers { stream, text, .. } = &mut *buffers;
         let layers = (&spec.layers[..], &weights.layers[..]);
@@ -243,7 +231,9 @@ impl Tower {
         }
         let max_num_tokens = num_tokens.max(Tower::STEP_PATCHES);
         self.buffers = None;
-        self.buffers = Some(Buffers::new((device, self.dtype), &self.spec, max_num_tokens)?);
+        let Self { spec, weights, dtype, .. } = self;
+        let layers = (&*spec, &weights.connector);
+        self.buffers = Some(Buffers::new((device, *dtype), layers, max_num_tokens)?);
         Ok(())
     }
 }
@@ -251,24 +241,17 @@ impl Tower {
 impl Buffers {
     fn new(
         (device, dtype): (&Device, DType),
-        spec: &TowerSpec,
+        (spec, connector): (&TowerSpec, &Connector),
         max_num_tokens: usize,
     ) -> Result<Self, EngineError> {
         let on = (device, dtype);
-        let activations = |rows, width| device.tensor(rows, width, Precision::Activation);
+        let samples = (Tower::STEP_PATCHES, spec.patches.k);
         Ok(Self {
             max_num_tokens,
-            samples: activations(Tower::STEP_PATCHES, spec.patches.k)?,
+            samples: device.tensor(samples.0, samples.1, Precision::Activation)?,
             stream: Stream::new(on, (max_num_tokens, spec.width()), &spec.layers)?,
             text: TextBuffers::new(on, &spec.layers, spec.heads(), limits(max_num_tokens))?,
-            // The stream's type, whose rows it takes.
-            merged: device.tensor(max_num_tokens, spec.width(), Precision::Full)?,
-            connected: spec
-                .connector
-                .second
-                .as_ref()
-                .map(|_| activations(max_num_tokens, spec.connector.first.n()))
-                .transpose()?,
+            connector: ConnectorBuffers::new(device, connector, (max_num_tokens, spec.width()))?,
         })
     }
 }
@@ -297,7 +280,6 @@ impl PlacedTile<'_> {
 /// What is around the layers of a step.
 struct Pass<'a> {
     device: &'a Device,
-    spec: &'a TowerSpec,
     weights: &'a Weights,
     step: Step<'a>,
     tiles: &'a [PlacedTile<'a>],
@@ -338,25 +320,14 @@ impl Pass<'_> {
 
     /// Rows of images = what the connector makes of the patches of their tokens.
     fn connect(&self, buffers: &mut Buffers, rows: &mut [Tensor]) {
-        let Self { device, spec, weights, tiles, .. } = *self;
-        let Buffers { stream, merged, connected, .. } = buffers;
+        let Self { device, weights, tiles, .. } = *self;
+        let Buffers { stream, connector, .. } = buffers;
         for tile in tiles {
             let layout = tile.image.layout;
             let by_token = patches_by_token(layout, tile.first_patch as u32);
-            merged.reshape(by_token.len(), spec.width());
-            ops::gather_rows(device, &stream.residual, by_token[..].into(), merged);
-            let num_tokens = layout.tokens_per_tile();
-            merged.reshape(num_tokens, spec.connector.first.k);
-            let (last, weight) = match (&weights.second, connected.as_mut()) {
-                (Some((activation, second)), Some(connected)) => {
-                    ops::linear(device, merged, &weights.connector, connected);
-                    ops::activate(device, *activation, connected);
-                    (&*connected, second)
-                }
-                _ => (&*merged, &weights.connector),
-            };
-            let out = rows[tile.of_image].rows_from_mut(tile.index * num_tokens);
-            ops::linear_rows(device, last.rows_from(0), weight, out, num_tokens);
+            let first = tile.index * layout.tokens_per_tile();
+            let out = rows[tile.of_image].rows_from_mut(first);
+            weights.connector.run(device, (&stream.residual, &by_token), connector, out);
         }
     }
 }

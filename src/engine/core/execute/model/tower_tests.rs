@@ -1,6 +1,7 @@
 //! Tests of towers without files: which patches become which rows, whatever is encoded at once.
 
 use super::*;
+use vllm_batch_base::layers::Activation;
 use vllm_batch_checkpoint::spec::{
     ActivationSpec, BlockNorms, ConnectorSpec, GridPositions, ImageText, LayerSpec, LinearSpec,
     MlpForm, MlpSpec, NormSpec,
@@ -41,7 +42,10 @@ fn tower(device: &Device) -> Tower {
         embed_norm: None,
         layers: vec![LayerSpec { feed_forward: Some(mlp.into()), ..LayerSpec::default() }],
         final_norm: Some(NormSpec::layer("last", width, 1e-6)),
-        connector: ConnectorSpec { first: LinearSpec::new("connector", 5, width), second: None },
+        connector: ConnectorSpec {
+            steps: Vec::new(),
+            last: LinearSpec::new("connector", 5, width),
+        },
         unused: Vec::new(),
     };
     Tower::load(spec, DType::Float32, device, &mut Checkpoint::Dummy { seed: 3 }).unwrap()

@@ -1,0 +1,58 @@
+//! `ConnectorSpec`: from the patches of a vision tower to embeddings of a decoder's tokens, as a
+//! list of steps.
+
+use super::{LinearSpec, NamedShape, NormSpec};
+use vllm_batch_base::layers::Activation;
+
+/// What makes embeddings of patches. Rows are patches, by the tokens that they are of, until they
+/// are merged; tokens from there on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectorSpec {
+    /// In this order.
+    pub steps: Vec<ConnectorStep>,
+    /// (the decoder's hidden_size, width of the steps' rows): behind them.
+    pub last: LinearSpec,
+}
+
+/// A step, from rows to rows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConnectorStep {
+    /// Norm of each row.
+    Norm(NormSpec),
+    /// The merge_size² patches of a token beside each other, row after row of its square.
+    Merge,
+    /// Product of each row.
+    Linear(LinearSpec),
+    /// Of each value.
+    Activate(Activation),
+}
+
+impl ConnectorSpec {
+    /// Its products.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let of_steps = self.steps.iter().filter_map(|step| match step {
+            ConnectorStep::Linear(linear) => Some(linear),
+            _ => None,
+        });
+        of_steps.chain([&self.last])
+    }
+
+    /// Its norms.
+    pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
+        self.steps.iter().filter_map(|step| match step {
+            ConnectorStep::Norm(norm) => Some(norm),
+            _ => None,
+        })
+    }
+
+    /// All tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = NamedShape> {
+        let norms = self.norms().flat_map(NormSpec::tensors);
+        self.linears().flat_map(LinearSpec::tensors).chain(norms)
+    }
+
+    /// The decoder's hidden_size.
+    pub fn n(&self) -> usize {
+        self.last.n()
+    }
+}
