@@ -22,7 +22,7 @@ use super::quantization::{Place, QuantizationConfig};
 use super::spec::{BesideTable, LinearSpec, NamedShape};
 use gguf::{GgufFiles, TensorInfo, Translated};
 pub use mapped_files::MappedFiles;
-pub use quantized::{linears_of_decoder, linears_of_encoder};
+pub use quantized::{linears_of_decoder, linears_of_encoder, linears_of_tower};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::OnLostFile;
 use vllm_batch_base::matrix::SourceMatrix;

@@ -2,6 +2,7 @@
 //! scheduler: steps are made by hand. And that no byte depends on what is computed beside it, when,
 //! or by how many threads.
 
+mod quantized;
 mod steps;
 
 use std::borrow::Cow;
@@ -10,9 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
 use vllm_batch::engine::base::config::{
-    CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig,
+    CacheConfig, DType, EngineConfig, ModelConfig,
 };
-use vllm_batch::engine::base::hf_overrides::HfOverrides;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model::tower::Tower as LoadedTower;
 use vllm_batch::engine::core::execute::model_executor::gpu_needs;
@@ -254,16 +254,4 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
         assert!(of_tower.all > 5_000);
         assert_eq!(gpu_needs(&summary).without_kernels, Some("a vision tower"));
     }
-}
-
-#[test]
-fn a_tower_beside_quantized_weights_is_refused() {
-    let mut config = config("smolvlm", DType::BFloat16);
-    config.device = DeviceConfig::default();
-    let quantized = r#"{"quantization_config": {"quant_method": "gptq", "bits": 4,
-        "group_size": 16, "desc_act": false, "sym": true}}"#;
-    config.model.hf_overrides = HfOverrides::parse(quantized).unwrap();
-    let error = Engine::load(&config).map(drop).unwrap_err().to_string();
-    let expected = "a vision tower is not supported for quantized checkpoints yet";
-    assert!(error.contains(expected), "{error}");
 }

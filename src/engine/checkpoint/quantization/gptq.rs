@@ -165,7 +165,7 @@ impl Method for Gptq {
         }
         let is_quantized = match module.place {
             Place::Head => self.lm_head,
-            Place::Elsewhere => false,
+            Place::Elsewhere | Place::Tower => false,
             Place::Layer => match &self.modules {
                 None => true,
                 Some(rules) => Rule::any_is_about(rules, module)?,

@@ -22,6 +22,8 @@ pub enum Place {
     Head,
     /// Between the embedding and the layers, or the layers and the output layer.
     Elsewhere,
+    /// In a vision tower, or between it and the decoder.
+    Tower,
 }
 
 /// A rule of a config: which names it is about.

@@ -10,7 +10,7 @@ use super::mapped_files::{Entry, MappedFiles};
 use crate::quantization::{
     Module, ModuleTensors, Need, Place, QuantizationConfig, Role, Scheme, StoredTensor,
 };
-use crate::spec::{DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec};
+use crate::spec::{DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
@@ -78,6 +78,12 @@ pub fn linears_of_decoder(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSp
     elsewhere.chain(head).chain(layers)
 }
 
+/// The linear layers of a vision tower, without the one of its patches, which is a convolution.
+pub fn linears_of_tower(spec: &TowerSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
+    let layers = spec.layers.iter().flat_map(LayerSpec::linears);
+    layers.chain(spec.connector.linears()).map(|linear| (linear, Place::Tower))
+}
+
 /// The linear layers of an encoder, and the output layer of what was a decoder.
 pub fn linears_of_encoder(spec: &EncoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
     let head = spec.output.iter().filter_map(|output| output.lm_head.as_ref());
@@ -98,6 +104,10 @@ impl MappedFiles {
         self.quantized.format = Some(config.description().to_owned());
         for (linear, place) in linears {
             for part in &linear.parts {
+                if place == Place::Tower && self.is_plain(&part.weight_name()) {
+                    // Configs of tools that see decoders alone do not name it.
+                    continue;
+                }
                 let in_files = self.module_in_files(&part.name);
                 let module = Module { names: [&part.name, &in_files], place };
                 let scheme = config.scheme(&module).map_err(|text| self.error(text))?;
@@ -150,6 +160,11 @@ impl MappedFiles {
     pub(super) fn has_module(&self, name: &str) -> bool {
         let mut suffixes = ["weight"].into_iter().chain(STORED);
         suffixes.any(|suffix| self.has(&format!("{name}.{suffix}")))
+    }
+
+    /// Whether a weight is there as it is, and not quantized.
+    fn is_plain(&self, weight: &str) -> bool {
+        self.find(weight).is_some_and(|(_, entry)| entry.is_plain())
     }
 
     /// A module as the files call it.

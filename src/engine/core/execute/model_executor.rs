@@ -99,7 +99,8 @@ impl ModelExecutor {
             LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
-        let linears = weights::linears_of_decoder(&spec);
+        let of_tower = summary.tower.iter().flat_map(weights::linears_of_tower);
+        let linears = weights::linears_of_decoder(&spec).chain(of_tower);
         let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
         let tower = summary.tower.as_ref();
         let (num_of_images, num_behind) = match tower {

@@ -56,8 +56,6 @@ pub const COMBINATIONS: &[Combination] = &[
     row(Side::TensorParallel, Side::AttentionSinks, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::LayerInputs, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::VisionTower, YET, OTHER_ENGINES),
-    row(Side::VisionTower, Side::QuantizedCheckpoint, YET, "give the model in 16 bits"),
-    row(Side::VisionTower, Side::Gguf, YET, "give the model's folder"),
     row(Side::BlockSize, Side::WholeTexts, "", LEAVE_OUT),
     row(Side::NoPrefixCaching, Side::WholeTexts, "", LEAVE_OUT),
     row(Side::Fp8Cache, Side::WholeTexts, "", LEAVE_OUT),
