@@ -6,8 +6,9 @@
 
 Writes into each folder `preprocessor_config.json`, `chat_template.jinja` and `images.json`: prompts
 with images of testdata/media, and what the multimodal class computes in float32 of the folder's
-weights: some rows of what the tower gives, the logits behind the prompt, and greedy tokens. The
-processor of transformers makes ids and pixels, the latter with torchvision.
+weights: some rows of what the tower gives, positions on axes where it has several, the logits
+behind the prompt, and greedy tokens. The processor of transformers makes ids and pixels, the latter
+with torchvision.
 
 Made with Python 3.11, torch 2.15.0, torchvision 0.29.2, transformers 5.24.0, tokenizers 0.23.3 and
 Pillow 13.0.0 on a CPU with AVX2.
@@ -29,6 +30,9 @@ from transformers.models.idefics3.image_processing_idefics3 import Idefics3Image
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
 
 TESTDATA = Path(__file__).parent
@@ -36,11 +40,12 @@ MIN_GAP = 1e-3  # between the two best logits of every greedy step
 NEW_TOKENS = 4
 MAX_DISTANCE = 2e-5
 
-# (folder, class of the image processor, edges of images and of tiles)
+# (folder, class of the image processor, edges of images and of tiles, or least and most pixels)
 MODELS = [
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_saved", CLIPImageProcessor, 16, 16),
+    ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
     ("smolvlm", SmolVLMImageProcessor, 64, 32),
 ]
 PROMPTS = [
@@ -60,6 +65,8 @@ CHAT_TEMPLATE = (
     "{% endfor %}<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
+# What templates of Qwen have around an image.
+BRACKET = "<fake_token_around_image>"
 
 
 def preprocessor_config(cls, longest: int, tile: int) -> dict:
@@ -70,6 +77,12 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
             image_std=[0.26862954, 0.26130258, 0.27577711], resample=3, rescale_factor=1 / 255,
             size=dict(shortest_edge=longest),
+        )
+    if cls is Qwen2VLImageProcessor:
+        return dict(
+            image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
+            image_std=[0.26862954, 0.26130258, 0.27577711], max_pixels=tile, merge_size=2,
+            min_pixels=longest, patch_size=8, temporal_patch_size=2,
         )
     return dict(
         do_convert_rgb=True, do_image_splitting=True, do_normalize=True, do_pad=True,
@@ -86,16 +99,31 @@ def rounded(values: torch.Tensor) -> list[float]:
 @torch.no_grad()
 def record(model, processor, name: str, files: list[str], text: str) -> dict:
     images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
+    is_qwen = isinstance(processor, Qwen2VLProcessor)
+    if is_qwen:
+        text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
     inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
-    pixels = {k: v for k, v in inputs.items() if k.startswith("pixel")}
+    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_grid"))}
     ids = inputs["input_ids"]
     out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
+
+    def logits_of(ids) -> torch.Tensor:
+        more = dict(pixels)
+        if is_qwen and images:
+            more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+        return model(input_ids=ids, use_cache=False, **more).logits[0]
+
+    if is_qwen and images:
+        axes, _ = model.model.get_rope_index(
+            ids, inputs["mm_token_type_ids"], image_grid_thw=inputs["image_grid_thw"]
+        )
+        out["axes"] = axes[:, 0].T.tolist()
     if images:
         features = model.get_image_features(**pixels).pooler_output
         features = torch.cat(list(features)).flatten(0, -2)
         assert len(features) == int((ids == model.config.image_token_id).sum())
         out["first_row"], out["last_row"] = rounded(features[0]), rounded(features[-1])
-    logits = model(input_ids=ids, use_cache=False, **pixels).logits[0]
+    logits = logits_of(ids)
     out["logits"] = rounded(logits[-1])
     tokens, gap = [], 1e9
     for _ in range(NEW_TOKENS):
@@ -103,7 +131,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         gap = min(gap, float(best[0] - best[1]))
         tokens.append(int(indices[0]))
         ids = torch.cat([ids, indices[:1][None]], dim=1)
-        logits = model(input_ids=ids, use_cache=False, **pixels).logits[0]
+        logits = logits_of(ids)
     assert gap > MIN_GAP, (name, gap)
     out["output_token_ids"] = tokens
     return out
@@ -137,6 +165,9 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
             images, tokenizer, patch_size=patch, vision_feature_select_strategy="default",
             num_additional_image_tokens=1,
         )
+    if image_processor is Qwen2VLImageProcessor:
+        tokenizer.image_token = "<image>"
+        return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
     side = tile // patch // config["scale_factor"]
     return Idefics3Processor(images, tokenizer, image_seq_len=side * side)
 
@@ -155,7 +186,9 @@ def main() -> None:
         keys = preprocessor_config(image_processor, longest, tile)
         if not check:
             (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
-            (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+            bracket = BRACKET if image_processor is Qwen2VLImageProcessor else ""
+            template = CHAT_TEMPLATE.replace("<image>", f"{bracket}<image>{bracket}")
+            (folder / "chat_template.jinja").write_text(template)
         config = json.loads((folder / "config.json").read_text())
         model = getattr(transformers, config["architectures"][0]).from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"

@@ -148,6 +148,7 @@ families! {
     qwen2_5_vl
     qwen2_dynamic
     qwen2_moe
+    qwen2_vl
     qwen2_window
     qwen3
     qwen3_5

@@ -10,13 +10,15 @@ use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
 use vllm_batch::engine::base::config::{EngineConfig, SpeculationMethod};
 use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::request::axes_of;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
 use vllm_batch::engine::media::{Encoded, Limits, MediaError, Medium};
 use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 2] = ["testdata/golden/smolvlm", "testdata/golden/idefics3"];
+const MODELS: [&str; 3] =
+    ["testdata/golden/smolvlm", "testdata/golden/idefics3", "testdata/golden/qwen2_vl"];
 
 fn path(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -102,6 +104,10 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
             let golden = &golden["prompts"][index];
             let request = processor.process(0, chat(parts), params(4), RowKey(0)).unwrap();
             assert_eq!(json!(request.prompt_token_ids), golden["prompt_token_ids"], "{model}");
+            if let Some(axes) = golden["axes"].as_array() {
+                let of_token = |position| json!(axes_of(&request.media, position));
+                assert!((0..axes.len()).map(of_token).eq(axes.iter().cloned()), "{model}");
+            }
             engine.add_request(request);
             let output = loop {
                 if let Some(output) = engine.step().unwrap().pop() {
@@ -116,18 +122,25 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
 
 #[test]
 fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
-    let expected = run(&speculation::config(MODELS[0], BATCHES[0], None));
+    for model in [MODELS[0], MODELS[2]] {
+        no_byte_of_a_row_depends_on_what_runs_beside_it(model);
+    }
+}
+
+fn no_byte_of_a_row_depends_on_what_runs_beside_it(model: &str) {
+    let expected = run(&speculation::config(model, BATCHES[0], None));
     let ngram = Method::Of(SpeculationMethod::Ngram { min: 1, max: 3 });
     for batch in BATCHES {
         for method in [None, Some(&ngram)] {
             for num_tokens in [None, Some(7), Some(33)] {
                 for caches in [true, false] {
-                    let mut config = speculation::config(MODELS[0], batch, method);
+                    let mut config = speculation::config(model, batch, method);
                     config.scheduler.max_num_batched_tokens = num_tokens.or(Some(256));
                     config.cache.enable_prefix_caching = caches;
                     // No room for more than one image.
                     config.cache.tower_cache_bytes = if caches { None } else { Some(1) };
-                    let what = format!("{batch:?} {} {num_tokens:?} {caches}", method.is_some());
+                    let method = method.is_some();
+                    let what = format!("{model} {batch:?} {method} {num_tokens:?} {caches}");
                     let got = run(&config);
                     for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
                         assert_eq!(got, expected, "row {row}, {what}");
@@ -164,6 +177,43 @@ fn prompts_that_cannot_be_answered_say_why() {
         panic!("it has no tower")
     };
     assert_eq!(error.of_row().unwrap().code, "no_image_input");
+}
+
+/// Bytes of a BMP of this size.
+fn bitmap(width: u32, height: u32) -> Vec<u8> {
+    let row = (3 * width).next_multiple_of(4);
+    let mut bytes = b"BM".to_vec();
+    for word in [54 + row * height, 0, 54, 40, width, height, 1 | 24 << 16, 0, row * height] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.resize((54 + row * height) as usize, 0);
+    bytes
+}
+
+/// Images of Qwen's models are resized to whole tokens; some cannot be.
+#[test]
+fn images_of_strange_shapes_are_tokens_or_error_rows() {
+    let engine = Engine::load(&speculation::config(MODELS[2], (4, 400), None)).unwrap();
+    let processor = engine.input_processor();
+    for (width, height, tokens) in
+        [(1, 1, Some(4)), (1, 200, None), (1, 201, None), (300, 1, None), (3, 27, Some(6))]
+    {
+        let Prompt::WithMedia(mut prompt) = chat(&["<rgb.png>", "?"]) else { unreachable!() };
+        let medium = Medium::new(bitmap(width, height), Default::default()).unwrap();
+        prompt.media = vec![Arc::new(medium)];
+        match processor.process(0, Prompt::WithMedia(prompt), params(1), RowKey(0)) {
+            Ok(request) => {
+                let num_tokens = request.media[0].positions.len();
+                assert!(tokens.is_none_or(|tokens| tokens == num_tokens), "{width}x{height}");
+                assert!(width.max(height) <= 200, "{width}x{height}");
+            }
+            Err(ProcessError::Row(error)) => {
+                assert!(width.max(height) > 200, "{width}x{height}: {error}");
+                assert_eq!(error.code, "media_unsupported", "{error}");
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
 }
 
 /// What users type is text, also where it spells a placeholder.

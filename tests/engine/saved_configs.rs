@@ -47,6 +47,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Glm4MoeForCausalLM", "a rotary embedding of 0.5 of a head_dim of 42"),
     ("NemotronHForCausalLM", "layers of experts without gates are not supported"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
+    ("Qwen2VLForConditionalGeneration", "`vision_config` is missing"),
     ("Idefics3ForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
     ("SmolVLMForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
 ];

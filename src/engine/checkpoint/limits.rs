@@ -21,8 +21,10 @@ const MAX_CONTEXT: usize = 1 << 24;
 /// Experts of all layers together; each has names.
 const MAX_EXPERTS: usize = 1 << 17;
 /// Pixels of the side of an image that a vision tower was made for, and of a patch.
-const MAX_IMAGE_SIZE: usize = 1 << 14;
+pub(super) const MAX_IMAGE_SIZE: usize = 1 << 14;
 const MAX_PATCH_SIZE: usize = 1 << 8;
+/// Frames of a patch.
+const MAX_FRAMES: usize = 1 << 4;
 /// Patches of the side of a token.
 const MAX_MERGE_SIZE: usize = 1 << 4;
 /// Groups of experts: routing has a bit of each.
@@ -112,6 +114,14 @@ pub(super) fn check_tower_grid(
     ])
 }
 
+/// Refuses patches of more frames than any vision tower has.
+///
+/// # Errors
+/// The number is out of range.
+pub(super) fn check_tower_frames(num_frames: usize) -> Result<(), String> {
+    check_sizes(&[("number of frames of an image's patch", num_frames, MAX_FRAMES)])
+}
+
 /// Refuses more layers than any vision tower has; checked before there is one value per layer.
 ///
 /// # Errors
@@ -127,6 +137,7 @@ pub(super) fn check_tower_layers(num_layers: usize) -> Result<(), String> {
 pub(super) fn check_tower(spec: &TowerSpec) -> Result<(), String> {
     check_sizes(&[
         ("width of a vision tower", spec.width(), MAX_WIDTH),
+        ("width of an image's patch", spec.patches.k, MAX_WIDTH),
         ("intermediate size of a vision tower", inner_width(&spec.layers), MAX_WIDTH),
     ])?;
     for linear in spec.connector.linears() {

@@ -1,7 +1,11 @@
 //! `Request`: a prompt that is ready to run.
 
+mod axes;
+
 use std::ops::Range;
 use std::sync::Arc;
+
+pub use axes::axes_of;
 
 pub use crate::media_table::FIRST_ID as FIRST_MEDIA_ID;
 pub use crate::media_table::TableMedium;
@@ -49,6 +53,8 @@ pub struct MediaRun {
     pub positions: Range<usize>,
     /// Which of the medium's tokens is the first of them.
     pub first_token: u32,
+    /// Where its medium is on all axes of positions; None: the model has one axis.
+    pub axis: Option<u32>,
 }
 
 impl MediaRun {

@@ -78,6 +78,9 @@ pub struct Batch {
     pub input_ids: Vec<u32>,
     /// (num_tokens) absolute position of each token in its sequence.
     pub positions: Vec<u32>,
+    /// (num_tokens) or empty: positions of each token on three axes, which its rotary embedding is
+    /// of in the place of `positions`. Those of text are equal.
+    pub axes: Vec<[u32; 3]>,
     /// (num_tokens) segment of each token, of an encoder's step; else empty.
     pub token_types: Vec<u32>,
     /// (num_tokens) where its K and V go: block id * block_size + offset.
@@ -125,6 +128,7 @@ impl Batch {
         ] {
             buffer.clear();
         }
+        self.axes.clear();
         self.block_copies.clear();
         self.media.clear();
         self.loras.clear();

@@ -10,16 +10,23 @@ use super::for_row_chunks;
 /// The number of each byte, for red, green and blue.
 pub type BandTables = [[f32; 256]; 3];
 
-/// out[i] = the numbers of patch i of `samples`, each three bands one after the other. `out` takes
-/// as many rows as there are patches.
+/// out[i] = the numbers of patch i of `samples`, each three bands one after the other, and each band
+/// `num_frames` times. `out` takes as many rows as there are patches.
 ///
 /// # Panics
 /// The samples fill no whole rows of whole bands, or there is no room. Or the device is a GPU,
 /// which no model with a tower comes to (`GpuNeeds`).
-pub fn patch_values(device: &Device, samples: &[u8], tables: &BandTables, out: &mut Tensor) {
+pub fn patch_values(
+    device: &Device,
+    samples: &[u8],
+    (tables, num_frames): (&BandTables, usize),
+    out: &mut Tensor,
+) {
     let width = out.width();
-    assert!(width.is_multiple_of(3) && samples.len().is_multiple_of(width), "whole patches");
-    out.set_num_rows(samples.len() / width);
+    let len = width / num_frames;
+    assert!(width == len * num_frames && len.is_multiple_of(3), "whole bands");
+    assert!(samples.len().is_multiple_of(len), "whole patches");
+    out.set_num_rows(samples.len() / len);
     let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
     let num_rows = out.num_rows();
     let _timed =
@@ -28,11 +35,13 @@ pub fn patch_values(device: &Device, samples: &[u8], tables: &BandTables, out: &
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         // SAFETY: each row belongs to one item.
         let values = unsafe { shared.slice(start * width, (end - start) * width) };
-        let bands = samples[start * width..end * width].chunks_exact(width / 3);
+        let bands = samples[start * len..end * len].chunks_exact(len / 3);
         for (band, (values, samples)) in values.chunks_exact_mut(width / 3).zip(bands).enumerate() {
             let table = &tables[band % 3];
-            for (value, sample) in values.iter_mut().zip(samples) {
-                *value = table[usize::from(*sample)];
+            for frame in values.chunks_exact_mut(len / 3) {
+                for (value, sample) in frame.iter_mut().zip(samples) {
+                    *value = table[usize::from(*sample)];
+                }
             }
         }
     });
@@ -54,12 +63,16 @@ mod tests {
         let (num_patches, len) = (700, 16);
         let samples: Vec<u8> = (0..num_patches * 3 * len).map(|i| (i * 31 % 251) as u8).collect();
         let mut out = Tensor::zeros(num_patches, 3 * len);
-        patch_values(&device, &samples, &tables, &mut out);
+        patch_values(&device, &samples, (&tables, 1), &mut out);
         for (index, (value, sample)) in out.values().iter().zip(&samples).enumerate() {
             let band = index / len % 3;
             assert_eq!(*value, (1000 * band) as f32 + f32::from(*sample), "{index}");
         }
-        patch_values(&device, &samples[..3 * len], &tables, &mut out);
+        patch_values(&device, &samples[..3 * len], (&tables, 1), &mut out);
         assert_eq!(out.num_rows(), 1);
+        let mut frames = Tensor::zeros(num_patches, 2 * 3 * len);
+        patch_values(&device, &samples[..3 * len], (&tables, 2), &mut frames);
+        let twice = out.row(0).chunks(len).flat_map(|band| [band, band].concat());
+        assert!(frames.num_rows() == 1 && frames.row(0).iter().copied().eq(twice));
     }
 }

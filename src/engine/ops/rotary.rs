@@ -4,7 +4,10 @@
 //! For a head x at position p, with n frequencies and angle a_i = p * inv_freq[i]:
 //! x[i], x[i + n] = x[i] cos a_i - x[i + n] sin a_i, x[i + n] cos a_i + x[i] sin a_i.
 //! What follows the first 2 n values of a head stays as it is (partial rotary).
+//!
+//! A token of an image has a position on each of several axes, and p is then that on the axis of i.
 
+use crate::batch::Batch;
 use vllm_batch_base::EngineError;
 use vllm_batch_device::cuda::{DeviceBuffer, DevicePtr};
 use vllm_batch_device::{Device, bytes_of};
@@ -17,6 +20,8 @@ pub struct RotaryTable {
     inv_freq: Vec<f32>,
     /// Factor of cos and sin.
     factor: f32,
+    /// (rotary_dim / 2) axis whose position each angle is of; empty: there is one position.
+    axes: Vec<u8>,
     /// (num_positions, rotary_dim / 2) of (cos, sin), times the factor.
     table: Vec<(f32, f32)>,
     /// The same on a GPU.
@@ -27,7 +32,18 @@ impl RotaryTable {
     /// A table of these frequencies, empty so far. cos and sin are multiplied by `factor`: YaRN's
     /// and LongRoPE's attention factor, else 1.
     pub fn new(inv_freq: Vec<f32>, factor: f32) -> Self {
-        Self { inv_freq, factor, table: Vec::new(), on_gpu: None }
+        Self { inv_freq, factor, axes: Vec::new(), table: Vec::new(), on_gpu: None }
+    }
+
+    /// The same, where the position on one of three axes turns each frequency; empty: there is one
+    /// axis.
+    ///
+    /// # Panics
+    /// There are more axes, or not one for each frequency.
+    pub fn with_axes(self, axes: Vec<u8>) -> Self {
+        assert!(axes.is_empty() || axes.len() == self.inv_freq.len());
+        assert!(axes.iter().all(|axis| *axis < 3), "a token has three positions");
+        Self { axes, ..self }
     }
 
     /// A table on the device; on a GPU for positions below `max_model_len`, all others grow.
@@ -82,6 +98,25 @@ impl RotaryTable {
     pub(super) fn row(&self, position: u32) -> &[(f32, f32)] {
         let half = self.inv_freq.len();
         &self.table[position as usize * half..(position as usize + 1) * half]
+    }
+
+    /// The same of a token of a step, made in `room` where its positions on the axes differ.
+    #[inline]
+    pub(super) fn of_token<'a>(
+        &'a self,
+        batch: &Batch,
+        token: usize,
+        room: &'a mut Vec<(f32, f32)>,
+    ) -> &'a [(f32, f32)] {
+        let of_axes = batch.axes.get(token).filter(|_| !self.axes.is_empty());
+        let Some(positions) = of_axes else { return self.row(batch.positions[token]) };
+        if positions.iter().all(|position| *position == positions[0]) {
+            return self.row(positions[0]);
+        }
+        let rows = positions.map(|position| self.row(position));
+        room.clear();
+        room.extend(self.axes.iter().enumerate().map(|(i, axis)| rows[usize::from(*axis)][i]));
+        room
     }
 }
 
@@ -142,5 +177,25 @@ mod tests {
                 assert_eq!(*got, (angle.cos(), angle.sin()));
             }
         }
+    }
+
+    /// Each angle is of the position on its axis, so a token with equal ones is one of text.
+    #[test]
+    fn angles_are_of_the_positions_on_their_axes() {
+        let plain = || RotaryTable::new(vec![1.0, 0.25, 0.01, 0.001], 1.5);
+        let mut table = plain().with_axes(vec![0, 2, 1, 2]);
+        table.extend_to(1000);
+        let axes = vec![[7, 7, 7], [3, 900, 41]];
+        let batch = Batch { positions: vec![8, 999], axes, ..Batch::default() };
+        let mut room = Vec::new();
+        assert_eq!(table.of_token(&batch, 0, &mut room), table.row(7));
+        let row = |position| table.row(position);
+        let expected = [row(3)[0], row(41)[1], row(900)[2], row(41)[3]];
+        assert_eq!(table.of_token(&batch, 1, &mut room), expected);
+        let text = Batch { axes: Vec::new(), ..batch.clone() };
+        assert_eq!(table.of_token(&text, 1, &mut room), table.row(999));
+        let mut plain = plain();
+        plain.extend_to(1000);
+        assert_eq!(plain.of_token(&batch, 1, &mut room), table.row(999), "it has one axis");
     }
 }

@@ -131,18 +131,20 @@ pub fn norm_and_rotate(
     };
     norm_all_heads(device, (qkv, heads), transform.norms);
     let Some(table) = transform.rotary else { return };
-    let (num_rows, width, positions) = (qkv.num_rows(), qkv.width(), step.positions().host);
-    assert_eq!(positions.len(), num_rows);
+    let (num_rows, width) = (qkv.num_rows(), qkv.width());
+    assert_eq!(step.batch.positions.len(), num_rows);
     let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
     let rotated = (num_heads + num_kv_heads) * head_dim;
     let work = || Work::elementwise(num_rows * rotated, 8);
     let _timed = cpu.op_timer.timed(Op::new("rotate"), work);
     let shared = SharedMut::new(qkv.values_mut());
     for_row_chunks(&cpu.pool, num_rows, rotated, &|start, end| {
-        for (row, &position) in (start..end).zip(&positions[start..end]) {
+        let mut room = Vec::new();
+        for row in start..end {
             // SAFETY: each row belongs to one item.
             let values = unsafe { shared.slice(row * width, rotated) };
-            dispatch(cpu.isa, Rotate { values, head_dim, angles: table.row(position) });
+            let angles = table.of_token(step.batch, row, &mut room);
+            dispatch(cpu.isa, Rotate { values, head_dim, angles });
         }
     });
 }
@@ -185,16 +187,16 @@ impl Task<'_> {
     fn run<E: PanelElement>(&self, qkv: &mut Tensor, slots: LayerSlots<E>) {
         let Self { cpu, heads, table, step } = *self;
         let (num_rows, width) = (qkv.num_rows(), qkv.width());
-        let (positions, slot_mapping) = (step.positions().host, step.slot_mapping().host);
+        let slot_mapping = step.slot_mapping().host;
         assert_eq!(slot_mapping.len(), num_rows);
-        assert!(table.is_none() || positions.len() == num_rows);
+        assert!(table.is_none() || step.batch.positions.len() == num_rows);
         let shared = SharedMut::new(qkv.values_mut());
         for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
-            for row in start..end {
+            let mut room = Vec::new();
+            for (row, &slot) in (start..end).zip(&slot_mapping[start..end]) {
                 // SAFETY: each row belongs to one item.
                 let values = unsafe { shared.slice(row * width, width) };
-                let angles = table.map(|table| table.row(positions[row]));
-                let slot = slot_mapping[row];
+                let angles = table.map(|table| table.of_token(step.batch, row, &mut room));
                 dispatch(cpu.isa, Row { values, heads, angles, slots, slot });
             }
         });

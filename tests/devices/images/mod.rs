@@ -25,7 +25,7 @@ use vllm_batch::engine::media::{
 
 use steps::{Row, Runner};
 
-const MODELS: [&str; 4] = ["idefics3", "llava", "llava_saved", "smolvlm"];
+const MODELS: [&str; 5] = ["idefics3", "llava", "llava_saved", "qwen2_vl", "smolvlm"];
 
 /// Of a logit, and of an embedding.
 const TOLERANCE: f32 = 1e-4;
@@ -40,6 +40,8 @@ struct GoldenPrompt {
     name: String,
     images: Vec<String>,
     prompt_token_ids: Vec<u32>,
+    /// Positions of tokens on axes.
+    axes: Option<Vec<[u32; 3]>>,
     /// Embeddings of the first token of an image, and of the last.
     first_row: Option<Vec<f32>>,
     last_row: Option<Vec<f32>>,
@@ -95,8 +97,14 @@ fn placed(
     prompt: &GoldenPrompt,
 ) -> (Row, Vec<Arc<TableMedium>>) {
     let placed = table.place(&media(prompt)).unwrap();
-    let image_token_id = summary(model).tower.expect("a tower").image_token_id;
-    (Row::new(&prompt.prompt_token_ids, &placed, image_token_id), placed)
+    (Row::new(&prompt.prompt_token_ids, &placed, of_rows(model)), placed)
+}
+
+/// The token of images, and whether tokens have positions on axes.
+fn of_rows(model: &str) -> (u32, bool) {
+    let ModelSummary { spec, tower, .. } = summary(model);
+    let has_axes = spec.ropes.iter().any(|rope| !rope.axes.is_empty());
+    (tower.expect("a tower").image_token_id, has_axes)
 }
 
 fn assert_close(got: &[f32], expected: &[f32], what: &str) {
@@ -114,6 +122,9 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
         for prompt in golden(model).prompts {
             let what = format!("{model}, {}", prompt.name);
             let (mut row, _media) = placed(&table, model, &prompt);
+            if let Some(axes) = &prompt.axes {
+                assert_eq!(row.axes(), *axes, "{what}");
+            }
             let mut logits = runner.prefill(&[&row], 64).remove(0);
             assert_close(&logits, &prompt.logits, &what);
             for token in &prompt.output_token_ids {
@@ -220,8 +231,7 @@ fn an_image_that_changed_is_lost_and_its_step_goes_on() {
     let medium = Medium::new(Replaced(Arc::clone(&bytes)), Limits::default()).unwrap();
     let medium = Arc::new(medium);
     let placed = table.place(&[Arc::clone(&medium)]).unwrap();
-    let image_token_id = summary(model).tower.expect("a tower").image_token_id;
-    let row = Row::new(&prompt.prompt_token_ids, &placed, image_token_id);
+    let row = Row::new(&prompt.prompt_token_ids, &placed, of_rows(model));
     *bytes.lock().unwrap() = file("thin.png");
     let number = placed[0].number();
     runner.prefill(&[&row], 1000);

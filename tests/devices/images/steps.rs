@@ -11,6 +11,7 @@ use vllm_batch::engine::core::execute::model_executor::ModelExecutor;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::load::step_sizes::StepSizes;
 use vllm_batch::engine::core::media_table::{MediaTable, TableMedium};
+use vllm_batch::engine::core::request::{MediaRun, axes_of};
 use vllm_batch::engine::device::Device;
 use vllm_batch::engine::ops::batch::{Batch, MediaRows};
 
@@ -22,19 +23,43 @@ const NUM_BLOCKS: usize = 16;
 pub struct Row {
     ids: Vec<u32>,
     media: Vec<Option<(u64, u32)>>,
+    /// Where its media are on axes; empty: the model has one axis, or there are none.
+    placed: Vec<MediaRun>,
 }
 
 impl Row {
-    /// The tokens of the media stand where the model's token of images does.
-    pub fn new(ids: &[u32], media: &[Arc<TableMedium>], image_token_id: u32) -> Self {
+    /// The tokens of the media stand where the model's token of images does, without others
+    /// between if tokens have positions on axes.
+    pub fn new(
+        ids: &[u32],
+        media: &[Arc<TableMedium>],
+        (image_token_id, has_axes): (u32, bool),
+    ) -> Self {
         let mut tokens = media.iter().flat_map(|medium| {
             let number = medium.number();
             (0..medium.layout().num_tokens() as u32).map(move |token| (number, token))
         });
         let of_token = |id: &u32| (*id == image_token_id).then(|| tokens.next().expect("enough"));
-        let row = Self { ids: ids.to_vec(), media: ids.iter().map(of_token).collect() };
+        let of_tokens = ids.iter().map(of_token).collect();
+        let mut row = Self { ids: ids.to_vec(), media: of_tokens, placed: Vec::new() };
         assert!(tokens.next().is_none(), "a place for each token of an image");
+        if has_axes {
+            let mut media = media.iter();
+            let starts = (0..ids.len()).filter(|at| matches!(row.media[*at], Some((_, 0))));
+            let run = |start: usize| {
+                let medium = Arc::clone(media.next().expect("one for each start"));
+                let positions = start..start + medium.layout().num_tokens();
+                MediaRun { medium, positions, first_token: 0, axis: None }
+            };
+            row.placed = starts.map(run).collect();
+            MediaRun::place_on_axes(&mut row.placed);
+        }
         row
+    }
+
+    /// Positions of its tokens on axes.
+    pub fn axes(&self) -> Vec<[u32; 3]> {
+        (0..self.ids.len()).map(|position| axes_of(&self.placed, position)).collect()
     }
 
     pub fn push(&mut self, token: u32) {
@@ -90,6 +115,7 @@ impl Runner {
     fn step(&mut self, parts: &[(usize, &Row, Range<usize>)]) -> Vec<Vec<f32>> {
         let mut batch = Batch { max_blocks_per_seq: NUM_BLOCKS, ..Batch::default() };
         batch.query_start_loc.push(0);
+        let has_axes = parts.iter().any(|(_, row, _)| !row.placed.is_empty());
         for (index, row, tokens) in parts {
             for position in tokens.clone() {
                 if let Some(token) = row.media[position] {
@@ -97,6 +123,7 @@ impl Runner {
                 }
                 batch.input_ids.push(row.ids[position]);
                 batch.positions.push(position as u32);
+                batch.axes.extend(has_axes.then(|| axes_of(&row.placed, position)));
                 batch.slot_mapping.push((index * NUM_BLOCKS * BLOCK_SIZE + position) as u32);
             }
             let first_block = index * NUM_BLOCKS;

@@ -47,7 +47,7 @@ fn rope(config: &HfConfig) -> Result<RopeSpec, EngineError> {
             let rotary_dim = config.head_dim()?;
             let divisor = factor.powf(2.0 / rotary_dim as f64);
             let scaling = RopeScaling::Linear { factor: divisor };
-            Ok(RopeSpec { theta: base * factor, rotary_dim, scaling })
+            Ok(RopeSpec { theta: base * factor, rotary_dim, scaling, axes: Vec::new() })
         }
         _ => config.rope_of(LayerType::Full, 160_000.0),
     }

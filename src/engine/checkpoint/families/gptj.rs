@@ -49,7 +49,8 @@ pub(super) fn with_qkv(
             heads.head_dim
         )));
     }
-    spec.ropes = vec![RopeSpec { theta: 10_000.0, rotary_dim, scaling: RopeScaling::None }];
+    let (theta, scaling) = (10_000.0, RopeScaling::None);
+    spec.ropes = vec![RopeSpec { theta, rotary_dim, scaling, axes: Vec::new() }];
     let order = order.then(&RowOrder::rotated_in_pairs(heads, rotary_dim));
     for (_, attention) in spec.attentions_mut() {
         attention.rope = Some(0);

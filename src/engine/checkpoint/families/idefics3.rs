@@ -65,11 +65,12 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         text: ImageText::Tiles,
         patches: patches.with_bias(true),
         class_token: None,
-        positions: GridPositions {
+        positions: Some(GridPositions {
             table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
             side,
             is_for_all: true,
-        },
+        }),
+        rope: None,
         embed_norm: None,
         layers: vision.layers(&name("encoder.layers"), num_layers),
         final_norm: Some(NormSpec::layer(name("post_layernorm"), width, eps)),
@@ -108,7 +109,10 @@ mod tests {
     #[test]
     fn a_tower_has_the_defaults_of_its_class_and_all_tensors() {
         let (decoder, tower) = specs("", VISION).unwrap();
-        assert_eq!((tower.patch_size, tower.merge_size, tower.positions.side), (32, 2, 7));
+        assert_eq!(
+            (tower.patch_size, tower.merge_size, tower.positions.as_ref().unwrap().side),
+            (32, 2, 7)
+        );
         assert_eq!((tower.layers.len(), tower.heads().head_dim), (12, 8));
         assert_eq!((tower.image_token_id, tower.connector.n()), (8, decoder.hidden_size()));
         let tensors = tower.tensors();

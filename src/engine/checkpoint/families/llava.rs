@@ -86,11 +86,12 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         text: ImageText::Bare,
         patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
         class_token: Some((name("embeddings.class_embedding"), vec![width])),
-        positions: GridPositions {
+        positions: Some(GridPositions {
             table: LinearSpec::new(positions, 1 + side * side, width),
             side,
             is_for_all: false,
-        },
+        }),
+        rope: None,
         embed_norm: Some(norm("pre_layrnorm")),
         layers: vision.layers(&name("encoder.layers"), num_used),
         final_norm: None,
@@ -173,7 +174,10 @@ mod tests {
         let (decoder, tower) = specs("", "").unwrap();
         assert_eq!((decoder.max_model_len, decoder.mlps().next().unwrap().down.k), (2048, 11_008));
         assert_eq!((tower.heads().num_heads, tower.layers[0].inner_width()), (12, 3072));
-        assert_eq!((tower.positions.table.n(), tower.positions.side), (17, 4));
+        assert_eq!(
+            (tower.positions.as_ref().unwrap().table.n(), tower.positions.as_ref().unwrap().side),
+            (17, 4)
+        );
         assert_eq!((tower.connector.n(), tower.merge_size), (32, 1));
         let activation = &tower.layers[0].mlp().unwrap().activation;
         assert_eq!(*activation, crate::spec::ActivationSpec::Known(Activation::QuickGelu));

@@ -68,10 +68,12 @@ mod phimoe;
 mod published;
 mod qwen2;
 mod qwen2_moe;
+mod qwen2_vl;
 mod qwen3;
 mod qwen3_5;
 mod qwen3_moe;
 pub(super) mod qwen3_next;
+mod qwen_vision;
 #[cfg(test)]
 mod refused;
 mod seed_oss;
@@ -238,6 +240,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Qwen2_5_VLForConditionalGeneration", multimodal::qwen2_5_vl, "Qwen2.5-VL, text part"),
     family("Qwen2ForCausalLM", qwen2::spec, "Qwen2, Qwen2.5, QwQ"),
     family("Qwen2MoeForCausalLM", qwen2_moe::spec, "Qwen1.5-MoE, Qwen2 57B-A14B"),
+    seeing("Qwen2VLForConditionalGeneration", qwen2_vl::spec, qwen2_vl::tower, "Qwen2-VL"),
     family("Qwen3_5ForCausalLM", qwen3_5::spec, "Qwen3.5, dense, text"),
     family(
         "Qwen3_5ForConditionalGeneration",

@@ -73,7 +73,6 @@ pub(super) fn layers(
             ..LayerSpec::default()
         })
     })?;
-    // Text has three equal axes of positions, where `mrope_section` gives several.
     let of_rope = RopeDefaults::new(defaults.rope_theta, 0.25);
     spec.ropes = vec![config.rope_with(LayerType::Full, of_rope)?];
     spec.residual_norms_mut().for_each(|norm| norm.weight_offset = Some(1.0));

@@ -2,7 +2,7 @@
 //! layer or not; `rope_theta` and `rope_scaling` of transformers 4.
 
 use super::{HfConfig, LayerType, Section};
-use crate::spec::{LongRope, RopeScaling, RopeSpec, Yarn};
+use crate::spec::{AxisFrequency, LongRope, RopeScaling, RopeSpec, Yarn};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 
@@ -60,11 +60,17 @@ impl HfConfig {
         let Some(section) = section else {
             let theta = local.filter(|_| layer_type == LayerType::Sliding).unwrap_or(base);
             let rotary_dim = self.rotary_dim(&[&root], defaults)?;
-            return Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None });
+            return Ok(RopeSpec {
+                theta,
+                rotary_dim,
+                scaling: RopeScaling::None,
+                axes: Vec::new(),
+            });
         };
         let theta = section.number("rope_theta")?.unwrap_or(base);
         let rotary_dim = self.rotary_dim(&[&section, &root], defaults)?;
-        let rope = RopeSpec { theta, rotary_dim, scaling: RopeScaling::None };
+        let axes = self.axes(&section, rotary_dim)?;
+        let rope = RopeSpec { theta, rotary_dim, scaling: RopeScaling::None, axes };
         self.scaled(&section, rope, defaults)
     }
 
@@ -133,6 +139,28 @@ impl HfConfig {
         }
     }
 
+    /// The axes of positions that tokens of images have: in text they are equal.
+    fn axes(
+        &self,
+        section: &Section<'_>,
+        rotary_dim: usize,
+    ) -> Result<Vec<AxisFrequency>, EngineError> {
+        let is_interleaved = section.flag("mrope_interleaved")?.unwrap_or(false);
+        let Some(sections) = section.numbers("mrope_section")? else { return Ok(Vec::new()) };
+        let is_one = |&number: &f64| number >= 0.0 && number.fract() == 0.0;
+        let sum: f64 = sections.iter().sum();
+        match <[f64; 3]>::try_from(sections) {
+            Ok(sections) if sections.iter().all(is_one) && sum == (rotary_dim / 2) as f64 => {
+                let sections = sections.map(|number| number as usize);
+                Ok(AxisFrequency::sections(sections, is_interleaved))
+            }
+            _ => Err(section.error(format!(
+                "`mrope_section` should be three counts, {} together",
+                rotary_dim / 2
+            ))),
+        }
+    }
+
     fn scaled(
         &self,
         section: &Section<'_>,
@@ -148,11 +176,7 @@ impl HfConfig {
             None => section.text("type")?.unwrap_or("default"),
         };
         let scaling = match name {
-            // Three equal axes of positions in text: a plain rotary embedding.
-            "default" | "mrope" => {
-                section.ignore(&["mrope_section", "mrope_interleaved"]);
-                RopeScaling::None
-            }
+            "default" | "mrope" => RopeScaling::None,
             "linear" => RopeScaling::Linear { factor: section.positive("factor")? },
             "llama3" => RopeScaling::Llama3 {
                 factor: section.positive("factor")?,

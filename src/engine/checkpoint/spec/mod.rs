@@ -30,7 +30,7 @@ pub use latent::{LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec};
 pub use layer_inputs::{LayerInputsSpec, SideBlockSpec};
 pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
-pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
+pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
 pub use share::{RankOf, Share};
 pub use tensors::{

@@ -11,6 +11,35 @@ pub struct RopeSpec {
     pub rotary_dim: usize,
     /// Stretching of frequencies for longer contexts.
     pub scaling: RopeScaling,
+    /// (rotary_dim / 2) what turns each pair of values, where tokens have positions on several
+    /// axes. Empty: there is one, and frequencies follow each other.
+    pub axes: Vec<AxisFrequency>,
+}
+
+/// What turns a pair of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AxisFrequency {
+    /// Which of a token's three positions.
+    pub axis: u8,
+    /// Which of the frequencies of the rotary embedding.
+    pub frequency: u16,
+}
+
+impl AxisFrequency {
+    /// Frequencies that follow each other, as many on each axis as it has: one axis after the
+    /// other, or by turns, as long as each of the two behind the first has any.
+    pub fn sections(sections: [usize; 3], is_interleaved: bool) -> Vec<Self> {
+        let len: usize = sections.iter().sum();
+        let axis = |index: usize| match (is_interleaved, index % 3) {
+            (false, _) if index < sections[0] => 0,
+            (false, _) if index < sections[0] + sections[1] => 1,
+            (false, _) => 2,
+            (true, axis) if axis > 0 && index < 3 * sections[axis] => axis,
+            (true, _) => 0,
+        };
+        let of_pair = |index| Self { axis: axis(index) as u8, frequency: index as u16 };
+        (0..len).map(of_pair).collect()
+    }
 }
 
 /// Stretching of rotary frequencies.
@@ -123,7 +152,10 @@ impl RopeSpec {
             RopeScaling::LongRope(rope) => rope.attention_factor,
             _ => 1.0,
         };
-        let inv_freq = (0..self.rotary_dim / 2).map(|i| stretched(i) as f32).collect();
+        let inv_freq = match &self.axes[..] {
+            [] => (0..self.rotary_dim / 2).map(|i| stretched(i) as f32).collect(),
+            axes => axes.iter().map(|pair| stretched(pair.frequency.into()) as f32).collect(),
+        };
         Frequencies { inv_freq, factor: factor as f32 }
     }
 
@@ -236,7 +268,7 @@ mod tests {
             original_max_position_embeddings: 64.0,
             attention_factor: 1.5,
         });
-        let rope = RopeSpec { theta: 100.0, rotary_dim: 4, scaling };
+        let rope = RopeSpec { theta: 100.0, rotary_dim: 4, scaling, axes: Vec::new() };
         let expected = |inv_freq: [f32; 2]| Frequencies { inv_freq: inv_freq.into(), factor: 1.5 };
         assert_eq!(rope.frequencies(64), expected([1.0, 0.05]));
         assert_eq!(rope.frequencies(65), expected([0.25, 0.0125]));
@@ -244,7 +276,7 @@ mod tests {
 
         let scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 64.0 };
         assert_eq!(scaling.context_len(64), 128);
-        let rope = RopeSpec { theta: 100.0, rotary_dim: 4, scaling };
+        let rope = RopeSpec { theta: 100.0, rotary_dim: 4, scaling, axes: Vec::new() };
         assert_eq!(rope.frequencies(64).inv_freq, [1.0, 0.1]);
         assert_eq!(rope.choice(64), None);
         // theta * (2 * 128 / 64 - 1)^2 = 900.
@@ -254,7 +286,31 @@ mod tests {
     #[test]
     fn proportional_turns_some_frequencies_of_the_whole_head() {
         let scaling = RopeScaling::Proportional { num_turning: 2, factor: 2.0 };
-        let rope = RopeSpec { theta: 16.0, rotary_dim: 8, scaling };
+        let rope = RopeSpec { theta: 16.0, rotary_dim: 8, scaling, axes: Vec::new() };
         assert_eq!(rope.frequencies(64).inv_freq, [0.5, 0.25, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn pairs_may_have_frequencies_in_another_order() {
+        let mut rope =
+            RopeSpec { theta: 16.0, rotary_dim: 8, scaling: RopeScaling::None, axes: Vec::new() };
+        let plain = rope.frequencies(64);
+        rope.axes = AxisFrequency::sections([1, 2, 1], false);
+        assert_eq!(rope.frequencies(64), plain);
+        let pair = |axis, frequency| AxisFrequency { axis, frequency };
+        rope.axes = vec![pair(0, 0), pair(0, 2), pair(1, 0), pair(1, 2)];
+        assert_eq!(rope.frequencies(64).inv_freq, [1.0, 0.25, 1.0, 0.25]);
+    }
+
+    #[test]
+    fn sections_are_one_after_the_other_or_by_turns() {
+        let axes = |sections, is_interleaved| {
+            let pairs = AxisFrequency::sections(sections, is_interleaved);
+            assert!(pairs.iter().zip(0..).all(|(pair, index)| pair.frequency == index));
+            pairs.iter().map(|pair| pair.axis).collect::<Vec<_>>()
+        };
+        assert_eq!(axes([2, 3, 3], false), [0, 0, 1, 1, 1, 2, 2, 2]);
+        assert_eq!(axes([4, 2, 2], true), [0, 1, 2, 0, 1, 2, 0, 0]);
+        assert_eq!(axes([3, 3, 2], true), [0, 1, 2, 0, 1, 2, 0, 1]);
     }
 }

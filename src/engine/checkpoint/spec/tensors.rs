@@ -103,6 +103,8 @@ pub enum Layout {
     Transposed,
     /// (outputs, 3, size, size): a convolution over patches of an image that do not overlap.
     Patches {
+        /// (outputs, 3, frames, size, size): patches have so many frames.
+        frames: Option<usize>,
         /// Pixels of a patch's side.
         size: usize,
     },
@@ -134,7 +136,14 @@ impl LinearSpec {
     /// A layer over the samples of patches of an image, without biases.
     pub fn of_patches(name: impl Into<String>, n: usize, size: usize) -> Self {
         let layer = Self::new(name, n, 3 * size * size);
-        Self { layout: Layout::Patches { size }, ..layer }
+        Self { layout: Layout::Patches { frames: None, size }, ..layer }
+    }
+
+    /// The same over the samples of patches of so many frames, which follow each other in a band.
+    pub fn of_frames(self, num_frames: usize) -> Self {
+        let Layout::Patches { size, .. } = self.layout else { unreachable!("patches have frames") };
+        let layout = Layout::Patches { frames: Some(num_frames), size };
+        Self { layout, k: self.k * num_frames, ..self }
     }
 
     /// The same, with its rows stored in this order.
@@ -182,7 +191,10 @@ impl LinearSpec {
             let shape = match self.layout {
                 Layout::Rows => vec![part.rows, k],
                 Layout::Transposed => vec![k, part.rows],
-                Layout::Patches { size } => vec![part.rows, 3, size, size],
+                Layout::Patches { frames, size } => {
+                    let bands = [part.rows, 3].into_iter().chain(frames);
+                    bands.chain([size, size]).collect()
+                }
             };
             (part.weight_name(), part.of_tensor(shape))
         })

@@ -3,7 +3,7 @@
 
 use super::{
     AttentionSpec, ConnectorSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters,
-    QkvHeads, distinct,
+    QkvHeads, RopeSpec, distinct,
 };
 
 /// What makes embeddings of images, in the place of a decoder's table of tokens. Families differ in
@@ -18,12 +18,14 @@ pub struct TowerSpec {
     pub image_token_id: u32,
     /// What a prompt has for an image.
     pub text: ImageText,
-    /// (width, 3 * patch_size²): from the samples of a patch to the residual stream.
+    /// (width, 3 * frames * patch_size²): from the samples of a patch to the residual stream.
     pub patches: LinearSpec,
     /// (width): a token before the patches of each tile, which no embedding is made of (CLIP).
     pub class_token: Option<NamedShape>,
     /// What is added by the place of a patch.
-    pub positions: GridPositions,
+    pub positions: Option<GridPositions>,
+    /// The rotary embedding that layers refer to, of rows and columns of patches as axes.
+    pub rope: Option<RopeSpec>,
     /// Norm of the sum.
     pub embed_norm: Option<NormSpec>,
     /// One per layer. All patches of a tile see each other.
@@ -77,6 +79,11 @@ impl TowerSpec {
         self.patches.n()
     }
 
+    /// Frames of a patch, all of which are the image.
+    pub fn num_frames(&self) -> usize {
+        self.patches.k / (3 * self.patch_size * self.patch_size)
+    }
+
     /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| layer.attention.as_ref())
@@ -97,7 +104,8 @@ impl TowerSpec {
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
-        let ends = [&self.patches, &self.positions.table].into_iter();
+        let positions = self.positions.iter().map(|positions| &positions.table);
+        let ends = [&self.patches].into_iter().chain(positions);
         let of_ends = ends.flat_map(LinearSpec::tensors).chain(self.connector.tensors());
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         let norms = self.embed_norm.iter().chain(&self.final_norm).flat_map(NormSpec::tensors);

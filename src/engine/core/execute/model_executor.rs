@@ -211,6 +211,7 @@ impl ModelExecutor {
         let batch = Batch {
             input_ids: vec![0; 3],
             positions: vec![0, 1, 0],
+            axes: Vec::new(),
             token_types: Vec::new(),
             slot_mapping: vec![0, 1, block * block_size + 2],
             query_start_loc: vec![0, 2, 3],

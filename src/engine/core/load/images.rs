@@ -11,7 +11,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::files::{self, quoted, unreadable};
 use vllm_batch_base::weight_files::PROCESSOR_CONFIGS;
 use vllm_batch_checkpoint::model_files::ModelFiles;
-use vllm_batch_checkpoint::spec::TowerSpec;
+use vllm_batch_checkpoint::spec::{DecoderSpec, TowerSpec};
 use vllm_batch_media::{Backend, ImageProcessor, Tower};
 
 /// Patches that wait for a tower, of all requests together.
@@ -24,7 +24,10 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// There is no configuration of an image processor, or it is of a kind that is not supported.
-pub fn image_input(tower: &TowerSpec, files: &ModelFiles) -> Result<ImageInput, EngineError> {
+pub fn image_input(
+    (decoder, tower): (&DecoderSpec, &TowerSpec),
+    files: &ModelFiles,
+) -> Result<ImageInput, EngineError> {
     let folder = match files {
         ModelFiles::Folder(folder) => folder,
         ModelFiles::Gguf(_) => unreachable!("a GGUF file has no tower"),
@@ -38,6 +41,7 @@ pub fn image_input(tower: &TowerSpec, files: &ModelFiles) -> Result<ImageInput, 
         table: Arc::new(MediaTable::new(processor, MAX_PATCH_BYTES)),
         image_token_id: tower.image_token_id,
         text: tower.text,
+        has_axes: decoder.ropes.iter().any(|rope| !rope.axes.is_empty()),
     })
 }
 

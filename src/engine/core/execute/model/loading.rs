@@ -11,8 +11,8 @@ use vllm_batch_base::layers::Activation;
 use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
 use vllm_batch_checkpoint::spec::{
     ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
-    FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec,
-    OutputSpec, Part, RopeSpec, Slice,
+    FeedForwardSpec, Frequencies, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape,
+    NormSpec, OutputSpec, Part, RopeSpec, Slice,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Tensor};
@@ -210,8 +210,9 @@ pub(super) fn rotary_table(
     spec: &RopeSpec,
     max_model_len: usize,
 ) -> Result<RotaryTable, EngineError> {
-    let frequencies = spec.frequencies(max_model_len);
-    RotaryTable::on_device(device, frequencies.inv_freq, frequencies.factor, max_model_len)
+    let Frequencies { inv_freq, factor } = spec.frequencies(max_model_len);
+    let table = RotaryTable::on_device(device, inv_freq, factor, max_model_len)?;
+    Ok(table.with_axes(spec.axes.iter().map(|pair| pair.axis).collect()))
 }
 
 /// Reads parts of a spec from a checkpoint, and packs them for a device.

@@ -2,7 +2,7 @@
 //! tile is a text of its own to the attention, so no number depends on what is encoded beside it.
 
 use super::connector::{Connector, ConnectorBuffers};
-use super::loading::{LayerWeights, Loader};
+use super::loading::{LayerWeights, Loader, rotary_table};
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers};
 use vllm_batch_base::EngineError;
@@ -13,7 +13,9 @@ use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::{Layout, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
-use vllm_batch_ops::{BandTables, LinearWeight, NormWeight, Step, StepInputs, TextLimits};
+use vllm_batch_ops::{
+    BandTables, LinearWeight, NormWeight, RotaryTable, Step, StepInputs, TextLimits,
+};
 
 /// A loaded tower with the buffers of its forward pass.
 #[derive(Debug)]
@@ -30,12 +32,14 @@ pub struct Tower {
 
 #[derive(Debug)]
 struct Weights {
-    /// (width, 3 * patch_size²)
+    /// (width, 3 * frames * patch_size²)
     patches: LinearWeight,
     /// (1, width)
     class_token: Option<Tensor>,
     /// (side² and the class token, width)
-    positions: Tensor,
+    positions: Option<Tensor>,
+    /// At most one.
+    ropes: Vec<RotaryTable>,
     embed_norm: Option<NormWeight>,
     layers: Vec<LayerWeights>,
     final_norm: Option<NormWeight>,
@@ -46,7 +50,7 @@ struct Weights {
 #[derive(Debug)]
 struct Buffers {
     max_num_tokens: usize,
-    /// (STEP_PATCHES, 3 * patch_size²)
+    /// (STEP_PATCHES, 3 * frames * patch_size²)
     samples: Tensor,
     stream: Stream,
     text: TextBuffers,
@@ -79,12 +83,15 @@ impl Tower {
         let mut loader = Loader { dtype, device, checkpoint };
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<_, _>>()?;
-        let class_token = spec.class_token.as_ref();
+        let (class_token, positions) = (spec.class_token.as_ref(), spec.positions.as_ref());
+        let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, 0));
+        let ropes = ropes.collect::<Result<_, _>>()?;
         let weights = Weights {
             layers,
             patches: loader.linear(&spec.patches)?,
             class_token: class_token.map(|tensor| loader.row(tensor)).transpose()?,
-            positions: loader.table(&spec.positions.table)?,
+            positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
+            ropes,
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
             connector: Connector::load(&mut loader, &spec.connector, spec.merge_size)?,
@@ -113,8 +120,7 @@ impl Tower {
             let Layout { merge_size, .. } = image.layout;
             assert_eq!(image.patch_size, self.spec.patch_size, "patches of another tower");
             assert_eq!(merge_size, self.spec.merge_size, "tokens of another tower");
-            assert!(image.order == PatchOrder::Rows && image.num_frames == 1, "as its spec says");
-            self.check_grid(image.layout)?;
+            self.check_grid(image)?;
         }
         let tiles = images.iter().enumerate().flat_map(|(image, patches)| {
             (0..patches.layout.num_tiles()).map(move |index| Tile { image, index })
@@ -155,10 +161,20 @@ impl Tower {
         Ok(rows)
     }
 
-    /// Refuses tiles that the positions are not for.
-    fn check_grid(&self, Layout { rows, columns, .. }: Layout) -> Result<(), EngineError> {
-        let side = self.spec.positions.side;
-        if self.spec.positions.is_for_all || (rows, columns) == (side, side) {
+    /// Refuses patches that the tower was not made for.
+    fn check_grid(&self, image: &Patches) -> Result<(), EngineError> {
+        let (Layout { rows, columns, .. }, num_frames) = (image.layout, self.spec.num_frames());
+        if image.num_frames != num_frames {
+            return Err(EngineError::Model(format!(
+                "the image processor makes patches of {} frames, and the vision tower was made for \
+                 {num_frames}; help: preprocessor_config.json is another model's",
+                image.num_frames
+            )));
+        }
+        let Some(positions) = &self.spec.positions else { return Ok(()) };
+        assert_eq!(image.order, PatchOrder::Rows, "positions are row after row");
+        let side = positions.side;
+        if positions.is_for_all || (rows, columns) == (side, side) {
             return Ok(());
         }
         Err(EngineError::Model(format!(
@@ -184,6 +200,8 @@ impl Tower {
         self.reserve(device, self.batch.num_tokens())?;
         let num_class_tokens = self.num_class_tokens();
         let Self { spec, weights, inputs, batch, buffers, .. } = self;
+        let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
+        weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest));
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
         let step = inputs.step(device, batch);
         let starts = batch.query_start_loc.windows(2).map(|pair| pair[0] as usize);
@@ -195,12 +213,13 @@ impl Tower {
             of_image: tile.image,
         });
         let tiles: Vec<_> = tiles.collect();
-        let pass = Pass { device, weights, step, tiles: &tiles };
+        let num_frames = spec.num_frames();
+        let pass = Pass { device, num_frames, weights, step, tiles: &tiles };
         pass.embed(tables, buffers);
         let Buffers { stream, text, .. } = &mut *buffers;
         let layers = (&spec.layers[..], &weights.layers[..]);
-        TextLayers { device, layers, ropes: &[], bias: None, is_causal: false, step }
-            .run(stream, text);
+        let ropes = &weights.ropes;
+        TextLayers { device, layers, ropes, bias: None, is_causal: false, step }.run(stream, text);
         if let Some(norm) = &weights.final_norm {
             ops::norm_in_place(device, &mut stream.residual, norm);
         }
@@ -211,14 +230,22 @@ impl Tower {
     /// The batch = the patches of the tiles, each tile a text, behind its class token.
     fn place(&mut self, images: &[Patches], tiles: &[Tile]) {
         let num_class_tokens = self.num_class_tokens() as u32;
-        let batch = &mut self.batch;
+        let Self { spec, batch, .. } = self;
         batch.clear();
         batch.query_start_loc.push(0);
         for tile in tiles {
-            let Layout { rows, columns, .. } = images[tile.image].layout;
+            let Patches { layout, order, .. } = images[tile.image];
             batch.positions.extend(0..num_class_tokens);
-            let of_grid = self.spec.positions.of_grid(rows, columns);
-            batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
+            if let Some(positions) = &spec.positions {
+                let of_grid = positions.of_grid(layout.rows, layout.columns);
+                batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
+            }
+            if spec.rope.is_some() {
+                batch.axes.resize(batch.positions.len(), [0; 3]);
+                let axes = |(row, column)| [row as u32, column as u32, 0];
+                batch.axes.extend(places(layout, order).map(axes));
+                batch.positions.resize(batch.axes.len(), 0);
+            }
             batch.query_start_loc.push(batch.positions.len() as u32);
         }
         batch.input_ids.resize(batch.positions.len(), 0);
@@ -280,6 +307,8 @@ impl PlacedTile<'_> {
 /// What is around the layers of a step.
 struct Pass<'a> {
     device: &'a Device,
+    /// Of a patch.
+    num_frames: usize,
     weights: &'a Weights,
     step: Step<'a>,
     tiles: &'a [PlacedTile<'a>],
@@ -288,15 +317,15 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// residual = norm(products of patches, and class tokens, + positions)
     fn embed(&self, tables: &BandTables, buffers: &mut Buffers) {
-        let Self { device, weights, step, tiles, .. } = *self;
+        let Self { device, num_frames, weights, step, tiles } = *self;
         let Buffers { samples, stream, .. } = buffers;
         stream.begin(step);
         stream.loras.begin(device, step.num_rows(), 0);
         for tile in tiles {
             // Through `delta`, whose type a GPU's linear layers write.
-            let chunks = tile.bytes().chunks(Tower::STEP_PATCHES * samples.width());
+            let chunks = tile.bytes().chunks(Tower::STEP_PATCHES * samples.width() / num_frames);
             for (chunk, bytes) in chunks.enumerate() {
-                ops::patch_values(device, bytes, tables, samples);
+                ops::patch_values(device, bytes, (tables, num_frames), samples);
                 let first = tile.first_patch + chunk * Tower::STEP_PATCHES;
                 let out = stream.delta.rows_from_mut(first);
                 let num_rows = samples.num_rows();
@@ -312,7 +341,9 @@ impl Pass<'_> {
                 ops::replace_rows(device, token.rows_from(0), out, 1);
             }
         }
-        ops::add_rows_of(device, step.positions(), 0, &weights.positions, residual);
+        if let Some(positions) = &weights.positions {
+            ops::add_rows_of(device, step.positions(), 0, positions, residual);
+        }
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);
         }
@@ -323,8 +354,8 @@ impl Pass<'_> {
         let Self { device, weights, tiles, .. } = *self;
         let Buffers { stream, connector, .. } = buffers;
         for tile in tiles {
-            let layout = tile.image.layout;
-            let by_token = patches_by_token(layout, tile.first_patch as u32);
+            let Patches { layout, order, .. } = *tile.image;
+            let by_token = patches_by_token(layout, order, tile.first_patch as u32);
             let first = tile.index * layout.tokens_per_tile();
             let out = rows[tile.of_image].rows_from_mut(first);
             weights.connector.run(device, (&stream.residual, &by_token), connector, out);
@@ -343,19 +374,28 @@ fn patches_per_tile(layout: Layout) -> usize {
 
 /// Rows of the stream of a tile that begins at `first`: the patches of each token beside each
 /// other, row after row, as tokens are.
-fn patches_by_token(layout: Layout, first: u32) -> Vec<u32> {
-    let Layout { rows, columns, merge_size, .. } = layout;
-    let mut patches = Vec::with_capacity(patches_per_tile(layout));
-    for row in 0..rows / merge_size {
-        for column in 0..columns / merge_size {
-            for within in 0..merge_size * merge_size {
-                let row = row * merge_size + within / merge_size;
-                let column = column * merge_size + within % merge_size;
-                patches.push(first + (row * columns + column) as u32);
-            }
+fn patches_by_token(layout: Layout, order: PatchOrder, first: u32) -> Vec<u32> {
+    match order {
+        PatchOrder::Merged => (first..).take(patches_per_tile(layout)).collect(),
+        PatchOrder::Rows => {
+            let row = |(row, column)| first + (row * layout.columns + column) as u32;
+            places(layout, PatchOrder::Merged).map(row).collect()
         }
     }
-    patches
+}
+
+/// Row and column of each patch of a tile, in this order of them.
+fn places(layout: Layout, order: PatchOrder) -> impl Iterator<Item = (usize, usize)> {
+    let Layout { rows, columns, merge_size, .. } = layout;
+    let side = match order {
+        PatchOrder::Rows => 1,
+        PatchOrder::Merged => merge_size,
+    };
+    (0..rows * columns).map(move |patch| {
+        let (square, within) = (patch / (side * side), patch % (side * side));
+        let (row, column) = (square / (columns / side), square % (columns / side));
+        (row * side + within / side, column * side + within % side)
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Scheduled, Scheduler};
-use crate::request::Request;
+use crate::request::{Request, axes_of};
 use vllm_batch_ops::batch::{Batch, MediaRows};
 
 impl Scheduler {
@@ -24,6 +24,9 @@ impl Scheduler {
         let lens = scheduled.seqs.iter().map(|s| seq_len(s.slot, s.num_tokens));
         batch.max_blocks_per_seq = lens.max().unwrap_or(0).div_ceil(block_size);
         batch.query_start_loc.push(0);
+        // All media of a model have places on axes, or none has.
+        let mut media = scheduled.seqs.iter().flat_map(|s| &self.seq(s.slot).request.media);
+        let has_axes = media.next().is_some_and(|run| run.axis.is_some());
         for entry in &scheduled.seqs {
             let seq = self.seq(entry.slot);
             // Flat index minus position is the same for all tokens of the sequence.
@@ -31,6 +34,10 @@ impl Scheduler {
             let end = start + entry.num_tokens;
             batch.input_ids.extend_from_slice(&seq.token_ids[start..end]);
             add_media(batch, &seq.request, start..end);
+            if has_axes {
+                let of_token = |position| axes_of(&seq.request.media, position);
+                batch.axes.extend((start..end).map(of_token));
+            }
             for position in start..end {
                 let block = seq.block_table[position / block_size] as usize;
                 batch.positions.push(position as u32);

@@ -20,6 +20,8 @@ pub struct ImageInput {
     pub image_token_id: u32,
     /// What a prompt has beside them.
     pub text: ImageText,
+    /// Tokens have positions on several axes.
+    pub has_axes: bool,
 }
 
 impl InputProcessor {
@@ -65,10 +67,13 @@ impl InputProcessor {
         let ids = self.tokenizer.encode_chat(&rendered)?;
         self.check_ids(&ids)?;
         let runs = runs(&ids, images.image_token_id, &placed);
-        let runs = runs.ok_or_else(|| {
+        let mut runs = runs.ok_or_else(|| {
             let message = format!("{placeholder:?} is no token of its own in the prompt");
             RequestError::new("tokenize", message)
         })?;
+        if images.has_axes {
+            MediaRun::place_on_axes(&mut runs);
+        }
         let limit = self.max_prompt_len(params);
         if ids.len() > limit {
             let of_images: usize = runs.iter().map(|run| run.positions.len()).sum();
@@ -127,7 +132,7 @@ fn runs(ids: &[u32], image_token_id: u32, media: &[Arc<TableMedium>]) -> Option<
             let len = others.unwrap_or(ids.len() - position).min(num_tokens - first_token);
             let positions = position..position + len;
             let medium = Arc::clone(medium);
-            runs.push(MediaRun { medium, positions, first_token: first_token as u32 });
+            runs.push(MediaRun { medium, positions, first_token: first_token as u32, axis: None });
             position += len;
             first_token += len;
         }

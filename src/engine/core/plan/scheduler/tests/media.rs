@@ -8,7 +8,7 @@ use vllm_batch_ops::batch::{Batch, MediaRows};
 use super::{end_step, request, run, scheduler};
 use crate::media_table::tests::{medium, table};
 use crate::plan::scheduler::Scheduler;
-use crate::request::{FIRST_MEDIA_ID, MediaRun, Request, TableMedium};
+use crate::request::{FIRST_MEDIA_ID, MediaRun, Request, TableMedium, axes_of};
 
 /// The placeholder in prompts.
 const IMAGE: u32 = 7;
@@ -21,6 +21,7 @@ fn with_images(id: u64, placed: &[Arc<TableMedium>], max_tokens: u32) -> Request
         medium: Arc::clone(&placed[index]),
         positions,
         first_token,
+        axis: None,
     };
     let media = vec![run(0, 2..6, 0), run(1, 7..9, 0), run(1, 10..12, 2)];
     let params = SamplingParams {
@@ -104,4 +105,55 @@ fn later_epochs_share_nothing() {
         request.prefix_root()
     });
     assert_ne!(roots[0], roots[1]);
+}
+
+#[test]
+fn positions_on_axes_go_on_through_chunks_prefixes_and_answers() {
+    let table = table(0);
+    let with_axes = |id: u64, max_tokens: u32| {
+        let request = with_images(id, &table.place(&[1, 2].map(medium)).unwrap(), max_tokens);
+        let mut media = vec![request.media[0].clone()];
+        MediaRun::place_on_axes(&mut media);
+        let params = SamplingParams { max_tokens: Some(max_tokens), ..SamplingParams::default() };
+        Request { media, params: Arc::new(params), ..request }
+    };
+    for num_tokens in [1, 3, 64] {
+        let mut s = scheduler(2, num_tokens, 32);
+        let expected = with_axes(1, 3);
+        s.add_request(expected.clone());
+        // The second finds the first's blocks, and runs beside a row of text.
+        for id in [None, Some(2)] {
+            if let Some(id) = id {
+                s.add_request(with_axes(id, 3));
+                let params = SamplingParams { max_tokens: Some(9), ..SamplingParams::default() };
+                s.add_request(request(3, vec![1; 3], params));
+            }
+            let mut seen = Vec::new();
+            while s.has_unfinished_requests() {
+                let batch = step(&mut s);
+                let has_axes = batch.axes.len() == batch.num_tokens();
+                assert!(has_axes || batch.axes.is_empty());
+                for seq in 0..batch.num_seqs() {
+                    let tokens = batch.query_start_loc[seq]..batch.query_start_loc[seq + 1];
+                    for token in tokens.map(|token| token as usize) {
+                        let position = batch.positions[token];
+                        let is_text =
+                            batch.input_ids[..].contains(&1) && seq + 1 == batch.num_seqs();
+                        match batch.axes.get(token) {
+                            None => assert!(is_text || id.is_some()),
+                            Some(axes) if *axes == [position; 3] => {}
+                            Some(axes) => {
+                                seen.push(position);
+                                assert_eq!(*axes, axes_of(&expected.media, position as usize));
+                            }
+                        }
+                    }
+                }
+            }
+            // All behind the first token of the image, as far as they were computed.
+            let last = 14;
+            let first = if id.is_some() { 12 } else { 3 };
+            assert!((first..=last).all(|position| seen.contains(&position)), "{seen:?}");
+        }
+    }
 }

@@ -1,0 +1,170 @@
+//! What Qwen's vision towers have in common: keys of `vision_config`, patches of several frames,
+//! and rotary embeddings of rows and columns.
+
+use super::vision::image_token_id;
+use crate::hf_config::{HfConfig, Section};
+use crate::limits;
+use crate::spec::{
+    AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, DecoderSpec, ImageText, LayerSpec,
+    LinearSpec, RopeScaling, RopeSpec, TowerSpec,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::QkvHeads;
+
+/// Prefixes of the tower's tensors, for those who run the model for text alone.
+pub(super) const IMAGE_TENSORS: &[&str] = &["model.visual.", "visual."];
+
+/// What the name of a tensor of a tower begins with, which early files have without `model`.
+pub(super) fn name(part: &str) -> String {
+    format!("model.visual.{part}")
+}
+
+/// Sizes of a tower that are within limits.
+pub(super) struct QwenVision<'a> {
+    /// Where they are.
+    pub keys: Section<'a>,
+    /// Width of its stream.
+    pub width: usize,
+    /// Layers.
+    pub num_layers: usize,
+    /// Patches of the side of a token.
+    pub merge_size: usize,
+    patch_size: usize,
+    num_frames: usize,
+    heads: QkvHeads,
+}
+
+impl<'a> QwenVision<'a> {
+    /// Reads `vision_config`, whose width has this name and default; the default of `patch_size`
+    /// is given too.
+    pub(super) fn read(
+        config: &'a HfConfig,
+        (width, default_width): (&str, usize),
+        patch_size: usize,
+    ) -> Result<Self, EngineError> {
+        let Some(keys) = config.root().section("vision_config")? else {
+            return Err(config.error("`vision_config` is missing"));
+        };
+        let size = |key: &str, default: usize| match keys.value(key) {
+            Some(_) => keys.size(key),
+            None => Ok(default),
+        };
+        let (width, num_heads) = (size(width, default_width)?, size("num_heads", 16)?);
+        let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };
+        let vision = Self {
+            width,
+            num_layers: size("depth", 32)?,
+            merge_size: size("spatial_merge_size", 2)?,
+            patch_size: size("patch_size", patch_size)?,
+            num_frames: size("temporal_patch_size", 2)?,
+            heads,
+            keys,
+        };
+        let keys = &vision.keys;
+        // Its name in early files.
+        keys.expect("in_chans", 3)?;
+        keys.expect("in_channels", 3)?;
+        // Of videos, of training, and what nobody reads.
+        keys.ignore(&["tokens_per_second", "initializer_range", "spatial_patch_size"]);
+        limits::check_tower_grid(vision.patch_size, limits::MAX_IMAGE_SIZE, vision.merge_size)
+            .and_then(|()| limits::check_tower_layers(vision.num_layers))
+            .and_then(|()| limits::check_tower_frames(vision.num_frames))
+            .map_err(|text| config.error(text))?;
+        match width == num_heads * heads.head_dim && heads.head_dim.is_multiple_of(4) {
+            true => Ok(vision),
+            false => Err(config.error(format!(
+                "a tower of width {width} has no {num_heads} equal heads of rows and columns"
+            ))),
+        }
+    }
+
+    /// An attention block, whose tensors have this name.
+    pub(super) fn attention(&self, prefix: &str, norms: BlockNorms) -> AttentionSpec {
+        let linear = |part: &str, n| {
+            LinearSpec::new(format!("{prefix}.{part}"), n, self.width).with_bias(true)
+        };
+        let (qkv, out) = (linear("attn.qkv", 3 * self.width), linear("attn.proj", self.width));
+        AttentionSpec { rope: Some(0), ..AttentionSpec::new(norms, self.heads, qkv, out) }
+    }
+
+    /// A tower of these layers.
+    pub(super) fn tower(
+        &self,
+        config: &HfConfig,
+        layers: Vec<LayerSpec>,
+        connector: ConnectorSpec,
+    ) -> Result<TowerSpec, EngineError> {
+        let patches = LinearSpec::of_patches(name("patch_embed.proj"), self.width, self.patch_size);
+        let tower = TowerSpec {
+            patch_size: self.patch_size,
+            merge_size: self.merge_size,
+            image_token_id: image_token_id(config, "image_token_id", 151_655)?,
+            text: ImageText::Bare,
+            patches: patches.of_frames(self.num_frames),
+            class_token: None,
+            positions: None,
+            rope: Some(self.rope()?),
+            embed_norm: None,
+            layers,
+            final_norm: None,
+            connector,
+            unused: Vec::new(),
+        };
+        let hidden_size = config.text_part().hidden_size()?;
+        match tower.connector.n() == hidden_size {
+            true => Ok(tower),
+            false => Err(config.error(format!(
+                "`vision_config` makes embeddings of {}, and `hidden_size` is {hidden_size}",
+                tower.connector.n()
+            ))),
+        }
+    }
+
+    /// Every second frequency of a head, of the row and then of the column.
+    fn rope(&self) -> Result<RopeSpec, EngineError> {
+        let parameters = self.keys.section("rope_parameters")?;
+        let theta = match &parameters {
+            Some(parameters) => {
+                parameters.expect("rope_type", "axial")?;
+                parameters.number("rope_theta")?
+            }
+            None => None,
+        };
+        let rotary_dim = self.heads.head_dim;
+        let of_axis = |axis| {
+            let frequencies = (0..rotary_dim / 2).step_by(2);
+            frequencies.map(move |index| AxisFrequency { axis, frequency: index as u16 })
+        };
+        Ok(RopeSpec {
+            theta: theta.unwrap_or(10_000.0),
+            rotary_dim,
+            scaling: RopeScaling::None,
+            axes: of_axis(0).chain(of_axis(1)).collect(),
+        })
+    }
+}
+
+/// Gives the decoder's rotary embedding the axes that its class has where the file does not say.
+pub(super) fn set_axes(
+    config: &HfConfig,
+    spec: &mut DecoderSpec,
+    axes: &[AxisFrequency],
+) -> Result<(), EngineError> {
+    for rope in spec.ropes.iter_mut().filter(|rope| rope.axes.is_empty()) {
+        if rope.rotary_dim != 2 * axes.len() {
+            return Err(config.error("`mrope_section` is missing"));
+        }
+        rope.axes = axes.to_vec();
+    }
+    Ok(())
+}
+
+/// What says nothing of the text, and nothing of images.
+pub(super) fn ignore_tokens(config: &HfConfig) {
+    config.root().ignore(&[
+        "video_token_id",
+        "vision_end_token_id",
+        "vision_start_token_id",
+        "vision_token_id",
+    ]);
+}

@@ -1,0 +1,68 @@
+"""Qwen's models that see images. Their text parts are checked here; `generate_images.py` adds what
+the multimodal class makes of images."""
+
+from ..family import Family, dims, rope, small
+from ..layouts import of_tower, wrapped
+from ..mistakes import swapped, zeroed
+from .towers import IMAGE_TOKEN, PATCH, WIDTH
+
+DEPTH, HEADS = 3, 3
+VISION_TOKENS = dict(
+    image_token_id=IMAGE_TOKEN, video_token_id=281, vision_start_token_id=282,
+    vision_end_token_id=283,
+)
+
+
+def qwen2_tower(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Tensors of Qwen2-VL's tower."""
+    merged = 4 * WIDTH
+    tensors = {"visual.patch_embed.proj.weight": (WIDTH, 3, 2, PATCH, PATCH)}
+    linears = {
+        "merger.mlp.0": (merged, merged),
+        "merger.mlp.2": (hidden, merged),
+    }
+    norms = ["merger.ln_q"]
+    for block in (f"blocks.{index}." for index in range(DEPTH)):
+        norms += [f"{block}norm1", f"{block}norm2"]
+        linears |= {
+            f"{block}attn.qkv": (3 * WIDTH, WIDTH), f"{block}attn.proj": (WIDTH, WIDTH),
+            f"{block}mlp.fc1": (2 * WIDTH, WIDTH), f"{block}mlp.fc2": (WIDTH, 2 * WIDTH),
+        }
+    for name in norms:
+        tensors[f"visual.{name}.weight"] = tensors[f"visual.{name}.bias"] = (WIDTH,)
+    for name, shape in linears.items():
+        tensors[f"visual.{name}.weight"], tensors[f"visual.{name}.bias"] = shape, shape[:1]
+    return tensors
+
+
+def qwen2_vl(config: dict) -> dict:
+    """As in Qwen2-VL's own files: the text's keys at the top."""
+    return {
+        **config, **VISION_TOKENS, "architectures": ["Qwen2VLForConditionalGeneration"],
+        "model_type": "qwen2_vl", "vision_token_id": 284,
+        "rope_scaling": dict(type="mrope", mrope_section=[2, 3, 3]),
+        "vision_config": dict(
+            depth=DEPTH, embed_dim=WIDTH, hidden_size=config["hidden_size"], in_chans=3,
+            mlp_ratio=2, num_heads=HEADS, patch_size=PATCH, spatial_merge_size=2,
+            spatial_patch_size=PATCH, temporal_patch_size=2,
+        ),
+    }
+
+
+def qwen2(layout, **more) -> Family:
+    return small(
+        "Qwen2Config",
+        dims(48, 64, 2, 3, 1, tie_word_embeddings=False, use_sliding_window=False,
+             max_window_layers=2, rope_parameters=rope(1000000.0)),
+        [dict(rope_parameters=rope(10000.0)), zeroed("q_proj.bias"),
+         swapped("gate_proj", "up_proj")],
+        layout=layout, oracle="transformers Qwen2ForCausalLM, inside of a multimodal checkpoint",
+        shared="images", **more,
+    )
+
+
+FAMILIES: dict[str, Family] = {
+    "qwen2_vl": qwen2(
+        wrapped("model.", "lm_head.", qwen2_tower(48), qwen2_vl, of_tower), old_config=True
+    ),
+}
