@@ -45,6 +45,7 @@ MODELS = [
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_saved", CLIPImageProcessor, 16, 16),
+    ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
     ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
     ("smolvlm", SmolVLMImageProcessor, 64, 32),
 ]

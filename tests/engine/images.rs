@@ -17,8 +17,12 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 3] =
-    ["testdata/golden/smolvlm", "testdata/golden/idefics3", "testdata/golden/qwen2_vl"];
+const MODELS: [&str; 4] = [
+    "testdata/golden/smolvlm",
+    "testdata/golden/idefics3",
+    "testdata/golden/qwen2_vl",
+    "testdata/golden/qwen2_5_vl",
+];
 
 fn path(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)

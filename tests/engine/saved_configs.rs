@@ -48,6 +48,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("NemotronHForCausalLM", "layers of experts without gates are not supported"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2VLForConditionalGeneration", "`vision_config` is missing"),
+    ("Qwen2_5_VLForConditionalGeneration", "`vision_config` is missing"),
     ("Idefics3ForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
     ("SmolVLMForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
 ];

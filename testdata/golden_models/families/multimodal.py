@@ -6,7 +6,7 @@ stand for the kinds that the real files have.
 
 from ..family import FULL, SLIDING, Family, dims, rope, small
 from ..layouts import wrapped
-from ..mistakes import swapped, without, zeroed
+from ..mistakes import swapped, without
 
 GEMMA3_VISION = {
     "vision_tower.vision_model.embeddings.patch_embedding.weight": (8, 3, 2, 2),
@@ -22,12 +22,6 @@ MISTRAL3_VISION = {
     "multi_modal_projector.norm.weight": (8,),
     "multi_modal_projector.patch_merger.merging_layer.weight": (8, 32),
     "multi_modal_projector.linear_1.weight": (32, 8),
-}
-QWEN_VISION = {
-    "visual.patch_embed.proj.weight": (8, 3, 2, 2, 2),
-    "visual.blocks.0.attn.qkv.weight": (24, 8),
-    "visual.blocks.0.attn.qkv.bias": (24,),
-    "visual.merger.mlp.0.weight": (8, 8),
 }
 QWEN3_VISION = {
     "model.visual.patch_embed.proj.weight": (8, 3, 2, 2, 2),
@@ -86,19 +80,6 @@ def mistral3(config: dict) -> dict:
         torch_dtype="bfloat16", transformers_version="4.52.4",
         vision_config=dict(VISION_CONFIG, model_type="pixtral", head_dim=4),
     )
-
-
-def qwen2_5_vl(config: dict) -> dict:
-    """The text's keys are at the top, as in Qwen2.5-VL's own files."""
-    return {
-        **config, "architectures": ["Qwen2_5_VLForConditionalGeneration"],
-        "model_type": "qwen2_5_vl", "image_token_id": 280, "video_token_id": 281,
-        "vision_start_token_id": 282, "vision_end_token_id": 283, "vision_token_id": 284,
-        "rope_scaling": dict(type="mrope", mrope_section=[2, 3, 3]),
-        "vision_config": dict(
-            QWEN_VISION_CONFIG, model_type="qwen2_5_vl", out_hidden_size=config["hidden_size"]
-        ),
-    }
 
 
 def qwen3_vl(config: dict) -> dict:
@@ -163,15 +144,6 @@ FAMILIES: dict[str, Family] = {
         layout=wrapped("language_model.model.", "language_model.lm_head.", MISTRAL3_VISION,
                        mistral3),
         oracle="transformers MistralForCausalLM, inside of a multimodal checkpoint",
-        old_config=True,
-    ),
-    "qwen2_5_vl": small(
-        "Qwen2Config",
-        dims(48, 64, 3, 3, 1, tie_word_embeddings=False, use_sliding_window=False,
-             max_window_layers=3, rope_parameters=rope(1000000.0)),
-        [dict(rope_parameters=rope(10000.0)), zeroed("q_proj.bias")],
-        layout=wrapped("model.", "lm_head.", QWEN_VISION, qwen2_5_vl),
-        oracle="transformers Qwen2ForCausalLM, inside of a multimodal checkpoint",
         old_config=True,
     ),
     "qwen3_vl": small(

@@ -4,7 +4,7 @@ the multimodal class makes of images."""
 from ..family import Family, dims, rope, small
 from ..layouts import of_tower, wrapped
 from ..mistakes import swapped, zeroed
-from .towers import IMAGE_TOKEN, PATCH, WIDTH
+from .towers import IMAGE_TOKEN, INNER, PATCH, WIDTH
 
 DEPTH, HEADS = 3, 3
 VISION_TOKENS = dict(
@@ -49,6 +49,35 @@ def qwen2_vl(config: dict) -> dict:
     }
 
 
+def qwen2_5_tower(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Tensors of Qwen2.5-VL's: norms without biases, MLPs with gates."""
+    tensors = {
+        name: shape for name, shape in qwen2_tower(hidden).items()
+        if not ("mlp.fc" in name or name.endswith(("norm1.bias", "norm2.bias", "ln_q.bias")))
+    }
+    for block in (f"visual.blocks.{index}.mlp." for index in range(DEPTH)):
+        for name, shape in {
+            "gate_proj": (INNER, WIDTH), "up_proj": (INNER, WIDTH), "down_proj": (WIDTH, INNER),
+        }.items():
+            tensors[f"{block}{name}.weight"], tensors[f"{block}{name}.bias"] = shape, shape[:1]
+    return tensors
+
+
+def qwen2_5_vl(config: dict) -> dict:
+    """As in Qwen2.5-VL's own files. Windows of 3 x 3 tokens."""
+    return {
+        **config, **VISION_TOKENS, "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "model_type": "qwen2_5_vl", "vision_token_id": 284,
+        "rope_scaling": dict(type="mrope", mrope_section=[2, 3, 3]),
+        "vision_config": dict(
+            depth=DEPTH, fullatt_block_indexes=[1], hidden_act="silu", hidden_size=WIDTH,
+            in_chans=3, intermediate_size=INNER, num_heads=HEADS,
+            out_hidden_size=config["hidden_size"], patch_size=PATCH, spatial_merge_size=2,
+            spatial_patch_size=PATCH, temporal_patch_size=2, tokens_per_second=2, window_size=48,
+        ),
+    }
+
+
 def qwen2(layout, **more) -> Family:
     return small(
         "Qwen2Config",
@@ -62,6 +91,9 @@ def qwen2(layout, **more) -> Family:
 
 
 FAMILIES: dict[str, Family] = {
+    "qwen2_5_vl": qwen2(
+        wrapped("model.", "lm_head.", qwen2_5_tower(48), qwen2_5_vl, of_tower), old_config=True
+    ),
     "qwen2_vl": qwen2(
         wrapped("model.", "lm_head.", qwen2_tower(48), qwen2_vl, of_tower), old_config=True
     ),

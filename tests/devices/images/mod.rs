@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
-use vllm_batch::engine::base::config::{
-    CacheConfig, DType, EngineConfig, ModelConfig,
-};
+use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, ModelConfig};
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model::tower::Tower as LoadedTower;
 use vllm_batch::engine::core::execute::model_executor::gpu_needs;
@@ -25,7 +23,7 @@ use vllm_batch::engine::media::{
 
 use steps::{Row, Runner};
 
-const MODELS: [&str; 5] = ["idefics3", "llava", "llava_saved", "qwen2_vl", "smolvlm"];
+const MODELS: [&str; 6] = ["idefics3", "llava", "llava_saved", "qwen2_5_vl", "qwen2_vl", "smolvlm"];
 
 /// Of a logit, and of an embedding.
 const TOLERANCE: f32 = 1e-4;

@@ -73,6 +73,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         rope: None,
         embed_norm: None,
         layers: vision.layers(&name("encoder.layers"), num_layers),
+        windows: None,
         final_norm: Some(NormSpec::layer(name("post_layernorm"), width, eps)),
         connector: ConnectorSpec {
             steps: vec![ConnectorStep::Merge],

@@ -94,6 +94,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         rope: None,
         embed_norm: Some(norm("pre_layrnorm")),
         layers: vision.layers(&name("encoder.layers"), num_used),
+        windows: None,
         final_norm: None,
         connector: ConnectorSpec {
             steps: vec![

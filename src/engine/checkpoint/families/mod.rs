@@ -67,6 +67,7 @@ mod phimoe;
 #[cfg(test)]
 mod published;
 mod qwen2;
+mod qwen2_5_vl;
 mod qwen2_moe;
 mod qwen2_vl;
 mod qwen3;
@@ -237,7 +238,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
     family("PhimoeForCausalLM", phimoe::spec, "Phi-3.5-MoE"),
-    family("Qwen2_5_VLForConditionalGeneration", multimodal::qwen2_5_vl, "Qwen2.5-VL, text part"),
+    seeing(
+        "Qwen2_5_VLForConditionalGeneration",
+        qwen2_5_vl::spec,
+        qwen2_5_vl::tower,
+        "Qwen2.5-VL, olmOCR, Nanonets-OCR",
+    ),
     family("Qwen2ForCausalLM", qwen2::spec, "Qwen2, Qwen2.5, QwQ"),
     family("Qwen2MoeForCausalLM", qwen2_moe::spec, "Qwen1.5-MoE, Qwen2 57B-A14B"),
     seeing("Qwen2VLForConditionalGeneration", qwen2_vl::spec, qwen2_vl::tower, "Qwen2-VL"),

@@ -1,7 +1,7 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use super::{BuildSpec, gemma3, gemma4, ministral3, mistral, qwen2, qwen3, qwen3_5};
+use super::{BuildSpec, gemma3, gemma4, ministral3, mistral, qwen3, qwen3_5};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -69,11 +69,6 @@ pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             quoted(other)
         ))),
     }
-}
-
-/// Qwen2.5-VL.
-pub(super) fn qwen2_5_vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    text_part(config, qwen2::spec)
 }
 
 /// Qwen3.5.

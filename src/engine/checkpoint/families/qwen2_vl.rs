@@ -28,16 +28,9 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("embed_dim", 1280), 14)?;
-    let keys = &vision.keys;
-    let ratio = match keys.value("mlp_ratio") {
-        Some(_) => keys.size("mlp_ratio")?,
-        None => 4,
-    };
-    let hidden_size = match keys.value("hidden_size") {
-        Some(_) => keys.size("hidden_size")?,
-        None => 3584,
-    };
-    let activation = match keys.text("hidden_act")? {
+    let ratio = vision.size("mlp_ratio", 4)?;
+    let hidden_size = vision.size("hidden_size", 3584)?;
+    let activation = match vision.keys.text("hidden_act")? {
         None => Activation::QuickGelu,
         Some(name) => config.activation_named(name)?,
     };

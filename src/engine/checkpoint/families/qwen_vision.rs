@@ -29,7 +29,8 @@ pub(super) struct QwenVision<'a> {
     pub num_layers: usize,
     /// Patches of the side of a token.
     pub merge_size: usize,
-    patch_size: usize,
+    /// Pixels of a patch's side.
+    pub patch_size: usize,
     num_frames: usize,
     heads: QkvHeads,
 }
@@ -45,10 +46,7 @@ impl<'a> QwenVision<'a> {
         let Some(keys) = config.root().section("vision_config")? else {
             return Err(config.error("`vision_config` is missing"));
         };
-        let size = |key: &str, default: usize| match keys.value(key) {
-            Some(_) => keys.size(key),
-            None => Ok(default),
-        };
+        let size = |key: &str, default: usize| size_or(&keys, key, default);
         let (width, num_heads) = (size(width, default_width)?, size("num_heads", 16)?);
         let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };
         let vision = Self {
@@ -76,6 +74,11 @@ impl<'a> QwenVision<'a> {
                 "a tower of width {width} has no {num_heads} equal heads of rows and columns"
             ))),
         }
+    }
+
+    /// A size of `vision_config`.
+    pub(super) fn size(&self, key: &str, default: usize) -> Result<usize, EngineError> {
+        size_or(&self.keys, key, default)
     }
 
     /// An attention block, whose tensors have this name.
@@ -106,6 +109,7 @@ impl<'a> QwenVision<'a> {
             rope: Some(self.rope()?),
             embed_norm: None,
             layers,
+            windows: None,
             final_norm: None,
             connector,
             unused: Vec::new(),
@@ -141,6 +145,13 @@ impl<'a> QwenVision<'a> {
             scaling: RopeScaling::None,
             axes: of_axis(0).chain(of_axis(1)).collect(),
         })
+    }
+}
+
+fn size_or(keys: &Section<'_>, key: &str, default: usize) -> Result<usize, EngineError> {
+    match keys.value(key) {
+        Some(_) => keys.size(key),
+        None => Ok(default),
     }
 }
 

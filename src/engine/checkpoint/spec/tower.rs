@@ -28,14 +28,25 @@ pub struct TowerSpec {
     pub rope: Option<RopeSpec>,
     /// Norm of the sum.
     pub embed_norm: Option<NormSpec>,
-    /// One per layer. All patches of a tile see each other.
+    /// One per layer. All patches of a tile see each other, or those of its windows.
     pub layers: Vec<LayerSpec>,
+    /// None: there are no windows.
+    pub windows: Option<WindowsSpec>,
     /// Norm of the last layer's output.
     pub final_norm: Option<NormSpec>,
     /// From the patches of a token to its embedding.
     pub connector: ConnectorSpec,
     /// Prefixes of tensors behind the last of these layers. They are left unused.
     pub unused: Vec<String>,
+}
+
+/// Squares of tokens whose patches see each other alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowsSpec {
+    /// Tokens of the side of one.
+    pub side: usize,
+    /// Of each layer, whether patches see the whole tile all the same.
+    pub is_whole: Vec<bool>,
 }
 
 /// Learned positions of a square of patches, behind that of the class token if there is one.

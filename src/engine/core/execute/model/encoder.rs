@@ -216,7 +216,7 @@ impl Pass<'_> {
         let Buffers { stream, text, wanted, .. } = &mut *buffers;
         let layers = (&spec.layers[..], &weights.layers[..]);
         let (ropes, bias) = (&weights.ropes[..], weights.bias.as_ref());
-        TextLayers { device, layers, ropes, bias, is_causal: spec.is_causal, step }
+        TextLayers { device, layers, ropes, bias, is_causal: spec.is_causal, windows: None, step }
             .run(stream, text);
         let residual = &mut stream.residual;
         let states = match self.step.num_logits_rows() {

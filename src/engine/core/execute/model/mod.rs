@@ -13,4 +13,5 @@ pub mod resident_loras;
 mod stream;
 mod text_layers;
 pub mod tower;
+mod windows;
 mod word_maxima;

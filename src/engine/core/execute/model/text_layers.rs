@@ -59,26 +59,40 @@ pub(super) struct TextLayers<'a> {
     pub bias: Option<&'a RelativeBias>,
     /// A token sees those up to it alone, and itself.
     pub is_causal: bool,
+    /// Windows in texts. A window's tokens lie beside each other.
+    pub windows: Option<TextWindows<'a>>,
     pub step: Step<'a>,
+}
+
+/// Windows of tokens that see each other alone.
+pub(super) struct TextWindows<'a> {
+    /// Windows are its texts.
+    pub step: Step<'a>,
+    /// Layers in which whole texts are seen all the same.
+    pub is_whole: &'a [bool],
 }
 
 impl TextLayers<'_> {
     /// Brings the stream behind the last layer, all of it added.
     pub(super) fn run(&self, stream: &mut Stream, buffers: &mut TextBuffers) {
         let (specs, weights) = self.layers;
-        for layer in specs.iter().zip(weights) {
+        for (index, layer) in specs.iter().zip(weights).enumerate() {
+            let windows = self.windows.as_ref().filter(|windows| !windows.is_whole[index]);
+            let seen = windows.map_or(self.step, |windows| windows.step);
             stream.layer(self.device, layer, |stream| {
                 if let (Some(spec), Some(weights)) = (&layer.0.attention, &layer.1.attention) {
-                    self.attention((spec, weights), (stream, buffers));
+                    self.attention((spec, weights), seen, (stream, buffers));
                 }
             });
         }
         stream.settle(self.device);
     }
 
+    /// `seen`: tokens of a text see each other.
     fn attention(
         &self,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
+        seen: Step<'_>,
         (stream, buffers): (&mut Stream, &mut TextBuffers),
     ) {
         let Self { device, step, .. } = *self;
@@ -97,7 +111,7 @@ impl TextLayers<'_> {
         let shape =
             EncoderAttentionShape { heads, scale, soft_cap, before, after, bias: self.bias };
         attended.reshape(step.num_rows(), spec.out.k);
-        ops::encoder_attention(device, (qkv, step), shape, scratch, attended);
+        ops::encoder_attention(device, (qkv, seen), shape, scratch, attended);
         stream.last_product(device, attended, &weights.out);
     }
 }

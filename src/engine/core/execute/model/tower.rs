@@ -1,10 +1,13 @@
 //! `Tower`: runs a `TowerSpec`, from patches of images to embeddings of a decoder's tokens. Each
 //! tile is a text of its own to the attention, so no number depends on what is encoded beside it.
 
+use std::borrow::Cow;
+
 use super::connector::{Connector, ConnectorBuffers};
 use super::loading::{LayerWeights, Loader, rotary_table};
 use super::stream::Stream;
-use super::text_layers::{TextBuffers, TextLayers};
+use super::text_layers::{TextBuffers, TextLayers, TextWindows};
+use super::windows::Windows;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::TowerSpec;
@@ -26,6 +29,8 @@ pub struct Tower {
     inputs: StepInputs,
     /// Refilled by every step.
     batch: Batch,
+    /// Its windows as texts; empty: there are none.
+    windows: Batch,
     /// Made for the first image, and again for a larger tile.
     buffers: Option<Buffers>,
 }
@@ -63,6 +68,8 @@ struct Tile {
     image: usize,
     /// Which of its tiles.
     index: usize,
+    /// Of a tower that has any.
+    windows: Option<Windows>,
 }
 
 impl Tower {
@@ -98,7 +105,8 @@ impl Tower {
         };
         let limits = limits(Tower::STEP_PATCHES);
         let inputs = StepInputs::of_texts(device, spec.heads(), limits)?;
-        Ok(Self { spec, weights, dtype, inputs, batch: Batch::default(), buffers: None })
+        let (batch, windows) = Default::default();
+        Ok(Self { spec, weights, dtype, inputs, batch, windows, buffers: None })
     }
 
     /// The embeddings (num_tokens, hidden_size) of each image, whose bytes are these numbers.
@@ -123,7 +131,11 @@ impl Tower {
             self.check_grid(image)?;
         }
         let tiles = images.iter().enumerate().flat_map(|(image, patches)| {
-            (0..patches.layout.num_tiles()).map(move |index| Tile { image, index })
+            let windows = self.windows_of(patches);
+            (0..patches.layout.num_tiles()).map(move |index| {
+                let windows = windows.clone();
+                Tile { image, index, windows }
+            })
         });
         let tiles: Vec<_> = tiles.collect();
         let num_class_tokens = self.num_class_tokens();
@@ -183,6 +195,13 @@ impl Tower {
         )))
     }
 
+    /// The windows of each tile of an image.
+    fn windows_of(&self, image: &Patches) -> Option<Windows> {
+        let windows = self.spec.windows.as_ref()?;
+        assert_eq!(image.order, PatchOrder::Merged, "windows are of tokens");
+        Some(Windows::new(image.layout, windows.side))
+    }
+
     /// Tokens before the patches of a tile.
     fn num_class_tokens(&self) -> usize {
         usize::from(self.spec.class_token.is_some())
@@ -199,7 +218,7 @@ impl Tower {
         self.place(images, tiles);
         self.reserve(device, self.batch.num_tokens())?;
         let num_class_tokens = self.num_class_tokens();
-        let Self { spec, weights, inputs, batch, buffers, .. } = self;
+        let Self { spec, weights, inputs, batch, windows, buffers, .. } = self;
         let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest));
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
@@ -208,6 +227,7 @@ impl Tower {
         let tiles = tiles.iter().zip(starts).map(|(tile, first)| PlacedTile {
             image: &images[tile.image],
             index: tile.index,
+            windows: tile.windows.as_ref(),
             first,
             first_patch: first + num_class_tokens,
             of_image: tile.image,
@@ -219,7 +239,13 @@ impl Tower {
         let Buffers { stream, text, .. } = &mut *buffers;
         let layers = (&spec.layers[..], &weights.layers[..]);
         let ropes = &weights.ropes;
-        TextLayers { device, layers, ropes, bias: None, is_causal: false, step }.run(stream, text);
+        let windows = spec
+            .windows
+            .as_ref()
+            .map(|spec| TextWindows { step: Step::on_host(windows), is_whole: &spec.is_whole });
+        let layers =
+            TextLayers { device, layers, ropes, bias: None, is_causal: false, windows, step };
+        layers.run(stream, text);
         if let Some(norm) = &weights.final_norm {
             ops::norm_in_place(device, &mut stream.residual, norm);
         }
@@ -230,9 +256,11 @@ impl Tower {
     /// The batch = the patches of the tiles, each tile a text, behind its class token.
     fn place(&mut self, images: &[Patches], tiles: &[Tile]) {
         let num_class_tokens = self.num_class_tokens() as u32;
-        let Self { spec, batch, .. } = self;
-        batch.clear();
-        batch.query_start_loc.push(0);
+        let Self { spec, batch, windows, .. } = self;
+        for batch in [&mut *batch, &mut *windows] {
+            batch.clear();
+            batch.query_start_loc.push(0);
+        }
         for tile in tiles {
             let Patches { layout, order, .. } = images[tile.image];
             batch.positions.extend(0..num_class_tokens);
@@ -243,8 +271,19 @@ impl Tower {
             if spec.rope.is_some() {
                 batch.axes.resize(batch.positions.len(), [0; 3]);
                 let axes = |(row, column)| [row as u32, column as u32, 0];
-                batch.axes.extend(places(layout, order).map(axes));
+                let axes = places(layout, order).map(axes);
+                match &tile.windows {
+                    None => batch.axes.extend(axes),
+                    Some(windows) => {
+                        let axes: Vec<_> = axes.collect();
+                        batch.axes.extend(windows.patches.iter().map(|at| axes[*at as usize]));
+                    }
+                }
                 batch.positions.resize(batch.axes.len(), 0);
+            }
+            if let Some(of_tile) = &tile.windows {
+                let first = batch.query_start_loc.last().copied().unwrap_or(0);
+                windows.query_start_loc.extend(of_tile.ends.iter().map(|end| first + end));
             }
             batch.query_start_loc.push(batch.positions.len() as u32);
         }
@@ -288,6 +327,7 @@ struct PlacedTile<'a> {
     image: &'a Patches,
     /// Which of its tiles.
     index: usize,
+    windows: Option<&'a Windows>,
     /// Its first row of the stream.
     first: usize,
     /// The row of its first patch.
@@ -297,10 +337,23 @@ struct PlacedTile<'a> {
 }
 
 impl PlacedTile<'_> {
-    /// The samples of its patches.
-    fn bytes(&self) -> &[u8] {
+    /// The samples of its patches, in the order of the stream.
+    fn bytes(&self) -> Cow<'_, [u8]> {
         let len = self.image.samples.len() / self.image.layout.num_tiles();
-        &self.image.samples[self.index * len..(self.index + 1) * len]
+        let bytes = &self.image.samples[self.index * len..(self.index + 1) * len];
+        match self.windows {
+            None => Cow::Borrowed(bytes),
+            Some(windows) => Cow::Owned(windows.ordered(bytes)),
+        }
+    }
+
+    /// Rows of the stream that are its patches, those of a token beside each other.
+    fn by_token(&self) -> Vec<u32> {
+        let (Patches { layout, order, .. }, first) = (self.image, self.first_patch as u32);
+        match self.windows {
+            None => patches_by_token(*layout, *order, first),
+            Some(windows) => windows.rows(first),
+        }
     }
 }
 
@@ -323,7 +376,8 @@ impl Pass<'_> {
         stream.loras.begin(device, step.num_rows(), 0);
         for tile in tiles {
             // Through `delta`, whose type a GPU's linear layers write.
-            let chunks = tile.bytes().chunks(Tower::STEP_PATCHES * samples.width() / num_frames);
+            let bytes = tile.bytes();
+            let chunks = bytes.chunks(Tower::STEP_PATCHES * samples.width() / num_frames);
             for (chunk, bytes) in chunks.enumerate() {
                 ops::patch_values(device, bytes, (tables, num_frames), samples);
                 let first = tile.first_patch + chunk * Tower::STEP_PATCHES;
@@ -354,8 +408,7 @@ impl Pass<'_> {
         let Self { device, weights, tiles, .. } = *self;
         let Buffers { stream, connector, .. } = buffers;
         for tile in tiles {
-            let Patches { layout, order, .. } = *tile.image;
-            let by_token = patches_by_token(layout, order, tile.first_patch as u32);
+            let (layout, by_token) = (tile.image.layout, tile.by_token());
             let first = tile.index * layout.tokens_per_tile();
             let out = rows[tile.of_image].rows_from_mut(first);
             weights.connector.run(device, (&stream.residual, &by_token), connector, out);

@@ -49,6 +49,7 @@ fn tower(device: &Device) -> Tower {
         rope: None,
         embed_norm: None,
         layers: vec![LayerSpec { feed_forward: Some(mlp.into()), ..LayerSpec::default() }],
+        windows: None,
         final_norm: Some(NormSpec::layer("last", width, 1e-6)),
         connector: ConnectorSpec {
             steps: Vec::new(),

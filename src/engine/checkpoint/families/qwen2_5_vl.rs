@@ -1,0 +1,129 @@
+//! Qwen2.5-VL: Qwen2 with positions on three axes, and a tower with RMSNorm, gated MLPs with
+//! biases, and windows in most layers.
+
+use super::qwen_vision::{self, QwenVision, name};
+use super::{qwen2, qwen2_vl};
+use crate::hf_config::HfConfig;
+use crate::spec::{
+    ActivationSpec, AxisFrequency, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm,
+    MlpSpec, NormSpec, TowerSpec, WindowsSpec,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Activation;
+
+const EPS: f32 = 1e-6;
+
+/// The text part, whose keys are at the top of early files.
+pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its keys are this file's too.
+    tower(config)?;
+    qwen_vision::ignore_tokens(config);
+    let text = config.text_part();
+    let mut spec = qwen2::spec(text)?;
+    qwen_vision::set_axes(text, &mut spec, &AxisFrequency::sections([16, 24, 24], false))?;
+    spec.embedding.of_images = qwen_vision::IMAGE_TENSORS;
+    Ok(spec)
+}
+
+/// The tower.
+pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let vision = QwenVision::read(config, ("hidden_size", 3584), 14)?;
+    let inner = vision.size("intermediate_size", 3420)?;
+    let hidden_size = vision.size("out_hidden_size", 3584)?;
+    let activation = match vision.keys.text("hidden_act")? {
+        None => Activation::Silu,
+        Some(name) => config.activation_named(name)?,
+    };
+    let width = vision.width;
+    let layer = |index: usize| {
+        let prefix = name(&format!("blocks.{index}"));
+        let part = |part: &str| format!("{prefix}.{part}");
+        let norm = |name| BlockNorms::before(NormSpec::rms(part(name), width, EPS));
+        let up = ["mlp.gate_proj", "mlp.up_proj"].map(|name| (part(name), inner));
+        let mlp = MlpSpec {
+            norms: norm("norm2"),
+            form: MlpForm::Gated,
+            activation: ActivationSpec::Known(activation),
+            up: LinearSpec::stacked(up, width).with_bias(true),
+            down: LinearSpec::new(part("mlp.down_proj"), width, inner).with_bias(true),
+        };
+        LayerSpec::new(vision.attention(&prefix, norm("norm1")), mlp)
+    };
+    let layers = (0..vision.num_layers).map(layer).collect();
+    let norm = NormSpec::rms(name("merger.ln_q"), width, EPS);
+    let connector = qwen2_vl::merger(&vision, norm, hidden_size);
+    let windows = Some(windows(config, &vision)?);
+    Ok(TowerSpec { windows, ..vision.tower(config, layers, connector)? })
+}
+
+fn windows(config: &HfConfig, vision: &QwenVision<'_>) -> Result<WindowsSpec, EngineError> {
+    let pixels = vision.size("window_size", 112)?;
+    let side = pixels / vision.merge_size / vision.patch_size;
+    if side == 0 {
+        return Err(config.error(format!("a `window_size` of {pixels} has no token")));
+    }
+    let wrong = "`fullatt_block_indexes` should be a list of layers";
+    let is_whole = match vision.keys.list("fullatt_block_indexes")? {
+        None => (0..vision.num_layers).map(|index| [7, 15, 23, 31].contains(&index)).collect(),
+        Some(list) => {
+            let mut is_whole = vec![false; vision.num_layers];
+            for index in list {
+                let index = index.as_u64().ok_or_else(|| config.error(wrong))? as usize;
+                *is_whole.get_mut(index).ok_or_else(|| config.error(wrong))? = true;
+            }
+            is_whole
+        }
+    };
+    Ok(WindowsSpec { side, is_whole })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decoder_spec, tower_spec};
+
+    fn specs(vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
+        let text = format!(
+            r#"{{"architectures": ["Qwen2_5_VLForConditionalGeneration"], "image_token_id": 8,
+            "vision_config": {{{vision} "num_heads": 2, "hidden_size": 16, "out_hidden_size": 32}},
+            "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2,
+            "rope_scaling": {{"type": "mrope", "mrope_section": [2, 3, 3]}},
+            "num_hidden_layers": 1, "max_position_embeddings": 64, "vocab_size": 9}}"#
+        );
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
+        Ok((decoder, tower.expect("a tower")))
+    }
+
+    #[test]
+    fn a_tower_has_the_defaults_of_its_class_and_windows() {
+        let (_, tower) = specs("").unwrap();
+        let windows = tower.windows.as_ref().unwrap();
+        let whole: Vec<_> = (0..32).filter(|index| windows.is_whole[*index]).collect();
+        assert_eq!((windows.side, whole), (4, vec![7, 15, 23, 31]));
+        let tensors = tower.tensors();
+        let shape = |name: &str| {
+            let found = tensors.iter().find(|(found, _)| found == name);
+            found.unwrap_or_else(|| panic!("{name}")).1.clone()
+        };
+        assert_eq!(shape("model.visual.blocks.31.mlp.up_proj.weight"), [3420, 16]);
+        assert_eq!(shape("model.visual.merger.ln_q.weight"), [16]);
+        assert_eq!(tensors.len(), 1 + 32 * 12 + 5);
+        let (_, tower) = specs(r#""depth": 2, "fullatt_block_indexes": [1],"#).unwrap();
+        assert_eq!(tower.windows.unwrap().is_whole, [false, true]);
+    }
+
+    #[test]
+    fn what_no_tower_computes_is_refused() {
+        for (vision, expected) in [
+            (r#""window_size": 27,"#, "a `window_size` of 27 has no token"),
+            (r#""fullatt_block_indexes": [32],"#, "`fullatt_block_indexes` should be"),
+            (r#""fullatt_block_indexes": ["all"],"#, "`fullatt_block_indexes` should be"),
+            (r#""intermediate_size": 4000000,"#, "intermediate size of a vision tower"),
+        ] {
+            let error = specs(vision).unwrap_err();
+            assert!(error.contains(expected), "{vision}: {error}");
+        }
+    }
+}
