@@ -36,6 +36,7 @@ mod nested_fields;
 mod one_prompt;
 mod openai_batch;
 mod parquet;
+mod pictures;
 mod piped;
 mod plan;
 mod progress;
@@ -54,6 +55,7 @@ mod shards;
 mod show;
 mod signal;
 mod structured_output;
+mod webdataset;
 mod wrong_requests;
 
 #[path = "../files/crash/random.rs"]

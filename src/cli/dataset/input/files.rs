@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Cursor;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::parquet::{ParquetFile, is_parquet};
 use super::reader::{
     HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records, refuse_name,
 };
+use super::referred::Referred;
 use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
 use super::sample::{Chosen, Picker};
 use super::sources::{Source, Sources};
@@ -22,6 +24,11 @@ use crate::terminal::exit::Exit;
 /// before.
 pub fn open(sources: &Sources, options: &RowOptions) -> Result<Opened, CliError> {
     let input = open_one(&sources.list()[0])?;
+    if sources.are_pictures() && options.template.is_none() {
+        let what = format!("{}: pictures have no text to answer", sources.name());
+        return Err(CliError::refused("input", what)
+            .help("say it for all of them, as in --template 'Describe the image.'"));
+    }
     if sources.list().len() > 1 {
         let (names, mut columns) = (options.header_names(), None);
         for source in sources.list() {
@@ -63,10 +70,18 @@ fn look_at(
 }
 
 fn records_of(input: Opened, source: &Source, names: &HeaderNames) -> Result<Records, InputError> {
-    Records::of(input, Reading { layout: source.layout, names: Some(names) }, MAX_LINE)
+    let reading = Reading { layout: source.layout, names: Some(names) };
+    let records = Records::of(input, reading, MAX_LINE)?;
+    if records.have_members() {
+        source.counts_rows();
+    }
+    Ok(records)
 }
 
 fn open_one(source: &Source) -> Result<Opened, CliError> {
+    if let Some(pictures) = &source.pictures {
+        return Ok(Opened::Pictures(Arc::clone(pictures)));
+    }
     let Some(path) = &source.path else {
         return Ok(Opened::Stream(match &source.text {
             Some(text) => Box::new(Cursor::new(text.clone())),
@@ -99,11 +114,30 @@ fn open_one(source: &Source) -> Result<Opened, CliError> {
     }
 }
 
+/// The images that rows of a table name by another row. What is read once only has none.
+fn referred(
+    source: &Source,
+    records: &Records,
+    column: &str,
+    names: &HeaderNames,
+) -> Result<Option<Referred>, CliError> {
+    let Some(headers) = records.headers().filter(|_| source.is_file()) else { return Ok(None) };
+    let open = || {
+        let file = File::open(source.path.as_deref().unwrap_or(Path::new("")))?;
+        records_of(Opened::of_file(file)?, source, names)
+    };
+    Referred::of(&headers, column, open).map_err(|error| CliError::from_input(error, &source.name))
+}
+
 /// Number of rows, if every file says it: those of Parquet do. The reader reports a file that
 /// cannot be read.
 pub fn num_rows(sources: &Sources) -> Option<u64> {
     let mut total = 0u64;
     for source in sources.list() {
+        if let Some(pictures) = &source.pictures {
+            total = total.saturating_add(pictures.paths().len() as u64);
+            continue;
+        }
         let file = source.with_footer().ok()??;
         if !is_parquet(&file).ok()? {
             return None;
@@ -167,6 +201,8 @@ pub struct Files {
     current: usize,
     /// Lines of the files before it.
     lines_before: u64,
+    /// Blank lines of the files before it.
+    blank_before: u64,
     records: Records,
     parser: RowParser,
     /// Header names of tables without a given format.
@@ -192,7 +228,8 @@ impl Files {
         let header_names = options.header_names();
         let mut records = records_of(first, source, &header_names).map_err(refused)?;
         let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
-        parser.begin_folder(source.folder());
+        parser.begin(source.place());
+        parser.refer(referred(source, &records, parser.image_column(), &header_names)?);
         parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
         let said = HashSet::new();
         let picker = None;
@@ -200,6 +237,7 @@ impl Files {
             sources,
             current: 0,
             lines_before: 0,
+            blank_before: 0,
             records,
             parser,
             header_names,
@@ -217,6 +255,11 @@ impl Files {
     /// Records of the current file.
     pub fn records(&self) -> &Records {
         &self.records
+    }
+
+    /// Blank lines of all files so far.
+    pub fn blank_lines(&self) -> u64 {
+        self.blank_before + self.records.blank_lines()
     }
 
     /// Findings about the current file that a user may want to know. A finding of several files is
@@ -292,6 +335,7 @@ impl Files {
 
     fn begin_next(&mut self) -> Result<(), CliError> {
         self.lines_before += self.records.last_line();
+        self.blank_before += self.records.blank_lines();
         self.current += 1;
         let source = &self.sources.list()[self.current];
         source.begins_after(self.lines_before);
@@ -299,7 +343,10 @@ impl Files {
         let input = open_one(source)?;
         self.records = records_of(input, source, &self.header_names).map_err(refused)?;
         self.parser.name_file(Some(&source.name));
-        self.parser.begin_folder(source.folder());
+        self.parser.begin(source.place());
+        let column = self.parser.image_column();
+        let referred = referred(source, &self.records, column, &self.header_names)?;
+        self.parser.refer(referred);
         self.parser.begin_file(&mut self.records).map_err(refused)
     }
 

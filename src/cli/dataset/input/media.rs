@@ -6,6 +6,7 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,11 @@ use self::local::Folders;
 pub(in crate::input) use self::reference::{EXPECTED, is_nothing};
 pub use self::reference::{Named, Reference};
 use super::base64;
+use super::reader::Members;
+use super::referred::Referred;
 use super::row_error::{RowError, code};
 use vllm_batch_base::files::quoted;
-use vllm_batch_media::{Format, Limits, MediaError, Medium};
+use vllm_batch_media::{Encoded, Format, Limits, MediaError, Medium};
 
 /// The most images of a row, as in vLLM.
 pub const DEFAULT_MAX_IMAGES: usize = 999;
@@ -37,6 +40,20 @@ pub struct MediaOptions {
     pub max_images: Option<usize>,
 }
 
+/// Where rows come from: what their paths are relative to, and which files they may name.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// A file in this folder, or standard input: files beneath the folder.
+    Folder(&'a Path),
+    /// On no disk of this machine: no files.
+    Store,
+    /// Each file was named by the user: that file, relative to the current folder.
+    Named,
+    /// The files are the rows, and were found beneath this folder: those beneath it, relative to
+    /// the current one.
+    Beneath(&'a Path),
+}
+
 /// Reads the images of rows, one file of rows after the other.
 #[derive(Debug)]
 pub struct MediaReader {
@@ -44,6 +61,10 @@ pub struct MediaReader {
     max_images: usize,
     /// Whether a row's images are looked at.
     reads: bool,
+    /// Images that came with the row, by their names.
+    members: Members,
+    /// Images that rows of the table name by the `index` of another row.
+    referred: Option<Referred>,
     /// What the machine lacked for an image, which no row is to blame for.
     refused: RefCell<Option<io::Error>>,
 }
@@ -58,13 +79,30 @@ impl MediaReader {
             folders: Folders::new(options.allowed_folder.as_deref()),
             max_images: options.max_images.unwrap_or(DEFAULT_MAX_IMAGES),
             reads: true,
+            members: Members::new(),
+            referred: None,
             refused: RefCell::default(),
         }
     }
 
-    /// Goes on with the rows of a file in this folder. None: it is on no disk of this machine.
-    pub fn begin_folder(&mut self, folder: Option<&Path>) {
-        self.folders.begin(folder);
+    /// Goes on with the rows of another place.
+    pub fn begin(&mut self, place: Place<'_>) {
+        self.folders.begin(place);
+    }
+
+    /// Goes on with a row that has these images with it.
+    pub(super) fn attach(&mut self, members: Members) {
+        self.members = members;
+    }
+
+    /// Goes on with the rows of a table, some of which may name others.
+    pub fn refer(&mut self, referred: Option<Referred>) {
+        self.referred = referred;
+    }
+
+    /// Images that rows name by another row.
+    pub(super) fn referred(&self) -> Option<&Referred> {
+        self.referred.as_ref()
     }
 
     /// What the machine lacked for an image since the last call.
@@ -116,8 +154,13 @@ impl MediaReader {
         }
     }
 
-    /// A medium of a `data:` URI, a URL or a path.
+    /// A medium that came with the row, or of a `data:` URI, a URL or a path.
     fn of_location(&self, text: &str) -> Result<Medium, Fault> {
+        if let Some((_, bytes)) = self.members.iter().find(|(name, _)| name == text) {
+            let medium = Medium::new(Member(Arc::clone(bytes)), Limits::default());
+            return medium
+                .map_err(|error| (error.code(), format!("member {}: {error}", quoted(text))));
+        }
         let (scheme, rest) = match scheme(text) {
             None if text.len() > MAX_PATH => {
                 let what = "neither a path nor base64 of an image; help: give the path of a file, \
@@ -173,6 +216,20 @@ impl MediaReader {
             medium
         });
         medium.map_err(|error| (error.code(), format!("{}: {error}", quoted(written))))
+    }
+}
+
+/// Bytes of a member of an archive. A copy of the row may have them too.
+#[derive(Debug)]
+struct Member(Arc<Vec<u8>>);
+
+impl Encoded for Member {
+    fn read(&self, limits: &Limits) -> Result<Cow<'_, [u8]>, MediaError> {
+        self.0.read(limits)
+    }
+
+    fn num_bytes_held(&self) -> usize {
+        self.0.len()
     }
 }
 

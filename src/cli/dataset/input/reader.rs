@@ -31,7 +31,9 @@ pub use self::sniff::{UTF8_BOM, is_mark};
 pub use self::table::is_delimiter;
 use super::compress::Compression;
 use super::parquet::{MAGIC_LEN, ParquetFile, ParquetRows, is_parquet, may_be_parquet};
+use super::pictures::{PictureRows, Pictures};
 use super::row_error::{RowError, code};
+use super::tar::TarRows;
 use crate::object_store::{Object, ObjectName, Store, StoreError};
 use crate::terminal::error::CliError;
 use crate::terminal::exit::Exit;
@@ -157,7 +159,21 @@ pub enum Content {
     Line(String),
     /// The cells of a CSV record, as many as the header has.
     Cells(Vec<String>),
+    /// Members of an archive.
+    Sample(Sample),
 }
+
+/// A row of an archive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The row in JSON. Images are in it by the names of their members.
+    pub text: String,
+    /// Names and bytes of the images.
+    pub members: Members,
+}
+
+/// Names and bytes of members of an archive.
+pub type Members = Vec<(String, Arc<Vec<u8>>)>;
 
 /// An input that is open, and how it is read.
 pub enum Opened {
@@ -167,6 +183,8 @@ pub enum Opened {
     File(File),
     /// At any place.
     Parquet(File),
+    /// Files that are rows themselves.
+    Pictures(Arc<Pictures>),
 }
 
 impl Opened {
@@ -236,6 +254,18 @@ impl Record {
             Content::Cells(cells) => {
                 cells.iter().map(|cell| cell.len() + size_of::<String>()).sum()
             }
+            Content::Sample(sample) => {
+                let images: usize = sample.members.iter().map(|(_, bytes)| bytes.len()).sum();
+                sample.text.len() + images
+            }
+        }
+    }
+
+    /// Takes the images out of it that came with it.
+    pub fn take_members(&mut self) -> Members {
+        match &mut self.content {
+            Content::Sample(sample) => std::mem::take(&mut sample.members),
+            Content::Line(_) | Content::Cells(_) => Members::new(),
         }
     }
 }
@@ -258,6 +288,8 @@ enum Body {
     Lines(Lines),
     Csv(CsvRecords, Lines),
     Parquet(Box<ParquetRows>),
+    Pictures(PictureRows),
+    Tar(Box<TarRows>),
 }
 
 impl Records {
@@ -276,6 +308,11 @@ impl Records {
             Opened::File(file) => {
                 let sizes = (max_line, opening::FIRST_PART);
                 opening::records(Box::new(file), &reading, sizes)
+            }
+            Opened::Pictures(pictures) => {
+                let (rows, note) = PictureRows::new(pictures);
+                let notes = note.into_iter().collect();
+                Ok(Self { notes, ..Self::new(InputFormat::Jsonl, Body::Pictures(rows)) })
             }
             Opened::Parquet(file) => {
                 let rows = Box::new(ParquetRows::new(ParquetFile::open(file)?));
@@ -317,11 +354,16 @@ impl Records {
         self.format
     }
 
+    /// Whether they are members of an archive, which have images with them.
+    pub fn have_members(&self) -> bool {
+        matches!(self.body, Body::Tar(_))
+    }
+
     /// Column names of a CSV.
     pub fn headers(&self) -> Option<Arc<[String]>> {
         match &self.body {
             Body::Csv(csv, _) => Some(Arc::clone(&csv.names)),
-            Body::Lines(_) | Body::Parquet(_) => None,
+            Body::Lines(_) | Body::Parquet(_) | Body::Pictures(_) | Body::Tar(_) => None,
         }
     }
 
@@ -329,7 +371,7 @@ impl Records {
     pub fn delimiter(&self) -> Option<u8> {
         match &self.body {
             Body::Csv(csv, _) => Some(csv.delimiter),
-            Body::Lines(_) | Body::Parquet(_) => None,
+            Body::Lines(_) | Body::Parquet(_) | Body::Pictures(_) | Body::Tar(_) => None,
         }
     }
 
@@ -349,6 +391,8 @@ impl Records {
         match &self.body {
             Body::Lines(lines) | Body::Csv(_, lines) => lines.number,
             Body::Parquet(rows) => rows.next_number(),
+            Body::Pictures(rows) => rows.next_number(),
+            Body::Tar(rows) => rows.next_number(),
         }
     }
 
@@ -368,6 +412,8 @@ impl Records {
         }
         match &mut self.body {
             Body::Parquet(rows) => rows.next_row(),
+            Body::Pictures(rows) => Ok(rows.next_row()),
+            Body::Tar(rows) => rows.next_row(),
             Body::Csv(csv, lines) => csv.next_record(lines, &mut self.blank_lines),
             Body::Lines(lines) => loop {
                 match lines.next_line()? {

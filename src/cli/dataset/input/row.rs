@@ -34,7 +34,6 @@ mod tools;
 mod unsupported;
 mod unused;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use self::asked::Asked;
@@ -52,10 +51,11 @@ pub use self::task::Task;
 pub use self::tools::are_functions;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
-use super::media::MediaOptions;
+use super::media::{MediaOptions, Place};
 use super::overrides::Overrides;
 use super::own_params::OwnParams;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
+use super::referred::Referred;
 use super::row_error::{RowError, code};
 use vllm_batch_api::prompt::Prompt;
 use vllm_batch_api::request::LoraId;
@@ -105,6 +105,8 @@ pub struct RowOptions {
     pub allows_empty: bool,
     /// `--image-column`: the field with a row's images; an empty one: none has any.
     pub image_column: Option<String>,
+    /// Rows name their images in fields `file_name`, where no flag says another field.
+    pub name_files: bool,
     /// Which images may be read.
     pub media: MediaOptions,
     /// They come one by one, and whoever sends them may wait for the answer to the first.
@@ -184,7 +186,8 @@ impl RowParser {
     /// The options do not fit each other or the input's columns, or that row has no shape that can
     /// be run: the whole input is refused.
     pub fn new(records: &mut Records, options: &RowOptions) -> Result<Self, InputError> {
-        let builder = PromptBuilder::new(options)?;
+        let mut builder = PromptBuilder::new(options)?;
+        builder.begin_records(records.have_members());
         let names = records.headers();
         let mut parser = Self {
             builder,
@@ -229,6 +232,7 @@ impl RowParser {
             self.decide_by_columns()?;
         }
         self.format = records.format();
+        self.builder.begin_records(records.have_members());
         self.read_ahead(records)
     }
 
@@ -238,10 +242,19 @@ impl RowParser {
         self.names = names;
     }
 
-    /// The folder of the file that is read, which paths of images are relative to. None: it is on
-    /// no disk of this machine.
-    pub fn begin_folder(&mut self, folder: Option<&Path>) {
-        self.builder.media_mut().begin_folder(folder);
+    /// The place of the file that is read, which says what paths of images mean.
+    pub fn begin(&mut self, place: Place<'_>) {
+        self.builder.media_mut().begin(place);
+    }
+
+    /// The images that rows of a table name by the `index` of another row.
+    pub fn refer(&mut self, referred: Option<Referred>) {
+        self.builder.media_mut().refer(referred);
+    }
+
+    /// The column of a table that may name other rows.
+    pub fn image_column(&self) -> &str {
+        self.builder.image_column()
     }
 
     /// Looks at no image from now on: rows with images become chats without.
@@ -260,7 +273,8 @@ impl RowParser {
     /// # Errors
     /// The first readable row has no shape that can be run: the whole input is refused. Or the
     /// machine lacks what an image needs.
-    pub fn parse(&mut self, record: Record) -> Result<Result<Row, BadRow>, InputError> {
+    pub fn parse(&mut self, mut record: Record) -> Result<Result<Row, BadRow>, InputError> {
+        self.builder.media_mut().attach(record.take_members());
         let (index, line) = (self.next_index, record.line);
         self.next_index += 1;
         let bad = |passthrough, error| Ok(Err(BadRow { index, passthrough, error }));
@@ -351,7 +365,9 @@ impl RowParser {
 
     /// Gives every kind of row named fields.
     fn name_fields(&self, record: Record) -> Result<Named, InputError> {
-        let text = match record.content {
+        let is_json = self.format == InputFormat::Parquet;
+        let (text, is_json) = match record.content {
+            Content::Sample(sample) => (sample.text, true),
             Content::Cells(cells) => {
                 return Ok(match record.error {
                     Some(error) => Named::Cells(cells, error),
@@ -361,10 +377,10 @@ impl RowParser {
                     }
                 });
             }
-            Content::Line(text) => text,
+            Content::Line(text) => (text, is_json),
         };
         if let Some(error) = record.error {
-            if self.format != InputFormat::Parquet {
+            if !is_json {
                 return Ok(Named::Line(text, error));
             }
             return Ok(match JsonFields::parse(text, record.line) {

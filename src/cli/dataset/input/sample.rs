@@ -132,7 +132,8 @@ impl SampledInput {
         let stream = sources
             .list()
             .iter()
-            .find(|source| source.object.is_none() && source.path.as_deref().is_none_or(is_stream));
+            .filter(|source| source.object.is_none() && source.pictures.is_none())
+            .find(|source| source.path.as_deref().is_none_or(is_stream));
         match stream {
             None => Ok(Self { sample, limit, sources, chosen: OnceLock::new() }),
             Some(source) => {

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::fields::{JsonFields, json_string};
+use super::media::Place;
 use super::parquet::footer_of;
+use super::pictures::{self, Input, Pictures};
 use super::reader::{InputFormat, Layout};
 use super::row_error::RowError;
 use crate::object_store::{Object, ObjectName, Store, is_object};
@@ -20,10 +22,14 @@ pub const PROMPT_FIELD: &str = "prompt";
 /// One file.
 #[derive(Debug)]
 pub struct Source {
-    /// Path of the file; `None`: standard input, or `text`.
+    /// Path of the file; `None`: standard input, `text` or `pictures`.
     pub path: Option<PathBuf>,
     /// All of it, where it was typed.
     pub text: Option<String>,
+    /// Files that are rows themselves.
+    pub pictures: Option<Arc<Pictures>>,
+    /// Rows name the images beside the file by fields `file_name`.
+    pub names_files: bool,
     /// Object behind the name, if it is no file of this machine.
     pub object: Option<Object>,
     /// As messages name it.
@@ -62,27 +68,29 @@ impl Sources {
         if list.is_empty() {
             list.push("-".into());
         }
-        let is_stdin = |path: &&PathBuf| path.as_path() == Path::new("-");
-        if list.iter().filter(is_stdin).count() > 1 {
+        let is_stdin = |path: &Path| path == Path::new("-");
+        if list.iter().filter(|path| is_stdin(path)).count() > 1 {
             return Err(CliError::refused("input", "standard input is named twice")
                 .help("give --input - once"));
         }
         let (mut sources, mut store) = (Vec::new(), None);
-        for path in list {
-            let path = Some(path).filter(|path| !is_stdin(&path));
+        for input in pictures::sorted(list, |path| layout(Some(path)).is_told)? {
+            let (path, names_files) = match input {
+                Input::Pictures(pictures) => {
+                    sources.push(Source::of_pictures(pictures));
+                    continue;
+                }
+                Input::Metadata(path) => (path, true),
+                Input::File(path) => (path, false),
+            };
+            let path = Some(path).filter(|path| !is_stdin(path));
             let name = path.as_deref().map(ObjectName::of).transpose();
             let name = name.map_err(CliError::from_store)?.flatten();
             let object = name.map(|name| object(&mut store, name)).transpose()?;
-            sources.push(Source {
-                name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
-                layout: layout(path.as_deref()),
-                found: OnceLock::new(),
-                path,
-                text: None,
-                object,
-                lines_before: OnceLock::new(),
-                has_rows: OnceLock::new(),
-            });
+            let shown =
+                path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string());
+            let layout = layout(path.as_deref());
+            sources.push(Source { path, object, names_files, ..Source::new(shown, layout) });
         }
         sources[0].begins_after(0);
         Ok(Self(sources))
@@ -90,16 +98,9 @@ impl Sources {
 
     /// A prompt that was typed: one row.
     pub fn of_prompt(prompt: &str) -> Self {
-        let source = Source {
-            path: None,
-            text: Some(JsonFields::from_pairs(&[(PROMPT_FIELD, &json_string(prompt))]).into_text()),
-            object: None,
-            name: "--prompt".to_owned(),
-            layout: InputFormat::Jsonl.into(),
-            found: OnceLock::new(),
-            lines_before: OnceLock::new(),
-            has_rows: OnceLock::new(),
-        };
+        let text = JsonFields::from_pairs(&[(PROMPT_FIELD, &json_string(prompt))]).into_text();
+        let source = Source::new("--prompt".to_owned(), InputFormat::Jsonl.into());
+        let source = Source { text: Some(text), ..source };
         source.begins_after(0);
         Self(vec![source])
     }
@@ -116,6 +117,16 @@ impl Sources {
             [first, others @ ..] => format!("{} and {} more", first.name, others.len()),
             [] => unreachable!("there is at least one"),
         }
+    }
+
+    /// Whether rows are images without a text.
+    pub fn are_pictures(&self) -> bool {
+        self.0[0].pictures.is_some()
+    }
+
+    /// Whether rows name the images beside their file.
+    pub fn name_files(&self) -> bool {
+        self.0[0].names_files
     }
 
     /// Whether each is a file: it can be read more than once, at no cost.
@@ -178,6 +189,32 @@ impl Sources {
 }
 
 impl Source {
+    fn new(name: String, layout: Layout) -> Self {
+        Self {
+            path: None,
+            text: None,
+            pictures: None,
+            names_files: false,
+            object: None,
+            name,
+            layout,
+            found: OnceLock::new(),
+            lines_before: OnceLock::new(),
+            has_rows: OnceLock::new(),
+        }
+    }
+
+    fn of_pictures(pictures: Pictures) -> Self {
+        let source = Self::new(pictures.name(), InputFormat::Jsonl.into());
+        source.counts_rows();
+        Self { pictures: Some(Arc::new(pictures)), ..source }
+    }
+
+    /// Whether it is standard input.
+    pub fn is_stdin(&self) -> bool {
+        self.path.is_none() && self.text.is_none() && self.pictures.is_none()
+    }
+
     /// Format, as far as is known.
     pub fn format(&self) -> InputFormat {
         self.found.get().copied().unwrap_or(self.layout.format)
@@ -188,8 +225,9 @@ impl Source {
         let _ = self.found.set(format);
     }
 
-    fn is_file(&self) -> bool {
-        self.path.as_ref().is_some_and(|path| path.is_file())
+    /// Whether it is a file of this machine, or several.
+    pub fn is_file(&self) -> bool {
+        self.pictures.is_some() || self.path.as_ref().is_some_and(|path| path.is_file())
     }
 
     /// Says how many lines the files before it have. Whoever reads them finds the same.
@@ -197,12 +235,12 @@ impl Source {
         let _ = self.lines_before.set(num_lines);
     }
 
-    /// The folder that paths of its rows are relative to: that of the file, or the current one.
-    /// None: it is an object of a store.
-    pub fn folder(&self) -> Option<&Path> {
-        match (&self.object, &self.path) {
-            (Some(_), _) => None,
-            (None, path) => Some(folder_of(path.as_deref())),
+    /// The place of its rows, by which it is known what their paths mean and which may be read.
+    pub fn place(&self) -> Place<'_> {
+        match (&self.object, &self.pictures) {
+            (Some(_), _) => Place::Store,
+            (None, None) => Place::Folder(folder_of(self.path.as_deref())),
+            (None, Some(pictures)) => pictures.folder().map_or(Place::Named, Place::Beneath),
         }
     }
 
@@ -226,7 +264,7 @@ impl Source {
 }
 
 /// The folder of a file, or the current one: of standard input.
-pub fn folder_of(path: Option<&Path>) -> &Path {
+fn folder_of(path: Option<&Path>) -> &Path {
     let parent = path.and_then(Path::parent).filter(|parent| *parent != Path::new(""));
     parent.unwrap_or(Path::new("."))
 }

@@ -2,7 +2,6 @@
 //! it, or the command of `--task`. What only a model can tell (token ids, lengths) is not looked
 //! at.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,16 +11,14 @@ use crate::model;
 use vllm_batch_api::pooling::PoolingParams;
 use vllm_batch_api::request::SamplingParams;
 use vllm_batch_dataset::input::custom_ids::CustomIds;
+use vllm_batch_dataset::input::files::{self, Files};
 use vllm_batch_dataset::input::media::MediaOptions;
-use vllm_batch_dataset::input::reader::{
-    InputError, MAX_LINE, Opened, Reading, Records, refuse_name,
-};
 use vllm_batch_dataset::input::row::{
-    BadRow, ChatDefaults, ChatMode, ModelNames, Row, RowOptions, RowParser, Task,
+    BadRow, ChatDefaults, ChatMode, ModelNames, Row, RowOptions, Task,
 };
 use vllm_batch_dataset::input::row_error::RowError;
-use vllm_batch_dataset::input::sample::{Picker, SampledInput};
-use vllm_batch_dataset::input::sources::{Sources, folder_of};
+use vllm_batch_dataset::input::sample::SampledInput;
+use vllm_batch_dataset::input::sources::Sources;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
 use vllm_batch_dataset::terminal::exit::Exit;
@@ -85,8 +82,7 @@ struct Check<'a> {
     names: &'a ModelNames,
     media: &'a MediaOptions,
     console: &'a Console,
-    /// None: standard input.
-    path: Option<&'a Path>,
+    path: &'a Path,
     name: String,
     /// What rows start from. A flag or the model may set any length, so none is too short.
     base: SamplingParams,
@@ -105,14 +101,13 @@ impl<'a> Check<'a> {
         (args, names, media): (&'a CheckArgs, &'a ModelNames, &'a MediaOptions),
         console: &'a Console,
     ) -> Self {
-        let path = named(path);
         Self {
             args,
             names,
             media,
             console,
             path,
-            name: path.map_or("<stdin>".to_owned(), |path| path.display().to_string()),
+            name: path.display().to_string(),
             base: SamplingParams { max_tokens: Some(u32::MAX), ..SamplingParams::default() },
             ids: CustomIds::default(),
             num_rows: 0,
@@ -124,10 +119,7 @@ impl<'a> Check<'a> {
     }
 
     fn run(mut self) -> Exit {
-        let read = self.picker().and_then(|picker| {
-            self.read(picker).map_err(|error| CliError::from_input(error, &self.name))
-        });
-        let ended = match read {
+        let ended = match self.read() {
             Ok(()) if self.num_rows == 0 => {
                 let message = format!("{} has no rows", self.name);
                 Err(CliError::new(Exit::NoRows, "no_rows", message))
@@ -148,58 +140,41 @@ impl<'a> Check<'a> {
     }
 
     /// Every row, up to the end or to what ends a run.
-    fn read(&mut self, mut picker: Option<Picker>) -> Result<(), InputError> {
-        let layout = self.args.layout.resolve(self.path);
-        self.path.map_or(Ok(()), |path| refuse_name(path, layout.format))?;
-        let options = self.options();
-        let names = options.header_names();
-        let reading = Reading { layout, names: Some(&names) };
-        let mut records = Records::of(self.open()?, reading, MAX_LINE)?;
-        for note in records.take_notes() {
-            self.console.note(&sanitized(&format!("{}: {note}", self.name)));
-        }
-        let mut parser = RowParser::new(&mut records, &options)?;
-        parser.begin_folder(Some(folder_of(self.path)));
-        let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
-        while self.num_rows < limit && !picker.as_ref().is_some_and(Picker::is_done) {
-            let record = records.next();
-            self.num_blank = records.blank_lines();
-            let Some(record) = record.transpose()? else { break };
-            if !picker.as_mut().is_none_or(Picker::picks_next) {
-                parser.pass_over(record)?;
-                continue;
-            }
-            let row = parser.parse(record)?;
+    fn read(&mut self) -> Result<(), CliError> {
+        let path = self.path.to_owned();
+        let sources = Sources::new(&[path], |path| self.args.layout.resolve(path))?;
+        let sources = Arc::new(sources);
+        let options = RowOptions { name_files: sources.name_files(), ..self.options() };
+        let limit = self.args.limit.map(|limit| limit as u64);
+        let sample = self.args.sample.sample();
+        let sample = sample.map(|sample| SampledInput::new(sample, limit, Arc::clone(&sources)));
+        let chosen = sample.transpose()?.map(|sample| sample.chosen(&options.header_names()));
+        let first = files::open(&sources, &options)?;
+        let files = Files::new(Arc::clone(&sources), first, &options)?;
+        let mut files = files.choosing(chosen.transpose()?);
+        self.name = sources.name();
+        while self.num_rows < limit.unwrap_or(u64::MAX) {
+            let record = files.next_record();
+            self.num_blank = files.blank_lines();
+            self.say_notes(&mut files);
+            let Some(record) = record? else { break };
+            let row = files.parse(record)?;
             self.num_rows += 1;
-            if let Some(note) = parser.take_note() {
-                self.console.note(&sanitized(&format!("{}: {note}", self.name)));
-            }
-            for remark in parser.take_remarks() {
-                self.console.note(&sanitized(&format!("{}: {remark}", self.name)));
-            }
-            self.judge(&row, parser.task());
+            self.say_notes(&mut files);
+            self.judge(&row, files.as_parser().task(), &sources);
         }
-        for total in parser.remark_totals() {
+        for total in files.as_parser().remark_totals() {
             self.console.note(&sanitized(&format!("{}: {total}", self.name)));
         }
         Ok(())
     }
 
-    /// What is in the sample of the input, if one is asked for.
-    fn picker(&self) -> Result<Option<Picker>, CliError> {
-        let Some(sample) = self.args.sample.sample() else { return Ok(None) };
-        let path = self.path.unwrap_or(Path::new("-")).to_owned();
-        let sources = Sources::new(&[path], |path| self.args.layout.resolve(path))?;
-        let limit = self.args.limit.map(|limit| limit as u64);
-        let chosen = SampledInput::new(sample, limit, Arc::new(sources))?;
-        let chosen = chosen.chosen(&self.options().header_names())?;
-        Ok(Some(Picker::new(chosen)))
-    }
-
-    fn open(&self) -> io::Result<Opened> {
-        match self.path {
-            Some(path) => Opened::named(path),
-            None => Ok(Opened::Stream(Box::new(io::stdin()))),
+    fn say_notes(&self, files: &mut Files) {
+        let found = files.take_notes();
+        let note = files.parser().take_note();
+        let remarks = files.parser().take_remarks();
+        for text in found.iter().chain(&note).chain(&remarks) {
+            self.console.note(&sanitized(&format!("{}: {text}", files.name())));
         }
     }
 
@@ -230,15 +205,15 @@ impl<'a> Check<'a> {
     }
 
     /// Says what is wrong with a row. A bad one may have another's id on top.
-    fn judge(&mut self, row: &Result<Row, BadRow>, task: Task) {
+    fn judge(&mut self, row: &Result<Row, BadRow>, task: Task, sources: &Sources) {
         let error = match row {
             Ok(row) => self.parameters(row, task).err(),
             Err(bad) => Some(bad.error.clone()),
         };
-        let duplicate = self.ids.check(row, &|line| format!("line {line}"));
+        let duplicate = self.ids.check(row, &|line| sources.said(line));
         self.num_bad += u64::from(error.is_some() || duplicate.is_some());
         for error in [error, duplicate].into_iter().flatten() {
-            self.report(&error);
+            self.report(&error, sources);
         }
     }
 
@@ -254,9 +229,9 @@ impl<'a> Check<'a> {
         checked.map_err(|error| row.overrides.row_error(&error, row.line))
     }
 
-    fn report(&mut self, error: &RowError) {
+    fn report(&mut self, error: &RowError, sources: &Sources) {
         if self.num_errors < self.max_errors() {
-            self.console.error(&CliError::from_row(error, &self.name));
+            self.console.error(&sources.row_error(error));
         }
         self.num_errors += 1;
         match self.by_code.iter_mut().find(|(code, _)| *code == error.code) {

@@ -95,6 +95,7 @@ pub(super) fn input_config(
             own_params: args.row_params.unwrap_or_default(),
             allows_empty: args.allow_empty_prompts,
             image_column: args.images.image_column.clone(),
+            name_files: sources.name_files(),
             media: media_options(&args.images)?,
             are_streamed: !sources.are_seekable(),
             chats: ChatDefaults {

@@ -20,6 +20,8 @@ impl ContentHash {
         };
         match &record.content {
             Content::Line(line) => text(line),
+            // Its images count where they are asked about.
+            Content::Sample(sample) => text(&sample.text),
             Content::Cells(cells) => cells.iter().for_each(|cell| text(cell)),
         }
         // A line that is not UTF-8 is shown like one that is.

@@ -1,7 +1,7 @@
 //! `Opened`, the first phase: the input is read on its thread, the output is locked and looked at.
 //! Nothing is decided by a row, and nothing is written.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,9 +121,9 @@ impl<'a> OpenInput<'a> {
         let input = Arc::new(config.input.clone());
         let reading = read::start(&input, console, &counters)?;
         let source = &input.sources.list()[0];
-        let shape = match source.path.is_some() || source.text.is_some() {
-            true => Some(reading.shape()?),
-            false => reading.shape_within(FIRST_ROW)?,
+        let shape = match source.is_stdin() {
+            false => Some(reading.shape()?),
+            true => reading.shape_within(FIRST_ROW)?,
         };
         let first = shape.map_or(FirstRow::Awaited, FirstRow::Seen);
         Ok(Self { console, signals, counters, ready, input, reading, first })
@@ -169,11 +169,15 @@ impl Opened<'_> {
 
 /// The inputs as they were found. Files of the model are known when it is.
 pub fn inputs(sources: &Sources) -> Vec<Named> {
-    let of_input = |path: &Option<PathBuf>| {
-        Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
-    };
-    let read = sources.list().iter().filter(|source| source.text.is_none());
-    read.map(|source| of_input(&source.path)).collect()
+    let mut inputs = Vec::new();
+    for source in sources.list().iter().filter(|source| source.text.is_none()) {
+        let of_input = |path: &PathBuf| Named::new("the input", path);
+        match &source.pictures {
+            Some(pictures) => inputs.extend(pictures.paths().iter().map(of_input)),
+            None => inputs.push(of_input(&source.path.clone().unwrap_or("/dev/stdin".into()))),
+        }
+    }
+    inputs
 }
 
 fn ledger_options(config: &RunConfig, flags: FlagFiles) -> LedgerOptions {

@@ -4,29 +4,51 @@ use std::borrow::Cow;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
+use super::Place;
 use vllm_batch_base::{files, machine};
 use vllm_batch_media::{Encoded, Limits, MediaError};
 
 /// The folders beneath which files may be read, with all links resolved.
 #[derive(Debug)]
 pub(super) struct Folders {
-    /// That of the file whose rows are read; paths are relative to it.
-    of_rows: Option<PathBuf>,
+    /// What paths are relative to.
+    base: Option<PathBuf>,
+    of_rows: OfRows,
     allowed: Option<PathBuf>,
+}
+
+/// What the place of the rows allows.
+#[derive(Debug)]
+enum OfRows {
+    /// The user named each file.
+    Any,
+    /// Files beneath a folder, if it is there.
+    Beneath(Option<PathBuf>),
 }
 
 impl Folders {
     pub(super) fn new(allowed: Option<&Path>) -> Self {
-        Self { of_rows: None, allowed: allowed.and_then(|folder| folder.canonicalize().ok()) }
+        Self {
+            base: None,
+            of_rows: OfRows::Beneath(None),
+            allowed: allowed.and_then(|folder| folder.canonicalize().ok()),
+        }
     }
 
-    pub(super) fn begin(&mut self, folder: Option<&Path>) {
-        self.of_rows = folder.and_then(|folder| folder.canonicalize().ok());
+    pub(super) fn begin(&mut self, place: Place<'_>) {
+        let resolved = |folder: &Path| folder.canonicalize().ok();
+        let current = || resolved(Path::new("."));
+        (self.base, self.of_rows) = match place {
+            Place::Folder(folder) => (resolved(folder), OfRows::Beneath(resolved(folder))),
+            Place::Store => (None, OfRows::Beneath(None)),
+            Place::Named => (current(), OfRows::Any),
+            Place::Beneath(folder) => (current(), OfRows::Beneath(resolved(folder))),
+        };
     }
 
     /// The file of a path. It may not lead out of the folders, by `..` or by a link.
     pub(super) fn file(&self, path: &Path) -> Result<ImageFile, MediaError> {
-        let joined = match (&self.of_rows, path.is_absolute()) {
+        let joined = match (&self.base, path.is_absolute()) {
             (_, true) => path.to_owned(),
             (Some(folder), false) => folder.join(path),
             (None, false) => {
@@ -38,20 +60,25 @@ impl Folders {
             }
         };
         match joined.canonicalize() {
-            Ok(found) if self.is_beneath(&found) => Ok(ImageFile(found)),
-            Err(error) if self.is_beneath(&without_dots(&joined)) => Err(unreadable(&error)),
+            Ok(found) if self.is_allowed(&found) => Ok(ImageFile(found)),
+            Err(error) if self.is_allowed(&without_dots(&joined)) => Err(unreadable(&error)),
             // Whether there is such a file is not said.
             Ok(_) | Err(_) => Err(MediaError::Forbidden(
-                "outside of the folder of the dataset's file; help: \
-                 --allowed-local-media-path DIR allows the files beneath DIR"
+                "outside of the folder of the dataset; help: --allowed-local-media-path DIR \
+                 allows the files beneath DIR"
                     .to_owned(),
             )),
         }
     }
 
-    fn is_beneath(&self, path: &Path) -> bool {
-        let mut folders = self.of_rows.iter().chain(&self.allowed);
-        folders.any(|folder| path.starts_with(folder))
+    fn is_allowed(&self, path: &Path) -> bool {
+        let is_beneath = |folder: &Option<PathBuf>| {
+            folder.as_ref().is_some_and(|folder| path.starts_with(folder))
+        };
+        match &self.of_rows {
+            OfRows::Any => true,
+            OfRows::Beneath(folder) => is_beneath(folder) || is_beneath(&self.allowed),
+        }
     }
 }
 

@@ -24,7 +24,7 @@ fn given(options: impl Fn(&Path) -> MediaOptions) -> Given {
     fs::write(folder.join("sub/a b.gif"), GIF).unwrap();
     fs::write(root.path().join("out.gif"), GIF).unwrap();
     let mut reader = MediaReader::new(&options(root.path()));
-    reader.begin_folder(Some(&folder));
+    reader.begin(Place::Folder(&folder));
     Given { _root: root, folder, reader }
 }
 
@@ -111,7 +111,7 @@ fn given_with_root() -> Given {
 fn rows_of_no_folder_read_only_what_is_allowed() {
     let mut given = given_with_root();
     let absolute = given.folder.join("a.gif").display().to_string();
-    given.reader.begin_folder(None);
+    given.reader.begin(Place::Store);
     assert!(given.text(&absolute).is_ok());
     assert_eq!(given.fault("a.gif").0, "media_forbidden");
 }

@@ -13,6 +13,7 @@ use super::line_ends::{self, LineEnds};
 use super::lines::Lines;
 use super::table::{self, Kind};
 use super::{Body, InputError, InputFormat, Records, foreign, sniff};
+use crate::input::tar::{self, TarRows};
 
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
@@ -110,6 +111,13 @@ impl Beginning {
         Ok(self)
     }
 
+    /// Whether it is a tar archive. Text is waited for no longer than its first line.
+    fn is_tar(&mut self) -> io::Result<bool> {
+        let may_be = |head: &[u8]| head.contains(&0) && !head.contains(&b'\n');
+        while self.head.len() < tar::BLOCK && may_be(&self.head) && self.read_more()? {}
+        Ok(tar::begins_tar(&self.head))
+    }
+
     /// The first line that is not blank.
     fn first_line(&self) -> String {
         let head = &self.head[..self.head.len().min(MAX_HEADER)];
@@ -176,6 +184,9 @@ pub(super) fn records(
 ) -> Result<Records, InputError> {
     let layout = &reading.layout;
     let mut start = Beginning::new(input).decompressed()?;
+    if start.is_tar()? {
+        return of_tar(start, layout);
+    }
     start.fill_line(reach);
     let mut notes = Vec::new();
     let encoding::Found { encoding, mark, note } = encoding::find(&start.head, layout.encoding);
@@ -226,6 +237,25 @@ pub(super) fn records(
             let is_marked = mark > 0 || encoding != UTF_8;
             let records = of_table(lines, (&line, delimiter), reading, (format, notes))?;
             Ok(Records { is_marked, ..records })
+        }
+    }
+}
+
+/// The rows of an archive.
+fn of_tar(start: Beginning, layout: &Layout) -> Result<Records, InputError> {
+    let flags = [
+        (layout.format != InputFormat::Auto).then_some("--format"),
+        (layout.encoding != encoding::TextEncoding::Auto).then_some("--encoding"),
+        layout.flag_of_tables(),
+    ];
+    match flags.into_iter().flatten().next() {
+        Some(flag) => {
+            let message = format!("{flag}: the input is a tar archive, whose members are rows");
+            Err(InputError::refused(message, format!("leave {flag} out, or rename the file")))
+        }
+        None => {
+            let rows = Box::new(TarRows::new(start.into_reader()));
+            Ok(Records::new(InputFormat::Jsonl, Body::Tar(rows)))
         }
     }
 }

@@ -100,7 +100,7 @@ impl RowParser {
     pub(super) fn decide_by_columns(&mut self) -> Result<(), InputError> {
         let names = Arc::clone(&self.field_names);
         let shape = self.builder.shape_of_columns(&names)?;
-        self.has_images = self.builder.has_image_column(|name| names.iter().any(|n| n == name));
+        self.has_images = self.builder.has_image_column(&names);
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.say_params("column", &names);

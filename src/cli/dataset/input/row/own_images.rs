@@ -3,10 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::image_parts;
+use super::{RowOptions, image_parts};
 use crate::input::fields::JsonFields;
 use crate::input::media::{EXPECTED, Named, Reference};
 use crate::input::path;
+use crate::input::pictures::has_extension;
+use crate::input::referred::Referred;
 use crate::input::row_error::{RowError, code};
 
 /// Fields that hold images where no flag names one.
@@ -15,51 +17,142 @@ pub(super) const KNOWN: &[&str] = &["image", "images"];
 /// What stands for an image in the texts of LLaVA's rows.
 const MARK: &str = "<image>";
 
-/// The images of a row. `column`: `--image-column`; an empty one says that there are none.
-/// `is_prompt`: whether a field is a part of the prompt's text.
-pub(super) fn of_row(
-    column: Option<&str>,
-    is_prompt: impl Fn(&str) -> bool,
-    fields: &JsonFields,
-    line: u64,
-) -> Result<Vec<Named>, RowError> {
-    match column {
-        Some("") => Ok(Vec::new()),
-        Some(name) => match path::find(fields, name) {
-            Ok(json) => of_field(name, json, line),
-            Err(_) => {
-                let message = format!("the row has no field '{name}' for --image-column");
-                Err(RowError::new(code::ROW_SHAPE, line, message))
+/// Which fields of rows hold images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ImageFields {
+    /// None does.
+    None,
+    /// The one of `--image-column`.
+    Named(String),
+    /// Those of the known names.
+    Known,
+    /// Those that name files beside them, as Hugging Face's imagefolder has them.
+    OfFiles,
+    /// Those of members of an archive with the extension of an image.
+    OfMembers,
+}
+
+impl ImageFields {
+    pub(super) fn of(options: &RowOptions) -> Self {
+        match (options.image_column.as_deref(), options.name_files) {
+            (Some(""), _) => ImageFields::None,
+            (Some(name), _) => ImageFields::Named(name.to_owned()),
+            (None, false) => ImageFields::Known,
+            (None, true) => ImageFields::OfFiles,
+        }
+    }
+
+    /// Goes on with rows that are members of an archive, or that are not.
+    pub(super) fn begin_records(&mut self, have_members: bool) {
+        match (&self, have_members) {
+            (ImageFields::Known, true) => *self = ImageFields::OfMembers,
+            (ImageFields::OfMembers, false) => *self = ImageFields::Known,
+            _ => {}
+        }
+    }
+
+    /// The one that the user named.
+    pub(super) fn named(&self) -> Option<&str> {
+        match self {
+            ImageFields::Named(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether a table of these columns may have images. `is_prompt`: whether a column is a part
+    /// of the prompt's text.
+    pub(super) fn are_in(&self, columns: &[String], is_prompt: impl Fn(&str) -> bool) -> bool {
+        match self {
+            ImageFields::None => false,
+            ImageFields::Named(_) => true,
+            ImageFields::Known => {
+                KNOWN.iter().any(|name| !is_prompt(name) && columns.iter().any(|c| c == name))
             }
-        },
-        None => {
-            let known = KNOWN.iter().filter(|name| !is_prompt(name));
-            let known = known.filter_map(|name| Some((*name, fields.get(name)?)));
-            let mut images = Vec::new();
-            // A number is the user's own: a count, or the name of an image.
-            for (name, json) in known.filter(|(_, json)| json.starts_with(['"', '[', '{'])) {
-                let found = of_field(name, json, line)?;
-                if !images.is_empty() && !found.is_empty() {
-                    let what = "the row has images in `image` and in `images`";
-                    return Err(RowError::new(code::INVALID_PROMPT, line, what)
-                        .with_help("name the field with --image-column"));
+            ImageFields::OfFiles => columns.iter().any(|name| names_files(name)),
+            // No table is an archive.
+            ImageFields::OfMembers => false,
+        }
+    }
+
+    /// The images of a row.
+    pub(super) fn images(
+        &self,
+        is_prompt: impl Fn(&str) -> bool,
+        referred: Option<&Referred>,
+        (fields, line): (&JsonFields, u64),
+    ) -> Result<Vec<Named>, RowError> {
+        match self {
+            ImageFields::None => Ok(Vec::new()),
+            ImageFields::Named(name) => match path::find(fields, name) {
+                Ok(json) => of_field(name, json, referred, line),
+                Err(_) => {
+                    let message = format!("the row has no field '{name}' for --image-column");
+                    Err(RowError::new(code::ROW_SHAPE, line, message))
                 }
-                images.extend(found);
-            }
-            Ok(images)
+            },
+            ImageFields::OfFiles => of_all(names_files, fields, line),
+            ImageFields::OfMembers => of_all(has_extension, fields, line),
+            ImageFields::Known => of_known(is_prompt, referred, (fields, line)),
         }
     }
 }
 
+/// Whether a field of imagefolder names files: `file_name`, `front_file_name`, or lists of them.
+fn names_files(field: &str) -> bool {
+    let name = field.strip_suffix('s').unwrap_or(field);
+    name == "file_name" || name.ends_with("_file_name")
+}
+
+/// The images of all fields of which a test says so, in their order.
+fn of_all(
+    holds_images: impl Fn(&str) -> bool,
+    fields: &JsonFields,
+    line: u64,
+) -> Result<Vec<Named>, RowError> {
+    let mut images = Vec::new();
+    for field in fields.iter().filter(|field| holds_images(&field.name)) {
+        images.extend(of_field(&field.name, field.value, None, line)?);
+    }
+    Ok(images)
+}
+
+/// The images of fields of known names.
+fn of_known(
+    is_prompt: impl Fn(&str) -> bool,
+    referred: Option<&Referred>,
+    (fields, line): (&JsonFields, u64),
+) -> Result<Vec<Named>, RowError> {
+    let known = KNOWN.iter().filter(|name| !is_prompt(name));
+    let known = known.filter_map(|name| Some((*name, fields.get(name)?)));
+    let mut images = Vec::new();
+    // A number is the user's own: a count, or the name of an image.
+    for (name, json) in known.filter(|(_, json)| json.starts_with(['"', '[', '{'])) {
+        let found = of_field(name, json, referred, line)?;
+        if !images.is_empty() && !found.is_empty() {
+            let what = "the row has images in `image` and in `images`";
+            return Err(RowError::new(code::INVALID_PROMPT, line, what)
+                .with_help("name the field with --image-column"));
+        }
+        images.extend(found);
+    }
+    Ok(images)
+}
+
 /// The images of a field: one, or a list of them.
-fn of_field(name: &str, json: &str, line: u64) -> Result<Vec<Named>, RowError> {
+fn of_field(
+    name: &str,
+    json: &str,
+    referred: Option<&Referred>,
+    line: u64,
+) -> Result<Vec<Named>, RowError> {
     let wrong = |what: String| {
         RowError::new(code::INVALID_PROMPT, line, format!("`{name}`: {what}"))
             .with_help("a field that holds no images is left alone with --image-column ''")
     };
     let value: Value =
         serde_json::from_str(json).map_err(|error| wrong(super::prompt::reason(&error)))?;
-    let items = match value {
+    let cell = value.as_str().and_then(|cell| referred?.cell(cell));
+    let items = match cell.map_or(value, Value::String) {
         Value::Array(items) => items,
         value => match value.as_str().and_then(listed) {
             Some(items) => items,
@@ -80,11 +173,45 @@ fn of_field(name: &str, json: &str, line: u64) -> Result<Vec<Named>, RowError> {
     Ok(images)
 }
 
-/// The texts of a list that a table's cell holds.
+/// The texts of a list that a table's cell holds, as JSON or as Python writes it.
 fn listed(cell: &str) -> Option<Vec<Value>> {
-    let is_list = cell.trim_start().starts_with("[\"");
-    let items: Vec<String> = is_list.then(|| serde_json::from_str(cell).ok()).flatten()?;
+    let cell = cell.trim();
+    let is_list = cell.starts_with("[\"") || cell.starts_with("['");
+    let json = || serde_json::from_str::<Vec<String>>(cell).ok();
+    let items = is_list.then(|| json().or_else(|| python_list(cell))).flatten()?;
     Some(items.into_iter().map(Value::from).collect())
+}
+
+/// The texts of a list as Python's `repr` has it: `['a.png', "b's.png"]`.
+fn python_list(cell: &str) -> Option<Vec<String>> {
+    let mut rest = cell.strip_prefix('[')?.strip_suffix(']')?.trim();
+    let mut items = Vec::new();
+    while let Some(quote) = rest.chars().next() {
+        let text = rest.strip_prefix(['\'', '"'])?;
+        let (mut item, mut escaped, mut end) = (String::new(), false, None);
+        for (at, letter) in text.char_indices() {
+            match letter {
+                // Names and base64 have no others.
+                '\\' | '\'' | '"' if escaped => item.push(letter),
+                _ if escaped => return None,
+                '\\' => {}
+                letter if letter == quote => {
+                    end = Some(at);
+                    break;
+                }
+                letter => item.push(letter),
+            }
+            escaped = letter == '\\' && !escaped;
+        }
+        items.push(item);
+        let after = text[end? + 1..].trim_start();
+        rest = match after.strip_prefix(',') {
+            Some(more) => more.trim_start(),
+            None if after.is_empty() => after,
+            None => return None,
+        };
+    }
+    Some(items)
 }
 
 /// Puts the images of a row into its messages: where parts or marks stand for them, else before the
@@ -196,4 +323,23 @@ fn fill_text(text: &str, images: &mut impl Iterator<Item = Value>, parts: &mut V
 
 fn text_part(text: &str) -> Option<Value> {
     (!text.is_empty()).then(|| json!({"type": "text", "text": text}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_in_cells_are_those_of_json_and_of_python() {
+        let of = |cell: &str| {
+            let items = listed(cell)?;
+            Some(items.iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>().join("|"))
+        };
+        assert_eq!(of(r#"["a.png", "b"]"#).as_deref(), Some("a.png|b"));
+        assert_eq!(of(" ['a.png', \"b's.png\",'c'] ").as_deref(), Some("a.png|b's.png|c"));
+        assert_eq!(of(r"['a\'b\\']").as_deref(), Some(r"a'b\"));
+        for wrong in ["['a'", "['a' 'b']", "['a', b]", r"['\x41']", "[a]", "['a]", "a"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -11,12 +11,13 @@ use super::alpaca::alpaca;
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::header::{field_names, no_prompt_column};
 use super::named::NamedRow;
+use super::own_images::{self, ImageFields};
 use super::shape::{
     MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
 };
 use super::template::Template;
 use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task};
-use super::{blank, compared, messages, own, own_images};
+use super::{blank, compared, messages, own};
 use crate::input::fields::JsonFields;
 use crate::input::media::{MediaReader, Named};
 use crate::input::own_params::OwnParams;
@@ -37,7 +38,7 @@ pub(super) struct PromptBuilder {
     names: ModelNames,
     own_params: OwnParams,
     allows_empty: bool,
-    image_column: Option<String>,
+    image_fields: ImageFields,
     media: MediaReader,
 }
 
@@ -92,7 +93,7 @@ impl PromptBuilder {
             names: options.names.clone(),
             own_params: options.own_params.clone(),
             allows_empty: options.allows_empty,
-            image_column: options.image_column.clone(),
+            image_fields: ImageFields::of(options),
             media: MediaReader::new(&options.media),
         })
     }
@@ -172,13 +173,13 @@ impl PromptBuilder {
         if self.likelihoods == Likelihoods::OfChoices && !has(Likelihoods::CHOICES) {
             return Err(missing("--loglikelihood choices", Likelihoods::CHOICES));
         }
-        if let Some(name) = self.image_column.as_deref().filter(|name| !name.is_empty())
+        if let Some(name) = self.image_fields.named()
             && !has(name)
         {
             return Err(missing("--image-column", name));
         }
         if let Some(template) = &self.template {
-            if template.names().next().is_none() && !self.has_image_column(has) {
+            if template.names().next().is_none() && !self.has_image_column(names) {
                 return Err(Template::refuse_constant());
             }
             return match template.names().find(|name| !has(name)) {
@@ -233,8 +234,7 @@ impl PromptBuilder {
             };
         }
         let is_batch = RowShape::of(row).is_some_and(|shape| shape.is_batch());
-        if let Some(name) =
-            self.image_column.as_deref().filter(|name| !name.is_empty() && !is_batch)
+        if let Some(name) = self.image_fields.named().filter(|_| !is_batch)
             && let Err(why) = path::find(&row.fields, name)
         {
             return Err(missing("--image-column", name, &why));
@@ -340,7 +340,7 @@ impl PromptBuilder {
                 "leave out --row-params",
             ));
         }
-        if shape.is_batch() && self.image_column.as_ref().is_some_and(|name| !name.is_empty()) {
+        if shape.is_batch() && self.image_fields.named().is_some() {
             return Err(InputError::refused(
                 format!("--image-column: the rows are {shape}, whose images are in their messages"),
                 "leave out --image-column",

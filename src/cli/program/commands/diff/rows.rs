@@ -138,7 +138,7 @@ impl OutputFile {
                     .map_err(|error| CliError::from_row(&error.1, &self.name))?;
                 json_row(&fields, &self.field).ok_or_else(|| self.no_field(record.line))?
             }
-            (Content::Cells(_), None) => return Err(self.no_field(record.line)),
+            (Content::Cells(_) | Content::Sample(_), _) => return Err(self.no_field(record.line)),
         };
         Ok(OutputRow { line: record.line, ..row })
     }

@@ -155,6 +155,7 @@ pub fn has_assert_named(origin: &Origin, name: &str) -> bool {
     while let Ok(Some(record)) = records.files.next_record() {
         let has = match &record.content {
             Content::Line(line) => names_it(line),
+            Content::Sample(sample) => names_it(&sample.text),
             Content::Cells(cells) => cells.iter().any(|cell| cell.contains(name)),
         };
         if has {

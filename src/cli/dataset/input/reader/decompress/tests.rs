@@ -36,7 +36,7 @@ fn read_from(input: Box<dyn Read + Send>) -> Result<Outcome, InputError> {
         match record {
             Ok(record) => match record.content {
                 Content::Line(text) => lines.push((record.line, text)),
-                Content::Cells(cells) => panic!("{cells:?}"),
+                other => panic!("{other:?}"),
             },
             Err(error) => return Ok((lines, Some(error))),
         }

@@ -19,12 +19,19 @@ impl PromptBuilder {
         &mut self.media
     }
 
+    /// Goes on with rows that are members of an archive, or that are not.
+    pub(in crate::input::row) fn begin_records(&mut self, have_members: bool) {
+        self.image_fields.begin_records(have_members);
+    }
+
+    /// The column of a table whose cells are images, and may name other rows.
+    pub(in crate::input::row) fn image_column(&self) -> &str {
+        self.image_fields.named().unwrap_or(own_images::KNOWN[0])
+    }
+
     /// Whether a table of these columns may have images beside its prompts.
-    pub(in crate::input::row) fn has_image_column(&self, has: impl Fn(&str) -> bool) -> bool {
-        match self.image_column.as_deref() {
-            Some(name) => !name.is_empty(),
-            None => own_images::KNOWN.iter().any(|name| !self.is_prompt(name) && has(name)),
-        }
+    pub(in crate::input::row) fn has_image_column(&self, columns: &[String]) -> bool {
+        self.image_fields.are_in(columns, |name| self.is_prompt(name))
     }
 
     /// Whether a row has images beside its prompt, or should have.
@@ -37,8 +44,9 @@ impl PromptBuilder {
         if row.is_bare {
             return Ok(Vec::new());
         }
-        let is_prompt = |name: &str| self.is_prompt(name);
-        own_images::of_row(self.image_column.as_deref(), is_prompt, &row.fields, line)
+        let referred = self.media.referred();
+        let row = (&row.fields, line);
+        self.image_fields.images(|name| self.is_prompt(name), referred, row)
     }
 
     /// Whether the user says that a field is a part of the prompt's text.

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::input::base64;
+use crate::input::media::Place;
 use vllm_batch_media::{MediaId, MediaKind};
 
 /// Valid images of one pixel, told apart by a comment.
@@ -28,7 +29,7 @@ fn row_of(format: InputFormat, input: &str, options: &RowOptions) -> Result<Row,
     let input = Box::new(Cursor::new(input.to_owned()));
     let mut records = Records::open(input, format, 1 << 20).expect("text");
     let mut parser = RowParser::new(&mut records, options).unwrap_or_else(|e| panic!("{e}"));
-    parser.begin_folder(Some(folder.path()));
+    parser.begin(Place::Folder(folder.path()));
     let rows = records.map(|record| {
         let row = parser.parse(record.expect("text")).expect("a shape");
         row.map_err(|bad| bad.error)

@@ -1,0 +1,285 @@
+//! Files of images that are rows themselves: those that `--input` names, and those beneath a
+//! folder. A folder with Hugging Face's `metadata.jsonl` has the rows of that file instead.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::fields::{JsonFields, json_string};
+use super::reader::{Content, Record};
+use super::row_error::{RowError, code};
+use crate::object_store::is_object;
+use crate::terminal::error::CliError;
+
+/// The field of such a row with the path of its file.
+const FIELD: &str = "image";
+
+/// Extensions of images: what is in a file of such a name is an image, or an error row.
+const EXTENSIONS: &[&str] =
+    &["avif", "bmp", "gif", "heic", "heif", "jpeg", "jpg", "png", "tif", "tiff", "webp"];
+
+/// Files whose rows name the images of their folder, as Hugging Face's imagefolder has them.
+const METADATA: &[&str] = &["metadata.csv", "metadata.jsonl", "metadata.parquet"];
+
+/// Whether a file is an image by its name.
+fn is_picture(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(has_extension)
+}
+
+/// Whether a name ends with the extension of an image, or is one.
+pub(super) fn has_extension(name: &str) -> bool {
+    let found = name.rsplit('.').next().unwrap_or_default();
+    EXTENSIONS.iter().any(|known| found.eq_ignore_ascii_case(known))
+}
+
+/// One of the inputs, by what it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    /// A file of rows, or standard input.
+    File(PathBuf),
+    /// Files that are rows.
+    Pictures(Pictures),
+    /// A file whose rows name the images beside it.
+    Metadata(PathBuf),
+}
+
+/// Files that are rows, in their order. Their names are in memory, their bytes are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pictures {
+    paths: Vec<PathBuf>,
+    /// The folder that they were found beneath. None: the user named each of them.
+    folder: Option<PathBuf>,
+    /// Number of other files there, and the first of them.
+    others: Option<(u64, PathBuf)>,
+}
+
+/// Sorts inputs by what they are. Of a file `is_told` says whether a flag says how it is read.
+///
+/// # Errors
+/// A folder has nothing that is read; or pictures and files of rows are one input.
+pub(super) fn sorted(
+    list: Vec<PathBuf>,
+    is_told: impl Fn(&Path) -> bool,
+) -> Result<Vec<Input>, CliError> {
+    let mut inputs = Vec::new();
+    for path in list {
+        if path == Path::new("-") || is_told(&path) {
+            inputs.push(Input::File(path));
+        } else if is_object(&path) {
+            refuse_object(&path)?;
+            inputs.push(Input::File(path));
+        } else if path.is_dir() {
+            inputs.extend(beneath(&path)?);
+        } else if !is_picture(&path) {
+            inputs.push(Input::File(path));
+        } else if let Some(Input::Pictures(Pictures { paths, folder: None, .. })) =
+            inputs.last_mut()
+        {
+            paths.push(path);
+        } else {
+            let pictures = Pictures { paths: vec![path], folder: None, others: None };
+            inputs.push(Input::Pictures(pictures));
+        }
+    }
+    refuse_mixed(&inputs)?;
+    Ok(inputs)
+}
+
+/// Refuses an image that is an object.
+fn refuse_object(path: &Path) -> Result<(), CliError> {
+    match is_picture(path) {
+        false => Ok(()),
+        true => Err(CliError::refused(
+            "input",
+            format!("--input {}: pictures of a store are not read", path.display()),
+        )
+        .help("download them, and name the folder that they are in")),
+    }
+}
+
+/// Refuses inputs of two kinds: their rows have nothing in common.
+fn refuse_mixed(inputs: &[Input]) -> Result<(), CliError> {
+    let named = |input: &Input| match input {
+        Input::File(path) if path == Path::new("-") => "standard input is no picture".to_owned(),
+        Input::File(path) => format!("{} is no picture", path.display()),
+        Input::Metadata(path) => format!("{} has rows", path.display()),
+        Input::Pictures(Pictures { paths, .. }) => format!("{} is a picture", paths[0].display()),
+    };
+    let kind = std::mem::discriminant::<Input>;
+    let Some(first) = inputs.first() else { return Ok(()) };
+    match inputs.iter().find(|input| kind(input) != kind(first)) {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!("--input: {}, and {}", named(first), named(other));
+            Err(CliError::refused("input", message)
+                .help("name pictures alone, as in 'photos/*.jpg', or their folder; run rows apart"))
+        }
+    }
+}
+
+/// What a folder and those in it hold: files with rows about images, else the images.
+fn beneath(folder: &Path) -> Result<Vec<Input>, CliError> {
+    let mut found = Found::default();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let cannot = |error: io::Error| {
+            CliError::refused("input", format!("cannot read {}: {error}", folder.display()))
+        };
+        found.look_into(&folder, &mut folders).map_err(cannot)?;
+    }
+    found.pictures.sort();
+    found.metadata.sort();
+    found.inputs(folder)
+}
+
+/// Files beneath a folder.
+#[derive(Default)]
+struct Found {
+    pictures: Vec<PathBuf>,
+    metadata: Vec<PathBuf>,
+    num_others: u64,
+    first_other: Option<PathBuf>,
+}
+
+impl Found {
+    /// Takes the files of a folder. Links to folders are not followed: they may lead round and
+    /// round. Names that begin with a dot are those of programs.
+    fn look_into(&mut self, folder: &Path, folders: &mut Vec<PathBuf>) -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let (name, path) = (entry.file_name(), entry.path());
+            if name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                folders.push(path);
+            } else if is_picture(&path) {
+                self.pictures.push(path);
+            } else if METADATA.iter().any(|known| name == *known) {
+                self.metadata.push(path);
+            } else {
+                self.num_others += 1;
+                self.first_other = Some(match self.first_other.take() {
+                    Some(first) if first < path => first,
+                    _ => path,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn inputs(self, folder: &Path) -> Result<Vec<Input>, CliError> {
+        let refused = |message: String| CliError::refused("input", message);
+        let shown = folder.display();
+        if self.metadata.is_empty() {
+            if self.pictures.is_empty() {
+                let message = format!("cannot read {shown}: it is a folder without pictures");
+                let files = folder.join("*.jsonl");
+                let help = format!("name the files in it, as in '{}'", files.display());
+                return Err(refused(message).help(help));
+            }
+            let others = self.first_other.map(|first| (self.num_others, first));
+            let (paths, folder) = (self.pictures, Some(folder.to_owned()));
+            return Ok(vec![Input::Pictures(Pictures { paths, folder, others })]);
+        }
+        let two = self.metadata.windows(2).find(|two| two[0].parent() == two[1].parent());
+        if let Some([first, second]) = two {
+            let message = format!(
+                "--input {shown}: {} and {} both have rows about the images of their folder",
+                first.display(),
+                second.display()
+            );
+            return Err(refused(message).help("name one of them with --input"));
+        }
+        let has_rows = |picture: &&PathBuf| {
+            let mut folders = self.metadata.iter().filter_map(|path| path.parent());
+            folders.any(|folder| picture.starts_with(folder))
+        };
+        if let Some(alone) = self.pictures.iter().find(|picture| !has_rows(picture)) {
+            let message = format!(
+                "--input {shown}: {} has rows about images, and {} is in no folder that has",
+                self.metadata[0].display(),
+                alone.display()
+            );
+            return Err(refused(message).help("name the folders one by one"));
+        }
+        Ok(self.metadata.into_iter().map(Input::Metadata).collect())
+    }
+}
+
+impl Pictures {
+    /// The files.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// The folder that they were found beneath, and may not lead out of. None: each was named.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// As messages name them.
+    pub(super) fn name(&self) -> String {
+        match (&self.folder, self.paths.as_slice()) {
+            (Some(folder), _) => folder.display().to_string(),
+            (None, [first, others @ ..]) if !others.is_empty() => {
+                format!("{} and {} more", first.display(), others.len())
+            }
+            (None, paths) => paths[0].display().to_string(),
+        }
+    }
+
+    /// Finding about the folder that a user may want to know.
+    fn note(&self) -> Option<String> {
+        let (count, first) = self.others.as_ref()?;
+        let first = first.display();
+        Some(match count {
+            1 => format!("{first} is no picture, and passed over"),
+            count => format!("{count} files are no pictures, and passed over, such as {first}"),
+        })
+    }
+
+    /// The row of a file.
+    fn record(&self, index: usize) -> Record {
+        let (path, line) = (&self.paths[index], index as u64 + 1);
+        let name = path.to_string_lossy();
+        // A name may look like a URL.
+        let shown = match name.split('/').next().is_some_and(|first| first.contains(':')) {
+            true => format!("./{name}"),
+            false => name.clone().into_owned(),
+        };
+        let error = path.to_str().is_none().then(|| {
+            let message = format!("the name of the file {} is not UTF-8", path.display());
+            RowError::new(code::BAD_UTF8, line, message).with_help("rename it")
+        });
+        let fields = JsonFields::from_pairs(&[(FIELD, &json_string(&shown))]);
+        Record { line, content: Content::Line(fields.into_text()), error }
+    }
+}
+
+/// The rows of pictures, one after the other.
+pub(super) struct PictureRows {
+    pictures: Arc<Pictures>,
+    next: usize,
+}
+
+impl PictureRows {
+    pub(super) fn new(pictures: Arc<Pictures>) -> (Self, Option<String>) {
+        let note = pictures.note();
+        (Self { pictures, next: 0 }, note)
+    }
+
+    pub(super) fn next_row(&mut self) -> Option<Record> {
+        let record =
+            (self.next < self.pictures.paths.len()).then(|| self.pictures.record(self.next));
+        self.next += usize::from(record.is_some());
+        record
+    }
+
+    /// The number of the row that would come next.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next as u64 + 1
+    }
+}
