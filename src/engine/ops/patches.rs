@@ -10,8 +10,8 @@ use super::for_row_chunks;
 /// The number of each byte, for red, green and blue.
 pub type BandTables = [[f32; 256]; 3];
 
-/// out[i] = the numbers of patch i of `samples`, each three bands one after the other, and each band
-/// `num_frames` times. `out` takes as many rows as there are patches.
+/// out[i] = the numbers of patch i of `samples`, each three bands one after the other, and each
+/// band `num_frames` times. `out` takes as many rows as there are patches.
 ///
 /// # Panics
 /// The samples fill no whole rows of whole bands, or there is no room. Or the device is a GPU,
