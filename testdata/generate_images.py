@@ -28,6 +28,8 @@ from PIL import Image
 from transformers import PreTrainedTokenizerFast
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
+from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
+from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -42,6 +44,8 @@ MAX_DISTANCE = 2e-5
 
 # (folder, class of the image processor, edges of images and of tiles, or least and most pixels)
 MODELS = [
+    ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
+    ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_saved", CLIPImageProcessor, 16, 16),
@@ -71,6 +75,15 @@ BRACKET = "<fake_token_around_image>"
 
 
 def preprocessor_config(cls, longest: int, tile: int) -> dict:
+    if cls is Gemma3ImageProcessor:
+        return dict(
+            do_convert_rgb=None, do_normalize=True, do_pan_and_scan=None, do_rescale=True,
+            do_resize=True, image_mean=[0.5] * 3, image_processor_type=cls.__name__,
+            image_seq_length=256, image_std=[0.5] * 3, pan_and_scan_max_num_crops=None,
+            pan_and_scan_min_crop_size=None, pan_and_scan_min_ratio_to_activate=None,
+            processor_class="Gemma3Processor", resample=2, rescale_factor=1 / 255,
+            size=dict(height=tile, width=tile),
+        )
     if cls is CLIPImageProcessor:
         return dict(
             crop_size=dict(height=tile, width=tile), do_center_crop=True, do_convert_rgb=True,
@@ -97,9 +110,15 @@ def rounded(values: torch.Tensor) -> list[float]:
     return [round(float(value), 6) for value in values]
 
 
+def shown(image_processor) -> str:
+    """What a template shows for an image."""
+    return "<start_of_image>" if image_processor is Gemma3ImageProcessor else "<image>"
+
+
 @torch.no_grad()
 def record(model, processor, name: str, files: list[str], text: str) -> dict:
     images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
+    text = text.replace("<image>", shown(type(processor.image_processor)))
     is_qwen = isinstance(processor, Qwen2VLProcessor)
     if is_qwen:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
@@ -112,6 +131,8 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         more = dict(pixels)
         if is_qwen and images:
             more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+        if isinstance(processor, Gemma3Processor):
+            more["token_type_ids"] = (ids == model.config.image_token_id).long()
         return model(input_ids=ids, use_cache=False, **more).logits[0]
 
     if is_qwen and images:
@@ -159,6 +180,13 @@ def write(path: Path, data: dict) -> None:
 
 def make_processor(folder: Path, config: dict, image_processor, tile: int):
     images = image_processor.from_pretrained(folder)
+    if image_processor is Gemma3ImageProcessor:
+        names = dict(
+            boi_token="<start_of_image>", eoi_token="<end_of_image>",
+            image_token="<image_soft_token>",
+        )
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        return Gemma3Processor(images, tokenizer, image_seq_length=config["mm_tokens_per_image"])
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     patch = config["vision_config"]["patch_size"]
     if image_processor is CLIPImageProcessor:
@@ -188,7 +216,8 @@ def main() -> None:
         if not check:
             (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
             bracket = BRACKET if image_processor is Qwen2VLImageProcessor else ""
-            template = CHAT_TEMPLATE.replace("<image>", f"{bracket}<image>{bracket}")
+            mark = f"{bracket}{shown(image_processor)}{bracket}"
+            template = CHAT_TEMPLATE.replace("<image>", mark)
             (folder / "chat_template.jinja").write_text(template)
         config = json.loads((folder / "config.json").read_text())
         model = getattr(transformers, config["architectures"][0]).from_pretrained(

@@ -260,12 +260,21 @@ def shared_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_gemma_images() -> Tokenizer:
+    """The same with what Gemma 3's prompts have around images."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    names = ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+    add_tokens(tokenizer, ["<|endoftext|>", "<end_of_utterance>", *names])
+    return tokenizer
+
+
 SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "byte_level": (shared_byte_level, dict(eos_token="<|endoftext|>")),
     "sentencepiece": (
         shared_sentencepiece,
         dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>"),
     ),
+    "gemma_images": (shared_gemma_images, dict(eos_token="<end_of_utterance>")),
     "images": (shared_images, dict(eos_token="<end_of_utterance>")),
 }
 

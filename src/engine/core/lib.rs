@@ -125,6 +125,7 @@ impl Engine {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         summary.sides(config).check()?;
         let sizes = StepSizes::on_device(config, dtype, &gpu_needs(summary));
+        let sizes = sizes.at_least(summary.least_step());
         let vocab_size = summary.spec.vocab_size();
         let (input_processor, model) = beside_tokenizer(
             processor,
@@ -199,7 +200,7 @@ impl Engine {
         let input_processor = decoders_input_processor(config, &summary)?;
         let device = Arc::new(Device::cpu(config.parallel.num_threads));
         let block_size = summary.block_size(&config.cache);
-        let sizes = StepSizes::usual(config);
+        let sizes = StepSizes::usual(config).at_least(summary.least_step());
         let all_at_full_length = sizes.max_num_seqs * max_model_len.div_ceil(block_size);
         let num_blocks = config.cache.num_blocks.unwrap_or(all_at_full_length);
         let info = EngineInfo {

@@ -55,6 +55,8 @@ pub struct MediaRun {
     pub first_token: u32,
     /// Where its medium is on all axes of positions; None: the model has one axis.
     pub axis: Option<u32>,
+    /// Each of them attends to all of them, so one step computes them all.
+    pub is_whole: bool,
 }
 
 impl MediaRun {

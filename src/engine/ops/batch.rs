@@ -81,6 +81,10 @@ pub struct Batch {
     /// (num_tokens) or empty: positions of each token on three axes, which its rotary embedding is
     /// of in the place of `positions`. Those of text are equal.
     pub axes: Vec<[u32; 3]>,
+    /// Where what each token attends to ends, up to the last of an image whose tokens attend to
+    /// all of it; own position + 1 of others, and of those behind. No token's is less than of one before it
+    /// in its sequence, nor more than `seq_lens`.
+    pub attended_ends: Vec<u32>,
     /// (num_tokens) segment of each token, of an encoder's step; else empty.
     pub token_types: Vec<u32>,
     /// (num_tokens) where its K and V go: block id * block_size + offset.
@@ -119,6 +123,7 @@ impl Batch {
         for buffer in [
             &mut self.input_ids,
             &mut self.positions,
+            &mut self.attended_ends,
             &mut self.slot_mapping,
             &mut self.query_start_loc,
             &mut self.seq_lens,
@@ -144,6 +149,20 @@ impl Batch {
         let tokens = first_token..self.input_ids.len() as u32;
         let logits = first_logit..self.logits_indices.len() as u32;
         LoraRows::add(&mut self.loras, lora, tokens, logits);
+    }
+
+    /// Tokens of an image attend to all of it, which ends at this position. Those before them are
+    /// there already.
+    pub fn attend_to_image(&mut self, rows: Range<usize>, end: u32) {
+        for token in self.attended_ends.len()..rows.end {
+            let own_end = self.positions[token] + 1;
+            self.attended_ends.push(if token < rows.start { own_end } else { end });
+        }
+    }
+
+    /// Where what a token attends to ends.
+    pub fn attended_end(&self, token: usize) -> u32 {
+        self.attended_ends.get(token).copied().unwrap_or_else(|| self.positions[token] + 1)
     }
 
     /// Tokens of the step.

@@ -91,6 +91,28 @@ pub fn gather_rows(device: &Device, x: &Tensor, indices: Ids<'_>, out: &mut Tens
     });
 }
 
+/// Each row of `out` = the mean of as many rows of `x` as there are for it, added upward.
+///
+/// # Panics
+/// Rows cannot be shared evenly, or widths differ. Or the device is a GPU, which no model with a
+/// tower comes to (`GpuNeeds`).
+pub fn mean_rows(device: &Device, x: &Tensor, out: &mut Tensor) {
+    assert!(x.width() == out.width() && x.num_rows().is_multiple_of(out.num_rows()));
+    let Device::Cpu(cpu) = device else { panic!("a GPU has no means of rows") };
+    let num = x.num_rows() / out.num_rows();
+    let work = || Work::elementwise(x.num_rows() * x.width(), 4);
+    let _timed = cpu.op_timer.timed(Op::new("mean_rows"), work);
+    for_each_row(cpu, out, &|row, values| {
+        values.copy_from_slice(x.row(row * num));
+        for added in (row * num + 1..(row + 1) * num).map(|row| x.row(row)) {
+            for (value, added) in values.iter_mut().zip(added) {
+                *value += added;
+            }
+        }
+        values.iter_mut().for_each(|value| *value /= num as f32);
+    });
+}
+
 /// `num_rows` rows of `out` = those of `from`: embeddings that no table has.
 ///
 /// # Panics
@@ -146,6 +168,20 @@ mod tests {
         let mut gathered = Tensor::zeros(2, 6);
         gather_rows(&device, &out, [2, 0][..].into(), &mut gathered);
         assert_eq!(gathered.values(), [out.row(2), out.row(0)].concat());
+    }
+
+    #[test]
+    fn means_are_of_the_rows_beside_each_other() {
+        let device = Device::cpu(Some(2));
+        let x = Tensor::from_vec((0..300).map(|i| (i * i % 97) as f32).collect(), 5);
+        let mut out = Tensor::zeros(15, 5);
+        mean_rows(&device, &x, &mut out);
+        for row in 0..15 {
+            for column in 0..5 {
+                let sum: f32 = (4 * row..4 * row + 4).map(|row| x.row(row)[column]).sum();
+                assert_eq!(out.row(row)[column], sum / 4.0);
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
 use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, ModelConfig};
+use vllm_batch::engine::checkpoint::spec::TowerSpec;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model::tower::Tower as LoadedTower;
 use vllm_batch::engine::core::execute::model_executor::gpu_needs;
@@ -23,7 +24,16 @@ use vllm_batch::engine::media::{
 
 use steps::{Row, Runner};
 
-const MODELS: [&str; 6] = ["idefics3", "llava", "llava_saved", "qwen2_5_vl", "qwen2_vl", "smolvlm"];
+const MODELS: [&str; 8] = [
+    "gemma3_multimodal",
+    "gemma3_published",
+    "idefics3",
+    "llava",
+    "llava_saved",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "smolvlm",
+];
 
 /// Of a logit, and of an embedding.
 const TOLERANCE: f32 = 1e-4;
@@ -95,14 +105,15 @@ fn placed(
     prompt: &GoldenPrompt,
 ) -> (Row, Vec<Arc<TableMedium>>) {
     let placed = table.place(&media(prompt)).unwrap();
-    (Row::new(&prompt.prompt_token_ids, &placed, of_rows(model)), placed)
+    let (tower, has_axes) = of_rows(model);
+    (Row::new(&prompt.prompt_token_ids, &placed, (&tower, has_axes)), placed)
 }
 
-/// The token of images, and whether tokens have positions on axes.
-fn of_rows(model: &str) -> (u32, bool) {
+/// The tower, and whether tokens have positions on axes.
+fn of_rows(model: &str) -> (TowerSpec, bool) {
     let ModelSummary { spec, tower, .. } = summary(model);
     let has_axes = spec.ropes.iter().any(|rope| !rope.axes.is_empty());
-    (tower.expect("a tower").image_token_id, has_axes)
+    (tower.expect("a tower"), has_axes)
 }
 
 fn assert_close(got: &[f32], expected: &[f32], what: &str) {
@@ -229,7 +240,8 @@ fn an_image_that_changed_is_lost_and_its_step_goes_on() {
     let medium = Medium::new(Replaced(Arc::clone(&bytes)), Limits::default()).unwrap();
     let medium = Arc::new(medium);
     let placed = table.place(&[Arc::clone(&medium)]).unwrap();
-    let row = Row::new(&prompt.prompt_token_ids, &placed, of_rows(model));
+    let (tower, has_axes) = of_rows(model);
+    let row = Row::new(&prompt.prompt_token_ids, &placed, (&tower, has_axes));
     *bytes.lock().unwrap() = file("thin.png");
     let number = placed[0].number();
     runner.prefill(&[&row], 1000);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use vllm_batch::engine::base::config::EngineConfig;
+use vllm_batch::engine::checkpoint::spec::TowerSpec;
 use vllm_batch::engine::core::execute::executor::Executor;
 use vllm_batch::engine::core::execute::model_executor::ModelExecutor;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
@@ -25,6 +26,8 @@ pub struct Row {
     media: Vec<Option<(u64, u32)>>,
     /// Where its media are on axes; empty: the model has one axis, or there are none.
     placed: Vec<MediaRun>,
+    /// Where images are that are attended to whole, each in one step.
+    whole: Vec<Range<usize>>,
 }
 
 impl Row {
@@ -33,15 +36,22 @@ impl Row {
     pub fn new(
         ids: &[u32],
         media: &[Arc<TableMedium>],
-        (image_token_id, has_axes): (u32, bool),
+        (tower, has_axes): (&TowerSpec, bool),
     ) -> Self {
+        let image_token_id = tower.image_token_id;
         let mut tokens = media.iter().flat_map(|medium| {
             let number = medium.number();
             (0..medium.layout().num_tokens() as u32).map(move |token| (number, token))
         });
         let of_token = |id: &u32| (*id == image_token_id).then(|| tokens.next().expect("enough"));
         let of_tokens = ids.iter().map(of_token).collect();
-        let mut row = Self { ids: ids.to_vec(), media: of_tokens, placed: Vec::new() };
+        let mut end = 0;
+        let runs = ids.chunk_by(|a, b| a == b).map(|run| {
+            end += run.len();
+            (run[0] == image_token_id).then_some(end - run.len()..end)
+        });
+        let whole = runs.flatten().filter(|_| tower.attends_to_whole).collect();
+        let mut row = Self { ids: ids.to_vec(), media: of_tokens, placed: Vec::new(), whole };
         assert!(tokens.next().is_none(), "a place for each token of an image");
         if has_axes {
             let mut media = media.iter();
@@ -49,7 +59,7 @@ impl Row {
             let run = |start: usize| {
                 let medium = Arc::clone(media.next().expect("one for each start"));
                 let positions = start..start + medium.layout().num_tokens();
-                MediaRun { medium, positions, first_token: 0, axis: None }
+                MediaRun { medium, positions, first_token: 0, axis: None, is_whole: false }
             };
             row.placed = starts.map(run).collect();
             MediaRun::place_on_axes(&mut row.placed);
@@ -60,6 +70,12 @@ impl Row {
     /// Positions of its tokens on axes.
     pub fn axes(&self) -> Vec<[u32; 3]> {
         (0..self.ids.len()).map(|position| axes_of(&self.placed, position)).collect()
+    }
+
+    /// Where a chunk ends that should end here.
+    fn chunk_end(&self, end: usize) -> usize {
+        let inside = |image: &&Range<usize>| image.start < end && end < image.end;
+        self.whole.iter().find(inside).map_or(end, |image| image.end).min(self.ids.len())
     }
 
     pub fn push(&mut self, token: u32) {
@@ -92,9 +108,15 @@ impl Runner {
             let parts: Vec<_> = rows
                 .iter()
                 .enumerate()
-                .filter(|(_, row)| start < row.ids.len())
-                .map(|(index, row)| (index, *row, start..row.ids.len().min(start + chunk)))
+                .map(|(index, row)| {
+                    (index, *row, row.chunk_end(start)..row.chunk_end(start + chunk))
+                })
+                .filter(|(_, _, tokens)| !tokens.is_empty())
                 .collect();
+            if parts.is_empty() {
+                // All rows went on to the ends of images.
+                continue;
+            }
             let mut logits = self.step(&parts).into_iter();
             for (index, row, tokens) in &parts {
                 if tokens.end == row.ids.len() {
@@ -125,6 +147,10 @@ impl Runner {
                 batch.positions.push(position as u32);
                 batch.axes.extend(has_axes.then(|| axes_of(&row.placed, position)));
                 batch.slot_mapping.push((index * NUM_BLOCKS * BLOCK_SIZE + position) as u32);
+                if let Some(image) = row.whole.iter().find(|image| image.contains(&position)) {
+                    let row = batch.positions.len() - 1;
+                    batch.attend_to_image(row..row + 1, image.end as u32);
+                }
             }
             let first_block = index * NUM_BLOCKS;
             batch.block_tables.extend((first_block..first_block + NUM_BLOCKS).map(|b| b as u32));

@@ -63,6 +63,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         merge_size,
         image_token_id: image_token_id(config, "image_token_id", 128_257)?,
         text: ImageText::Tiles,
+        attends_to_whole: false,
         patches: patches.with_bias(true),
         class_token: None,
         positions: Some(GridPositions {

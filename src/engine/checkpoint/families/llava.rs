@@ -84,6 +84,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         merge_size: 1,
         image_token_id: image_token_id(config, "image_token_index", 32_000)?,
         text: ImageText::Bare,
+        attends_to_whole: false,
         patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
         class_token: Some((name("embeddings.class_embedding"), vec![width])),
         positions: Some(GridPositions {

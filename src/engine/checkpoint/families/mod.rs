@@ -19,6 +19,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 pub(super) mod gemma3;
+mod gemma3_vision;
 mod gemma4;
 mod glm;
 mod glm4;
@@ -163,7 +164,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("FalconH1ForCausalLM", falcon_h1::spec, "Falcon-H1"),
     family("Gemma2ForCausalLM", gemma2::spec, "Gemma 2"),
     family("Gemma3ForCausalLM", gemma3::spec, "Gemma 3, text"),
-    family("Gemma3ForConditionalGeneration", multimodal::gemma3, "Gemma 3, text part"),
+    seeing(
+        "Gemma3ForConditionalGeneration",
+        gemma3_vision::spec,
+        gemma3_vision::tower,
+        "Gemma 3 from 4B on",
+    ),
     family("Gemma4ForCausalLM", gemma4::spec, "Gemma 4, text"),
     family(
         "Gemma4ForConditionalGeneration",

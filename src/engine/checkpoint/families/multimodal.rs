@@ -1,7 +1,7 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use super::{BuildSpec, gemma3, gemma4, ministral3, mistral, qwen3, qwen3_5};
+use super::{BuildSpec, gemma4, ministral3, mistral, qwen3, qwen3_5};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -43,11 +43,6 @@ const IMAGE_TENSORS: &[&str] = &[
     "vision_tower.",
     "visual.",
 ];
-
-/// Gemma 3 from 4B on.
-pub(super) fn gemma3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    text_part(config, gemma3::spec)
-}
 
 /// Gemma 4.
 pub(super) fn gemma4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {

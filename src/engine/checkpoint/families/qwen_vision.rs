@@ -103,6 +103,7 @@ impl<'a> QwenVision<'a> {
             merge_size: self.merge_size,
             image_token_id: image_token_id(config, "image_token_id", 151_655)?,
             text: ImageText::Bare,
+            attends_to_whole: false,
             patches: patches.of_frames(self.num_frames),
             class_token: None,
             positions: None,

@@ -21,6 +21,8 @@ pub enum ConnectorStep {
     Norm(NormSpec),
     /// The merge_size² patches of a token beside each other, row after row of its square.
     Merge,
+    /// The mean of the merge_size² patches of a token.
+    MeanPool,
     /// Product of each row.
     Linear(LinearSpec),
     /// Of each value.

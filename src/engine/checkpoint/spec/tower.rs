@@ -18,6 +18,8 @@ pub struct TowerSpec {
     pub image_token_id: u32,
     /// What a prompt has for an image.
     pub text: ImageText,
+    /// Tokens of an image attend to all of it, in all layers of the decoder (Gemma 3).
+    pub attends_to_whole: bool,
     /// (width, 3 * frames * patch_size²): from the samples of a patch to the residual stream.
     pub patches: LinearSpec,
     /// (width): a token before the patches of each tile, which no embedding is made of (CLIP).
@@ -80,6 +82,14 @@ impl GridPositions {
 pub enum ImageText {
     /// Nothing (LLaVA 1.5).
     Bare,
+    /// Empty lines, and these tokens before and after the image's. The first of them alone is what
+    /// the chat template shows (Gemma 3).
+    Paragraph {
+        /// The token before.
+        start: u32,
+        /// The token after.
+        end: u32,
+    },
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
 }
@@ -93,6 +103,12 @@ impl TowerSpec {
     /// Frames of a patch, all of which are the image.
     pub fn num_frames(&self) -> usize {
         self.patches.k / (3 * self.patch_size * self.patch_size)
+    }
+
+    /// Tokens that a step has room for, so that each image that is attended to whole is in one.
+    pub fn least_step(&self) -> usize {
+        let of_image = self.positions.as_ref().filter(|_| self.attends_to_whole);
+        of_image.map_or(0, |positions| (positions.side / self.merge_size).pow(2))
     }
 
     /// The attention blocks.

@@ -42,6 +42,7 @@ pub fn image_input(
         image_token_id: tower.image_token_id,
         text: tower.text,
         has_axes: decoder.ropes.iter().any(|rope| !rope.axes.is_empty()),
+        are_whole: tower.attends_to_whole,
     })
 }
 

@@ -99,6 +99,11 @@ impl ModelSummary {
         checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
     }
 
+    /// Tokens that a step has room for at least.
+    pub(crate) fn least_step(&self) -> usize {
+        self.tower.as_ref().map_or(0, TowerSpec::least_step)
+    }
+
     /// Number of parameters, those of its tower among them.
     pub fn parameters(&self) -> Parameters {
         let tower = self.tower.as_ref().map_or_else(Parameters::default, TowerSpec::parameters);

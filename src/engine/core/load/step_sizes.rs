@@ -105,6 +105,15 @@ impl StepSizes {
         }
     }
 
+    /// The same, with room for so many tokens of a prompt in a step: an image that is not cut.
+    pub fn at_least(self, num_tokens: usize) -> Self {
+        Self {
+            max_num_batched_tokens: self.max_num_batched_tokens.max(num_tokens),
+            max_num_prompt_logits: self.max_num_prompt_logits.max(num_tokens),
+            ..self
+        }
+    }
+
     /// Twice `max_num_seqs` leaves much of the tail, eight times gains little more
     /// (docs/PERFORMANCE.md), and rows that are out of turn are written later.
     pub(crate) fn default_look_ahead(max_num_seqs: usize) -> usize {

@@ -62,6 +62,7 @@ mod tests {
             positions: start..start + 4,
             first_token: 0,
             axis: None,
+            is_whole: false,
         };
         let mut media = vec![run(0, 2), run(1, 7), run(0, 11)];
         assert_eq!(axes_of(&media, 9), [9; 3], "the model has one axis");

@@ -1,5 +1,5 @@
 //! paged_attention: causal attention of the step's tokens over the paged cache, for decode and for
-//! (chunked) prefill alike.
+//! (chunked) prefill alike. Tokens of images may attend to the whole image.
 //!
 //! One canonical order, a function of the token's own position only. On the CPU: scores are sums
 //! over head_dim upward; the softmax sums lane i over the positions i, i + LANES, ... counted from
@@ -68,6 +68,7 @@ pub fn paged_attention(
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
+            assert!(step.batch.attended_ends.is_empty(), "a GPU's attention is causal");
             return cuda::paged_attention(gpu, (qkv, step), layer, shape, out);
         }
     };

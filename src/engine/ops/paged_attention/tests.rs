@@ -1,5 +1,7 @@
 //! The CPU against a naive loop; the same bits however a sequence is computed.
 
+use std::ops::Range;
+
 use super::super::Step;
 use super::super::rotary_and_cache;
 use super::*;
@@ -23,6 +25,8 @@ struct Case<'a> {
     num_kv_heads: usize,
     block_size: usize,
     shape: AttentionShape<'a>,
+    /// Tokens that attend to all of theirs, of every sequence that has them.
+    images: &'a [Range<usize>],
     /// Edit of random q, k and v.
     edit: fn(&Case<'_>, &mut [f32]),
 }
@@ -40,8 +44,17 @@ impl Case<'_> {
         };
         let isa = Isa::detect();
         let (dtype, block_size) = (DType::Float32, 16);
-        let v_dim = head_dim;
-        Self { isa, dtype, head_dim, v_dim, num_kv_heads, block_size, shape, edit: |_, _| {} }
+        Self {
+            isa,
+            dtype,
+            head_dim,
+            v_dim: head_dim,
+            num_kv_heads,
+            block_size,
+            shape,
+            images: &[],
+            edit: |_, _| {},
+        }
     }
 
     fn width(&self) -> usize {
@@ -51,6 +64,18 @@ impl Case<'_> {
     fn heads(&self) -> QkvHeads {
         let Self { num_kv_heads, head_dim, .. } = *self;
         QkvHeads { num_heads: self.shape.num_heads, num_kv_heads, head_dim }
+    }
+
+    /// Where what a token of a sequence of so many attends to ends.
+    fn attended_end(&self, token: usize, num_tokens: usize) -> usize {
+        let image = self.images.iter().find(|image| image.contains(&token));
+        image.map_or(token + 1, |image| image.end.min(num_tokens))
+    }
+
+    /// Where a chunk ends that should end here: not inside of an image.
+    fn chunk_end(&self, end: usize) -> usize {
+        let inside = |image: &&Range<usize>| image.start < end && end < image.end;
+        self.images.iter().find(inside).map_or(end, |image| image.end)
     }
 
     /// (num_tokens, width) of one sequence.
@@ -82,11 +107,18 @@ impl Case<'_> {
                 Batch { query_start_loc: vec![0], max_blocks_per_seq: 30, ..Batch::default() };
             let mut values = Vec::new();
             let mut seqs = Vec::new();
-            for (seq, &len) in lens.iter().enumerate().filter(|(_, len)| **len > first) {
-                let end = (first + chunk).min(len);
+            for (seq, &len) in lens.iter().enumerate() {
+                let end = self.chunk_end(first + chunk).min(len);
+                let first = self.chunk_end(first);
+                if first >= end {
+                    continue;
+                }
                 let table: Vec<u32> = (0..30).map(|b| b * 4 + seq as u32).collect();
                 for position in first..end {
                     batch.positions.push(position as u32);
+                    if !self.images.is_empty() {
+                        batch.attended_ends.push(self.attended_end(position, len) as u32);
+                    }
                     let block = table[position / self.block_size] as usize;
                     let slot = block * self.block_size + position % self.block_size;
                     batch.slot_mapping.push(slot as u32);
@@ -137,9 +169,10 @@ impl Case<'_> {
                     let cap = self.shape.soft_cap.map(f64::from);
                     let score = cap.map_or(score, |cap| cap * (score / cap).tanh());
                     let slope = self.shape.alibi.map_or(0.0, |slopes| slopes.host()[head]);
-                    (score - f64::from(slope) * (token - position) as f64).exp()
+                    (score - f64::from(slope) * (token as f64 - position as f64)).exp()
                 };
-                let weights: Vec<f64> = (start..=token).map(weight).collect();
+                let weights: Vec<f64> =
+                    (start..self.attended_end(token, num_tokens)).map(weight).collect();
                 let sink = self.shape.sinks.map(|sinks| f64::from(sinks.host()[head]).exp());
                 let sum = weights.iter().sum::<f64>() + sink.unwrap_or(0.0);
                 out.extend((0..self.v_dim).map(|d| {
@@ -216,6 +249,32 @@ fn windows_and_soft_caps_are_applied() {
         case.shape.sliding_window = Some(window);
         case.shape.soft_cap = Some(1.5);
         case.check(&[60, 3], 60);
+    }
+}
+
+#[test]
+fn tokens_of_an_image_attend_to_all_of_it() {
+    let images = [2..9, 9..12, 30..69];
+    for isa in Isa::all_available() {
+        for (num_kv_heads, window) in [(3, None), (1, None), (2, Some(5)), (2, Some(64))] {
+            for dtype in [DType::Float32, DType::BFloat16] {
+                let mut case = Case { isa, dtype, images: &images, ..Case::new(num_kv_heads, 24) };
+                case.shape.sliding_window = window;
+                case.check(&[1, 5, 11, 70, 75], 100);
+                let whole = case.run(&[75], 75).remove(0);
+                for (lens, chunk) in [(&[75, 70][..], 1), (&[75, 12], 7), (&[75, 75], 33)] {
+                    assert_eq!(bits(&case.run(lens, chunk)[0]), bits(&whole), "{isa:?} {chunk}");
+                }
+                // What is not finite reaches those alone that attend to it.
+                case.edit = |case, qkv| qkv[34 * case.width() - 1] = f32::NAN;
+                let out = case.run(&[75], 75).remove(0);
+                let row = case.shape.num_heads * case.v_dim;
+                let is_nan = |token: &usize| out[token * row..][..row].iter().any(|v| v.is_nan());
+                let first = (0..75).find(is_nan);
+                let clean = bits(&out[..30 * row]);
+                assert_eq!((first, clean), (Some(30), bits(&whole[..30 * row])), "{isa:?}");
+            }
+        }
     }
 }
 

@@ -23,6 +23,7 @@ pub(super) struct Connector {
 enum Step {
     Norm(NormWeight),
     Merge,
+    MeanPool,
     /// (outputs, inputs)
     Linear(LinearWeight),
     Activate(Activation),
@@ -33,9 +34,9 @@ enum Step {
 pub(super) struct ConnectorBuffers {
     /// (T, width): patches of a tile by tokens.
     patches: Tensor,
-    /// (T, outputs) of each product but the last; (T / patches of a token, outputs) where they are
-    /// merged.
-    products: Vec<Tensor>,
+    /// (T, outputs) of each product but the last, and of means; (T / patches of a token, outputs)
+    /// where those are one row.
+    outputs: Vec<Tensor>,
 }
 
 impl Connector {
@@ -49,6 +50,7 @@ impl Connector {
             Ok(match step {
                 ConnectorStep::Norm(norm) => Step::Norm(loader.one_norm(norm)?),
                 ConnectorStep::Merge => Step::Merge,
+                ConnectorStep::MeanPool => Step::MeanPool,
                 ConnectorStep::Linear(linear) => Step::Linear(loader.linear(linear)?),
                 ConnectorStep::Activate(activation) => Step::Activate(*activation),
             })
@@ -66,8 +68,8 @@ impl Connector {
         buffers: &mut ConnectorBuffers,
         out: RowsMut<'_>,
     ) {
-        let ConnectorBuffers { patches, products } = buffers;
-        let mut products = products.iter_mut();
+        let ConnectorBuffers { patches, outputs } = buffers;
+        let mut outputs = outputs.iter_mut();
         patches.reshape(by_token.len(), stream.width());
         ops::gather_rows(device, stream, by_token.into(), patches);
         let mut x = patches;
@@ -77,8 +79,14 @@ impl Connector {
                 Step::Merge => {
                     x.reshape(x.num_rows() / self.num_merged, x.width() * self.num_merged);
                 }
+                Step::MeanPool => {
+                    let Some(means) = outputs.next() else { unreachable!("one for each") };
+                    means.reshape(x.num_rows() / self.num_merged, x.width());
+                    ops::mean_rows(device, x, means);
+                    x = means;
+                }
                 Step::Linear(weight) => {
-                    let Some(product) = products.next() else { unreachable!("one for each") };
+                    let Some(product) = outputs.next() else { unreachable!("one for each") };
                     product.reshape(x.num_rows(), weight.shape().0);
                     ops::linear(device, x, weight, product);
                     x = product;
@@ -101,19 +109,23 @@ impl ConnectorBuffers {
         (max_num_patches, width): (usize, usize),
     ) -> Result<Self, EngineError> {
         let mut num_rows = max_num_patches;
-        let mut products = Vec::new();
+        let mut outputs = Vec::new();
         for step in &connector.steps {
             match step {
                 Step::Merge => num_rows /= connector.num_merged,
+                Step::MeanPool => {
+                    num_rows /= connector.num_merged;
+                    outputs.push(device.tensor(num_rows, width, Precision::Full)?);
+                }
                 Step::Linear(weight) => {
                     let (n, _) = weight.shape();
-                    products.push(device.tensor(num_rows, n, Precision::Activation)?);
+                    outputs.push(device.tensor(num_rows, n, Precision::Activation)?);
                 }
                 Step::Norm(_) | Step::Activate(_) => {}
             }
         }
         // The stream's type, whose rows it takes.
         let patches = device.tensor(max_num_patches, width, Precision::Full)?;
-        Ok(Self { patches, products })
+        Ok(Self { patches, outputs })
     }
 }

@@ -39,6 +39,7 @@ fn tower(device: &Device) -> Tower {
         merge_size: 1,
         image_token_id: 0,
         text: ImageText::Tiles,
+        attends_to_whole: false,
         patches: LinearSpec::of_patches("patches", width, patch_size).with_bias(true),
         class_token: None,
         positions: Some(GridPositions {

@@ -33,7 +33,6 @@ impl Scheduler {
             let (start, first) = (seq.num_computed_tokens, batch.input_ids.len());
             let end = start + entry.num_tokens;
             batch.input_ids.extend_from_slice(&seq.token_ids[start..end]);
-            add_media(batch, &seq.request, start..end);
             if has_axes {
                 let of_token = |position| axes_of(&seq.request.media, position);
                 batch.axes.extend((start..end).map(of_token));
@@ -43,6 +42,7 @@ impl Scheduler {
                 batch.positions.push(position as u32);
                 batch.slot_mapping.push((block * block_size + position % block_size) as u32);
             }
+            add_media(batch, &seq.request, start..end);
             let wanted = seq.prompt_logits_in(entry.num_tokens);
             batch.logits_indices.extend(wanted.map(|position| (first + position - start) as u32));
             // Of the last known token, and of each draft after it.
@@ -80,6 +80,9 @@ fn add_media(batch: &mut Batch, request: &Request, positions: Range<usize>) {
         }
         let rows = first_row + start - positions.start..first_row + end - positions.start;
         batch.input_ids[rows.clone()].copy_from_slice(&request.prompt_token_ids[start..end]);
+        if run.is_whole {
+            batch.attend_to_image(rows.clone(), run.positions.end as u32);
+        }
         batch.media.push(MediaRows {
             medium: run.medium.number(),
             first_token: run.first_token + (start - run.positions.start) as u32,

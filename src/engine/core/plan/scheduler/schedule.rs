@@ -5,7 +5,8 @@
 use super::super::completion::Finish;
 use super::look_ahead::Room;
 use super::{Scheduled, ScheduledSeq, Scheduler};
-use crate::request::RequestStatus;
+use crate::plan::sequence::Sequence;
+use crate::request::{MediaRun, RequestStatus};
 use vllm_batch_api::request::{Asked, RequestError};
 
 /// Output tokens that a sequence has room for when it is admitted, so that steps allocate nothing.
@@ -215,10 +216,26 @@ impl Scheduler {
         let num_missing = seq.num_tokens() - seq.num_computed_tokens;
         let num_new_tokens = num_missing.min(step.token_budget);
         let wanted = seq.prompt_logits_in(num_new_tokens);
-        if wanted.len() <= step.prompt_logits_budget {
-            return num_new_tokens;
-        }
-        wanted.start + step.prompt_logits_budget - seq.num_computed_tokens
+        let num_new_tokens = match wanted.len() <= step.prompt_logits_budget {
+            true => num_new_tokens,
+            false => wanted.start + step.prompt_logits_budget - seq.num_computed_tokens,
+        };
+        self.before_cut_image(seq, num_new_tokens)
+    }
+
+    /// So many of the next tokens, or those before an image that would be cut and whose tokens
+    /// attend to all of it. There is room for it where it has the step to itself (`StepSizes`).
+    /// What is cached of an image was computed with all of it, so it may begin anywhere.
+    fn before_cut_image(&self, seq: &Sequence, num_tokens: usize) -> usize {
+        let start = seq.num_computed_tokens;
+        let end = start + num_tokens;
+        let most = self.sizes.max_num_batched_tokens.min(self.sizes.max_num_prompt_logits);
+        let is_cut = |run: &&MediaRun| {
+            let image = &run.positions;
+            run.is_whole && image.len() <= most && image.start < end && end < image.end
+        };
+        let cut = seq.request.media.iter().find(is_cut);
+        cut.map_or(num_tokens, |run| run.positions.start.saturating_sub(start))
     }
 
     fn add_to_step(&mut self, slot: usize, step: &mut Step) {
@@ -230,6 +247,10 @@ impl Scheduler {
 
     pub(super) fn add_sequence_to_step(&mut self, slot: usize, step: &mut Step) {
         let num_tokens = self.num_new_tokens(slot, step);
+        if num_tokens == 0 {
+            // An image that the step has no room for is next.
+            return;
+        }
         self.register_full_blocks(slot, num_tokens);
         let seq = self.seq(slot);
         let num_prompt_logits = seq.prompt_logits_in(num_tokens).len();

@@ -9,7 +9,7 @@ use vllm_batch_api::prompt::WithMedia;
 use vllm_batch_api::request::{RequestError, SamplingParams};
 use vllm_batch_checkpoint::spec::ImageText;
 use vllm_batch_media::Layout;
-use vllm_batch_text::Chat;
+use vllm_batch_text::{Chat, Tokenizer};
 
 /// What the model's prompts have for images.
 #[derive(Debug)]
@@ -22,6 +22,75 @@ pub struct ImageInput {
     pub text: ImageText,
     /// Tokens have positions on several axes.
     pub has_axes: bool,
+    /// Tokens of an image attend to all of it.
+    pub are_whole: bool,
+}
+
+impl ImageInput {
+    /// The token that a chat template shows for an image.
+    fn shown_token_id(&self) -> u32 {
+        match self.text {
+            ImageText::Paragraph { start, .. } => start,
+            ImageText::Bare | ImageText::Tiles => self.image_token_id,
+        }
+    }
+
+    /// What a prompt has for an image.
+    ///
+    /// As `processing_idefics3.py`, `processing_smolvlm.py` and `processing_gemma3.py` of
+    /// transformers write it.
+    fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
+        let tile = tokenizer.token_text(self.image_token_id).repeat(layout.tokens_per_tile());
+        match self.text {
+            ImageText::Bare => tile.repeat(layout.num_tiles()),
+            ImageText::Paragraph { start, end } => {
+                let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
+                format!("\n\n{start}{tile}{end}\n\n")
+            }
+            ImageText::Tiles => {
+                const FAKE: &str = "<fake_token_around_image>";
+                let mut text = String::new();
+                for row in 1..=layout.tile_rows {
+                    for column in 1..=layout.tile_columns {
+                        text += &format!("{FAKE}<row_{row}_col_{column}>{tile}");
+                    }
+                    text.push('\n');
+                }
+                if layout.tile_rows > 0 {
+                    text.push('\n');
+                }
+                text + &format!("{FAKE}<global-img>{tile}{FAKE}")
+            }
+        }
+    }
+
+    /// The runs of placeholders, each of one medium; None: they are not as many as the media's tokens.
+    fn runs(&self, ids: &[u32], media: &[Arc<TableMedium>]) -> Option<Vec<MediaRun>> {
+        let image_token_id = self.image_token_id;
+        let mut runs = Vec::new();
+        let mut position = 0;
+        for medium in media {
+            let num_tokens = medium.layout().num_tokens();
+            let mut first_token = 0;
+            while first_token < num_tokens {
+                position += ids[position..].iter().position(|id| *id == image_token_id)?;
+                let others = ids[position..].iter().position(|id| *id != image_token_id);
+                let len = others.unwrap_or(ids.len() - position).min(num_tokens - first_token);
+                let positions = position..position + len;
+                let medium = Arc::clone(medium);
+                runs.push(MediaRun {
+                    medium,
+                    positions,
+                    first_token: first_token as u32,
+                    axis: None,
+                    is_whole: self.are_whole,
+                });
+                position += len;
+                first_token += len;
+            }
+        }
+        (!ids[position..].contains(&image_token_id)).then_some(runs)
+    }
 }
 
 impl InputProcessor {
@@ -51,8 +120,8 @@ impl InputProcessor {
             let message = format!("image {} of {}: {error}", index + 1, media.len());
             RequestError::new(error.code(), message)
         })?;
-        let placeholder = self.tokenizer.token_text(images.image_token_id);
-        let texts = placed.iter().map(|medium| text_of(images.text, medium.layout(), &placeholder));
+        let placeholder = self.tokenizer.token_text(images.shown_token_id());
+        let texts = placed.iter().map(|medium| images.text_of(medium.layout(), &self.tokenizer));
         let texts: Vec<_> = texts.collect();
         let chat = Chat { num_images: placed.len(), ..chat };
         let rendered = self.render(&chat)?;
@@ -66,7 +135,7 @@ impl InputProcessor {
         })?;
         let ids = self.tokenizer.encode_chat(&rendered)?;
         self.check_ids(&ids)?;
-        let runs = runs(&ids, images.image_token_id, &placed);
+        let runs = images.runs(&ids, &placed);
         let mut runs = runs.ok_or_else(|| {
             let message = format!("{placeholder:?} is no token of its own in the prompt");
             RequestError::new("tokenize", message)
@@ -93,49 +162,4 @@ pub(super) fn no_images() -> RequestError {
     let message = "the model takes no images here; leave them out, or give a model that sees, without \
                    `settings.language_model_only`";
     RequestError::new("no_image_input", message)
-}
-
-/// What a prompt has for an image.
-///
-/// As `processing_idefics3.py` and `processing_smolvlm.py` of transformers write it.
-fn text_of(text: ImageText, layout: Layout, placeholder: &str) -> String {
-    let tile = placeholder.repeat(layout.tokens_per_tile());
-    match text {
-        ImageText::Bare => tile.repeat(layout.num_tiles()),
-        ImageText::Tiles => {
-            const FAKE: &str = "<fake_token_around_image>";
-            let mut text = String::new();
-            for row in 1..=layout.tile_rows {
-                for column in 1..=layout.tile_columns {
-                    text += &format!("{FAKE}<row_{row}_col_{column}>{tile}");
-                }
-                text.push('\n');
-            }
-            if layout.tile_rows > 0 {
-                text.push('\n');
-            }
-            text + &format!("{FAKE}<global-img>{tile}{FAKE}")
-        }
-    }
-}
-
-/// The runs of placeholders, each of one medium; None: they are not as many as the media's tokens.
-fn runs(ids: &[u32], image_token_id: u32, media: &[Arc<TableMedium>]) -> Option<Vec<MediaRun>> {
-    let mut runs = Vec::new();
-    let mut position = 0;
-    for medium in media {
-        let num_tokens = medium.layout().num_tokens();
-        let mut first_token = 0;
-        while first_token < num_tokens {
-            position += ids[position..].iter().position(|id| *id == image_token_id)?;
-            let others = ids[position..].iter().position(|id| *id != image_token_id);
-            let len = others.unwrap_or(ids.len() - position).min(num_tokens - first_token);
-            let positions = position..position + len;
-            let medium = Arc::clone(medium);
-            runs.push(MediaRun { medium, positions, first_token: first_token as u32, axis: None });
-            position += len;
-            first_token += len;
-        }
-    }
-    (!ids[position..].contains(&image_token_id)).then_some(runs)
 }

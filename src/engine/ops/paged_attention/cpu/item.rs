@@ -138,9 +138,17 @@ impl<E: PanelElement> ItemTask<'_, E> {
 
     /// Scores of a piece's rows become weights.
     fn softmax(&self, piece: &Piece, group: Group, workspace: &mut Workspace) {
-        let [start, first, last, base, stride] =
-            [piece.start, piece.first, piece.last, group.base, group.stride].map(|n| n as usize);
-        let attended = Attended { base, start, first, last, stride, num_heads: self.num_heads() };
+        let [start, end, base, stride] =
+            [piece.start, piece.last_end, group.base, group.stride].map(|n| n as usize);
+        let attended = Attended {
+            base,
+            start,
+            end,
+            stride,
+            num_heads: self.num_heads(),
+            batch: self.task.batch,
+            first_token: piece.token as usize,
+        };
         let (row, end) = self.rows_of((piece.at, piece.at + piece.num_tokens));
         let Workspace { scores, totals, .. } = workspace;
         let softmax = Softmax {

@@ -68,9 +68,9 @@ pub(super) struct Piece {
     pub at: u32,
     /// First position that it attends to; tokens whose windows begin elsewhere are not in it.
     pub start: u32,
-    /// Positions of the first and the last token.
-    pub first: u32,
-    pub last: u32,
+    /// Where what the first and the last token attend to ends.
+    pub first_end: u32,
+    pub last_end: u32,
     /// Leading positions that it shares with the piece before, in blocks of both, if they are of
     /// one group.
     depth: u32,
@@ -92,7 +92,7 @@ pub(super) struct Span {
     pub seq: u32,
     pub start: u32,
     pub end: u32,
-    /// Up to here all rows attend to all positions. Behind, to those up to their token's own.
+    /// Up to here all rows attend to all positions. Behind, to those before their token's end.
     pub common: u32,
 }
 
@@ -209,17 +209,16 @@ impl Plan {
     fn add_piece(&mut self, task: &Task<'_>, (seq, depth): (usize, usize), tokens: Range<usize>) {
         let first_piece = self.groups.last().map_or(0, |group| group.pieces.1 as usize);
         let at = self.pieces[first_piece..].last().map_or(0, |piece| piece.at + piece.num_tokens);
-        let first = task.batch.positions[tokens.start];
-        let last = first + tokens.len() as u32 - 1;
+        let last = task.batch.positions[tokens.start] as usize + tokens.len() - 1;
         let window = task.shape.sliding_window.unwrap_or(usize::MAX);
         self.pieces.push(Piece {
             seq: seq as u32,
             token: tokens.start as u32,
             num_tokens: tokens.len() as u32,
             at,
-            start: (last as usize + 1).saturating_sub(window) as u32,
-            first,
-            last,
+            start: (last + 1).saturating_sub(window) as u32,
+            first_end: task.batch.attended_end(tokens.start),
+            last_end: task.batch.attended_end(tokens.end - 1),
             depth: depth as u32,
         });
     }
@@ -232,11 +231,11 @@ impl Plan {
         let pieces = first_piece..self.pieces.len();
         let start = self.pieces[first_piece].start;
         self.add_spans(pieces.clone(), start);
-        let last = self.pieces[pieces.clone()].iter().map(|piece| piece.last).max().unwrap_or(0);
+        let end = self.pieces[pieces.clone()].iter().map(|piece| piece.last_end).max();
         let of_last = self.pieces[self.pieces.len() - 1];
         let num_tokens = of_last.at + of_last.num_tokens;
         let base = start - start % kv.panel_width.max(KV_GROUP_TOKENS) as u32;
-        let stride = score_stride((last + 1 - base) as usize, &kv);
+        let stride = score_stride((end.unwrap_or(base) - base) as usize, &kv);
         // Every piece is one token: it is decoded.
         let num_parts = match num_tokens as usize == pieces.len() {
             true => heads_per_kv.div_ceil(ITEM_HEADS),
@@ -272,7 +271,7 @@ impl Plan {
         let Some(shared) = self.pieces[pieces.start + 1..pieces.end].iter().map(|p| p.depth).min()
         else {
             let tokens = (first.at, first.at + first.num_tokens);
-            let (end, common) = (first.last + 1, first.first + 1);
+            let (end, common) = (first.last_end, first.first_end);
             self.spans.push(Span { tokens, seq: first.seq, start, end, common });
             return;
         };

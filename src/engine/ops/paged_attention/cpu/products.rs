@@ -90,9 +90,15 @@ impl<E: PanelElement> ItemTask<'_, E> {
             return;
         }
         self.weigh_rows(tokens, (start, cut), part, workspace, widened);
-        for (index, token) in (span.tokens.0..span.tokens.1).enumerate() {
+        // Such a span is of one piece.
+        let Some(piece) = self.plan.pieces(group).iter().find(|piece| piece.at == span.tokens.0)
+        else {
+            unreachable!("a span with an end for each token is of one piece");
+        };
+        for (token, in_batch) in (span.tokens.0..span.tokens.1).zip(piece.tokens()) {
+            let end = self.task.batch.attended_end(in_batch) as usize;
             let tokens = ((token, token + 1), group);
-            self.weigh_rows(tokens, (cut, common + index), part, workspace, widened);
+            self.weigh_rows(tokens, (cut, end), part, workspace, widened);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Scores to weights.
 
+use crate::batch::Batch;
 use crate::gemm::words::narrow_in_place;
 use crate::soft_cap::capped;
 use vllm_batch_device::kv_cache::KV_GROUP_TOKENS;
@@ -15,16 +16,19 @@ const LANE_INDICES: [f32; KV_GROUP_TOKENS] =
 /// The positions that consecutive tokens of a sequence attend to, and where their scores are kept:
 /// from `base`, a panel's first position, with `stride` scores to a row.
 #[derive(Clone, Copy)]
-pub(super) struct Attended {
+pub(super) struct Attended<'a> {
     pub base: usize,
     /// First position of the first token; the others begin there too.
     pub start: usize,
-    /// Positions of the first and the last token.
-    pub first: usize,
-    pub last: usize,
+    /// The end of those of the last token.
+    pub end: usize,
     pub stride: usize,
     /// Query heads of a token.
     pub num_heads: usize,
+    /// Where the positions of each token end.
+    pub batch: &'a Batch,
+    /// The first of the tokens in the batch.
+    pub first_token: usize,
 }
 
 /// scores = e^(score - max), 0 outside the positions of the row; totals are their sums. Both are
@@ -32,7 +36,7 @@ pub(super) struct Attended {
 pub(super) struct Softmax<'a> {
     pub shape: AttentionShape<'a>,
     pub first_head: usize,
-    pub attended: Attended,
+    pub attended: Attended<'a>,
     pub scores: &'a mut [f32],
     pub totals: &'a mut [f32],
     /// Weights become words of two bf16, in whole steps of tiles; what they are rounded to is why
@@ -45,9 +49,9 @@ impl Kernel for Softmax<'_> {
     /// sum.
     #[inline(always)]
     unsafe fn run<V: Vector>(mut self) {
-        let Attended { num_heads, first, last, base, .. } = self.attended;
-        for token in 0..=last - first {
-            let len = first + token + 1 - base;
+        let Attended { num_heads, base, batch, first_token, .. } = self.attended;
+        for token in 0..self.totals.len() / num_heads {
+            let len = batch.attended_end(first_token + token) as usize - base;
             let (mut row, end) = (token * num_heads, (token + 1) * num_heads);
             // SAFETY: dispatched for this CPU.
             unsafe {
@@ -75,9 +79,9 @@ impl Softmax<'_> {
     /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn rows<V: Vector, const R: usize>(&mut self, row: usize, len: usize) {
-        let Attended { base, start, last, stride, num_heads, .. } = self.attended;
+        let Attended { base, start, end, stride, num_heads, .. } = self.attended;
         let head = self.first_head + row % num_heads;
-        let (start, num_positions) = (start - base, last + 1 - base);
+        let (start, num_positions) = (start - base, end - base);
         let padded = len.next_multiple_of(KV_GROUP_TOKENS);
         let scores = &mut self.scores[row * stride..][..R * stride];
         // SAFETY: the caller's promise.

@@ -223,7 +223,7 @@ fn for_each_kind(mut check: impl FnMut(Isa, DType)) {
 fn positions_read(plan: &Plan, group: Group) -> (usize, usize) {
     let read = plan.spans(group).iter().map(|span| (span.end - span.start) as usize).sum();
     let pieces = plan.pieces(group).iter();
-    (read, pieces.map(|piece| (piece.last + 1 - piece.start) as usize).sum())
+    (read, pieces.map(|piece| (piece.last_end - piece.start) as usize).sum())
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn check_plan(plan: &Plan, batch: &Batch, case: Case<'_>) {
                         assert_eq!(tables[0][block], tables[1][block]);
                     }
                 }
-                assert_eq!(next, piece.last + 1);
+                assert_eq!(next, piece.last_end);
             }
         }
     }

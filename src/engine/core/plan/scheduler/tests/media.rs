@@ -22,6 +22,7 @@ fn with_images(id: u64, placed: &[Arc<TableMedium>], max_tokens: u32) -> Request
         positions,
         first_token,
         axis: None,
+        is_whole: false,
     };
     let media = vec![run(0, 2..6, 0), run(1, 7..9, 0), run(1, 10..12, 2)];
     let params = SamplingParams {
@@ -156,4 +157,59 @@ fn positions_on_axes_go_on_through_chunks_prefixes_and_answers() {
             assert!((first..=last).all(|position| seen.contains(&position)), "{seen:?}");
         }
     }
+}
+
+/// The tokens of each image attend to all of it.
+fn with_whole_images(id: u64, placed: &[Arc<TableMedium>], max_tokens: u32) -> Request {
+    let mut request = with_images(id, placed, max_tokens);
+    request.media.iter_mut().for_each(|run| run.is_whole = true);
+    request
+}
+
+#[test]
+fn an_image_that_is_attended_to_whole_is_in_one_step() {
+    let mut s = scheduler(2, 4, 16);
+    s.add_request(with_whole_images(1, &table(0).place(&[1, 2].map(medium)).unwrap(), 1));
+    let ends = |batch: &Batch| {
+        let ends = (0..batch.num_tokens()).map(|token| batch.attended_end(token));
+        (batch.positions.clone(), ends.collect::<Vec<_>>())
+    };
+    assert_eq!(ends(&step(&mut s)), (vec![0, 1], vec![1, 2]));
+    assert_eq!(ends(&step(&mut s)), (vec![2, 3, 4, 5], vec![6; 4]));
+    assert_eq!(ends(&step(&mut s)), (vec![6, 7, 8, 9], vec![7, 9, 9, 10]));
+    assert_eq!(ends(&step(&mut s)), (vec![10, 11, 12], vec![12, 12, 13]));
+    assert!(!s.has_unfinished_requests());
+}
+
+#[test]
+fn an_image_waits_for_a_step_with_room_and_goes_on_from_a_cached_part() {
+    let mut s = scheduler(3, 6, 16);
+    let table = table(0);
+    let placed = table.place(&[medium(1)]).unwrap();
+    let image = |id, max_tokens| {
+        let run = |positions| MediaRun {
+            medium: Arc::clone(&placed[0]),
+            positions,
+            first_token: 0,
+            axis: None,
+            is_whole: true,
+        };
+        let params = SamplingParams { max_tokens: Some(max_tokens), ..SamplingParams::default() };
+        let prompt = vec![10, 11, IMAGE, IMAGE, IMAGE, IMAGE, 12];
+        Request { media: vec![run(2..6)], ..request(id, prompt, params) }
+    };
+    let params = SamplingParams { max_tokens: Some(2), ..SamplingParams::default() };
+    s.add_request(request(0, vec![20, 21, 22], params));
+    s.add_request(image(1, 3));
+    // Two tokens of the second row; the image has to wait, though one token of it had room.
+    assert_eq!(step(&mut s).positions, [0, 1, 2, 0, 1]);
+    assert_eq!(step(&mut s).positions, [3, 2, 3, 4, 5]);
+    // The first block of the next row is known, and ends within the image.
+    s.add_request(image(2, 1));
+    let batch = step(&mut s);
+    assert_eq!(batch.positions, [6, 4, 5, 6]);
+    let ends: Vec<_> = (0..4).map(|token| batch.attended_end(token)).collect();
+    assert_eq!(ends, [7, 6, 6, 7]);
+    run(&mut s, 5);
+    assert!(!s.has_unfinished_requests());
 }
