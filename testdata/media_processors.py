@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import functional as tvF
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
+from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
 from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
@@ -89,6 +90,7 @@ CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SCALED = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_resize": True}
 
 # Name, class, configuration as published files have it, patch and merged patches of the tower, sizes.
@@ -194,6 +196,43 @@ PROCESSORS = [
         },
         (8, 2),
         [(64, 48), (10, 90)],
+    ),
+    (
+        "internvl",
+        GotOcr2ImageProcessor,
+        {
+            **SCALED,
+            **IMAGENET,
+            "crop_to_patches": True,
+            "max_patches": 12,
+            "min_patches": 1,
+            "size": {"height": 28, "width": 28},
+            "resample": 3,
+        },
+        (14, 2),
+        [(64, 48), (48, 64), (28, 28), (200, 33), (9, 120), (1, 1), (90, 90), (20, 10), (57, 28)],
+    ),
+    (
+        "internvl_few",
+        GotOcr2ImageProcessor,
+        {
+            **SCALED,
+            **IMAGENET,
+            "crop_to_patches": True,
+            "max_patches": 4,
+            "min_patches": 2,
+            "size": {"height": 28, "width": 42},
+            "resample": 3,
+        },
+        (14, 1),
+        [(64, 48), (40, 200), (100, 100)],
+    ),
+    (
+        "internvl_whole",
+        GotOcr2ImageProcessor,
+        {**SCALED, **IMAGENET, "crop_to_patches": False, "size": {"height": 56, "width": 56}, "resample": 3},
+        (14, 2),
+        [(64, 48)],
     ),
     (
         "siglip",

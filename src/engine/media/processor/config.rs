@@ -60,6 +60,7 @@ impl ImageProcessor {
                 smart(&mut keys, size, tower)?
             }
             Kind::Fixed => fixed(&mut keys, family, size)?,
+            Kind::Grid => grid(&mut keys, size)?,
             Kind::Tiles => tiles(&mut keys, size, tower)?,
             Kind::Bounded => bounded(&mut keys, size, tower)?,
         };
@@ -119,6 +120,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             let shortest = sides.only(["shortest_edge"]).map(|[side]| Side::Shortest(side));
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
+        Kind::Grid => sides.both().map(|size| Asked::Side(Side::Both(size))),
         Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
         Kind::Bounded => {
             let longest = sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side));
@@ -215,6 +217,34 @@ fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Si
         keys.value(key);
     }
     Ok(Sizing::Fixed { size, crop, square })
+}
+
+/// Most tiles of an image; their grids are tried one after the other.
+const MAX_TILES: usize = 1 << 10;
+/// Most pixels of the side of such a tile.
+const MAX_TILE_SIDE: usize = 1 << 14;
+
+fn grid(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError> {
+    // InternVL's whole processor says so of its images, whatever their own says.
+    let is_of_internvl = keys.text("processor_class")? == Some("InternVLProcessor");
+    let is_split = keys.flag("crop_to_patches", false)? || is_of_internvl;
+    let min_tiles = keys.count("min_patches")?.unwrap_or(1);
+    let max_tiles = keys.count("max_patches")?.unwrap_or(12);
+    let Some(Asked::Side(Side::Both(tile))) = size else {
+        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+    };
+    if tile.width.max(tile.height) > MAX_TILE_SIDE {
+        return Err(ConfigError::new(format!("`size` of {tile} is no tile's")));
+    }
+    if !(1..=MAX_TILES).contains(&max_tiles) || !(1..=max_tiles).contains(&min_tiles) {
+        return Err(ConfigError::new(format!(
+            "`min_patches` of {min_tiles} to `max_patches` of {max_tiles} is no number of tiles"
+        )));
+    }
+    Ok(match is_split {
+        true => Sizing::Grid { tile, min_tiles, max_tiles },
+        false => Sizing::Fixed { size: Some(Side::Both(tile)), crop: None, square: None },
+    })
 }
 
 fn tiles(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {

@@ -7,6 +7,7 @@ use crate::resize::Filter;
 pub(super) enum Kind {
     Smart,
     Fixed,
+    Grid,
     Tiles,
     Bounded,
 }
@@ -98,6 +99,16 @@ pub(super) const FAMILIES: &[Family] = &[
         names: &["PixtralImageProcessor"],
         kind: Kind::Bounded,
         size: DefaultSize::Longest(1024),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
+        crop: None,
+        pads_to_square: false,
+    },
+    // InternVL's.
+    Family {
+        names: &["GotOcr2ImageProcessor"],
+        kind: Kind::Grid,
+        size: DefaultSize::Square(384),
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: None,

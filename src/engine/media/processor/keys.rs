@@ -99,7 +99,8 @@ impl<'a> Keys<'a> {
 
     /// Names of keys that were not read and are not known to be harmless.
     pub(super) fn unread(&self) -> Vec<&str> {
-        let keys = self.object.keys().map(String::as_str);
+        let keys = self.object.iter().filter(|(_, value)| !value.is_null());
+        let keys = keys.map(|(key, _)| key.as_str());
         keys.filter(|key| !self.read.contains(key) && !HARMLESS.contains(key)).collect()
     }
 }

@@ -43,6 +43,9 @@ enum Sizing {
     Fixed { size: Option<Side>, crop: Option<Size>, square: Option<[u8; 3]> },
     /// A longest side, and tiles beside the whole image (Idefics 3, SmolVLM).
     Tiles { longest: Option<usize>, tile: usize, is_split: bool },
+    /// Tiles of one size, in a grid as wide or high as the image of those of so many tiles, beside
+    /// the whole image (InternVL).
+    Grid { tile: Size, min_tiles: usize, max_tiles: usize },
     /// Bounds of both sides, which are then rounded up to whole tokens (Pixtral).
     Bounded { size: Option<Size> },
 }
@@ -171,6 +174,10 @@ impl ImageProcessor {
                     false => whole(size, resized, square),
                 }
             }
+            &Sizing::Grid { tile, min_tiles, max_tiles } => {
+                let splits = sizes::grid(size, tile, (min_tiles, max_tiles));
+                Steps { padded: size, resized: size, tile, splits }
+            }
             Sizing::Bounded { size: bounds } => {
                 let resized = match bounds {
                     Some(bounds) => sizes::bounded(size, *bounds, token_side),
@@ -214,6 +221,19 @@ impl ImageProcessor {
                     patches.push_tile(&split, (at / columns * tile, at % columns * tile));
                 }
                 patches.push_tile(&self.resized(&split, steps.tile), (0, 0));
+            }
+            Sizing::Grid { tile, .. } => {
+                let Splits { rows, columns } = steps.splits;
+                if rows > 0 {
+                    let split = Size { width: columns * tile.width, height: rows * tile.height };
+                    let split = self.resized(image, split);
+                    for (row, column) in
+                        (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c)))
+                    {
+                        patches.push_tile(&split, (row * tile.height, column * tile.width));
+                    }
+                }
+                patches.push_tile(&self.resized(image, *tile), (0, 0));
             }
             Sizing::Tiles { is_split: false, .. } => {
                 patches.push_tile(&self.resized(&resized, steps.tile), (0, 0));

@@ -121,6 +121,32 @@ pub(super) fn splits(size: Size, tile: usize) -> Splits {
     }
 }
 
+/// Rows and columns of tiles whose shape is nearest to an image's, `get_optimal_tiled_canvas` of
+/// transformers; none where that is one tile. Of grids that are as near, one of more tiles is taken
+/// if it has less than twice the image's area.
+pub(super) fn grid(size: Size, tile: Size, (min, max): (usize, usize)) -> Splits {
+    let aspect = size.width as f64 / size.height as f64;
+    let area = (size.width * size.height) as f64;
+    let of_tiles = |num: usize| {
+        (1..=num)
+            .filter(move |columns| num.is_multiple_of(*columns))
+            .map(move |columns| (columns, num))
+    };
+    let (mut best, mut nearest) = (Splits { rows: 1, columns: 1 }, f64::INFINITY);
+    for (columns, num) in (min..=max).flat_map(of_tiles) {
+        let rows = num / columns;
+        let distance = (aspect - columns as f64 / rows as f64).abs();
+        let is_small = || area > 0.5 * tile.width as f64 * tile.height as f64 * num as f64;
+        if distance < nearest || (distance == nearest && is_small()) {
+            (best, nearest) = (Splits { rows, columns }, distance);
+        }
+    }
+    match best {
+        Splits { rows: 1, columns: 1 } => Splits::NONE,
+        _ => best,
+    }
+}
+
 /// Neither side exceeds its bound, and both are rounded up to whole tokens.
 pub(super) fn bounded(size: Size, bounds: Size, token_side: usize) -> Size {
     let (width, height) = (size.width as f64, size.height as f64);

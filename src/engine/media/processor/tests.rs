@@ -115,6 +115,34 @@ fn what_a_config_says_and_nobody_reads_is_refused_by_name() {
     assert!(error.expect_err("16 is not 14").to_string().contains("config.json"));
 }
 
+#[test]
+fn images_of_internvl_are_cut_whatever_their_own_file_says() {
+    let tower = Tower { patch_size: 14, merge_size: 2 };
+    let with = |key: &str, value: Value| {
+        let mut config = json!({"image_processor_type": "GotOcr2ImageProcessorFast",
+            "crop_to_patches": false, "size": {"height": 28, "width": 28}});
+        config[key] = value;
+        ImageProcessor::from_config(&config, tower, Backend::Torchvision)
+    };
+    let tiles = |processor: ImageProcessor| {
+        let layout = processor.tokens(&header(60, 30)).expect("a layout");
+        (layout.tile_rows, layout.tile_columns, layout.num_tiles(), layout.num_tokens())
+    };
+    assert_eq!(tiles(with("crop_size", Value::Null).unwrap()), (0, 0, 1, 1));
+    assert_eq!(tiles(with("processor_class", json!("InternVLProcessor")).unwrap()), (1, 2, 3, 3));
+    for (key, value) in [("max_patches", json!(0)), ("min_patches", json!(13))] {
+        let error = with(key, value).expect_err(key).to_string();
+        assert!(error.contains("_patches"), "{error}");
+    }
+    for (key, value, named) in [
+        ("max_patches", json!(5000), "5000"),
+        ("size", json!({"height": 20_000, "width": 28}), "20000"),
+    ] {
+        let error = with(key, value).expect_err(key).to_string();
+        assert!(error.contains(named), "{error}");
+    }
+}
+
 /// Pillow's numbers differ from torchvision's in the last bits.
 #[test]
 fn numbers_of_pillow_are_scaled_first() {
