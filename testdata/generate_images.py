@@ -51,6 +51,9 @@ MODELS = [
     ("llava_saved", CLIPImageProcessor, 16, 16),
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
     ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
+    ("qwen3_5_moe_multimodal", Qwen2VLImageProcessor, 1024, 8192),
+    ("qwen3_5_multimodal", Qwen2VLImageProcessor, 2048, 8192),
+    ("qwen3_vl", Qwen2VLImageProcessor, 2048, 8192),
     ("smolvlm", SmolVLMImageProcessor, 64, 32),
 ]
 PROMPTS = [

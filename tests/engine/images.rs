@@ -17,13 +17,15 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 8] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
     "testdata/golden/qwen2_5_vl",
     "testdata/golden/gemma3_multimodal",
     "testdata/golden/gemma3_published",
+    "testdata/golden/qwen3_vl",
+    "testdata/golden/qwen3_5_multimodal",
 ];
 
 fn path(name: &str) -> std::path::PathBuf {
@@ -128,7 +130,7 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
 
 #[test]
 fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
-    for model in [MODELS[0], MODELS[2]] {
+    for model in [MODELS[0], MODELS[2], MODELS[4], MODELS[5]] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(model);
     }
 }

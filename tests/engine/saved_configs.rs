@@ -50,6 +50,9 @@ const REFUSED: &[(&str, &str)] = &[
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2VLForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2_5_VLForConditionalGeneration", "`vision_config` is missing"),
+    ("Qwen3VLForConditionalGeneration", "`vision_config` is missing"),
+    ("Qwen3_5ForConditionalGeneration", "`vision_config` is missing"),
+    ("Qwen3_5MoeForConditionalGeneration", "`vision_config` is missing"),
     ("Idefics3ForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
     ("SmolVLMForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
 ];

@@ -2,8 +2,8 @@
 //! NaN. A config.json is not trusted.
 
 use super::spec::{
-    DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, RecurrentSpec,
-    TowerSpec,
+    ConnectorSpec, DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads,
+    RecurrentSpec, TowerSpec,
 };
 use vllm_batch_base::layers::{DeltaHeads, Routing, ScanShape};
 
@@ -140,7 +140,7 @@ pub(super) fn check_tower(spec: &TowerSpec) -> Result<(), String> {
         ("width of an image's patch", spec.patches.k, MAX_WIDTH),
         ("intermediate size of a vision tower", inner_width(&spec.layers), MAX_WIDTH),
     ])?;
-    for linear in spec.connector.linears() {
+    for linear in spec.connectors().flat_map(ConnectorSpec::linears) {
         check_sizes(&[("width of an image's token in patches", linear.k, MAX_WIDTH)])?;
     }
     check_heads(spec.heads())?;

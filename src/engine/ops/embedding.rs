@@ -134,6 +134,49 @@ pub fn replace_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows:
     });
 }
 
+/// `num_rows` rows of `out` += those of `from`.
+///
+/// # Panics
+/// As [`replace_rows`].
+pub fn add_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows: usize) {
+    let (width, x) = (out.tensor.width(), from.tensor);
+    assert_eq!(x.width(), width);
+    let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
+    let work = || Work::elementwise(num_rows * width, 12);
+    let _timed = cpu.op_timer.timed(Op::new("add_rows"), work);
+    let part = |first: usize| first * width..(first + num_rows) * width;
+    let from = &x.values()[part(from.first)];
+    let shared = SharedMut::new(&mut out.tensor.values_mut()[part(out.first)]);
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        let added = &from[start * width..end * width];
+        // SAFETY: each row belongs to one item.
+        let values = unsafe { shared.slice(start * width, added.len()) };
+        values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
+    });
+}
+
+/// Four rows of a table, each with its share in a sum.
+pub type MixedRow = [(u32, f32); 4];
+
+/// out[t] += the sum of rows of the table: learned positions of what is between those that it has.
+///
+/// # Panics
+/// Widths differ, or `out` has another number of rows. Or the device is a GPU, as in
+/// [`replace_rows`].
+pub fn add_mixed_rows(device: &Device, rows: &[MixedRow], table: &Tensor, out: &mut Tensor) {
+    assert!(table.width() == out.width() && rows.len() == out.num_rows());
+    let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
+    let work = || Work::elementwise(out.num_rows() * out.width(), 24);
+    let _timed = cpu.op_timer.timed(Op::new("add_mixed_rows"), work);
+    for_each_row(cpu, out, &|row, values| {
+        let [a, b, c, d] = rows[row].map(|(at, share)| (table.row(at as usize), share));
+        for (index, value) in values.iter_mut().enumerate() {
+            let of = |(row, share): (&[f32], f32)| row[index] * share;
+            *value += of(a) + of(b) + of(c) + of(d);
+        }
+    });
+}
+
 fn for_each_row(cpu: &Cpu, out: &mut Tensor, row: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let (num_rows, width) = (out.num_rows(), out.width());
     let shared = SharedMut::new(out.values_mut());
@@ -198,5 +241,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rows_are_added_and_mixed() {
+        let device = Device::cpu(Some(2));
+        let table = Tensor::from_vec((0..12).map(|value| value as f32).collect(), 3);
+        let mut out = Tensor::zeros(4, 3);
+        add_rows(&device, table.rows_from(1), out.rows_from_mut(2), 2);
+        assert_eq!(out.values()[..6], [0.0; 6]);
+        assert_eq!(out.values()[6..], [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        let mixed = [[(0, 0.25), (1, 0.25), (2, 0.5), (3, 0.0)]; 4];
+        add_mixed_rows(&device, &mixed, &table, &mut out);
+        assert_eq!(out.row(0), [3.75, 4.75, 5.75]);
+        assert_eq!(out.row(2), [6.75, 8.75, 10.75]);
     }
 }

@@ -54,7 +54,10 @@ pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_rule};
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
-pub use embedding::{add_rows_of, embedding, gather_rows, mean_rows, replace_rows};
+pub use embedding::{
+    MixedRow, add_mixed_rows, add_rows, add_rows_of, embedding, gather_rows, mean_rows,
+    replace_rows,
+};
 pub use encoder_attention::{
     EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,
 };

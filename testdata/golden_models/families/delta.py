@@ -18,10 +18,10 @@ from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
 
 from ..family import FULL, Family, Layout, dims, rope, small
-from ..layouts import stacked, wrapped
+from ..layouts import of_tower, stacked, wrapped
 from ..mistakes import added, named, rows_swapped, swapped, zeroed
 from ..routing import swapped_gate_and_up, ungated
-from .multimodal import QWEN3_VISION, QWEN_VISION_CONFIG
+from .qwen_vision import QWEN3_VISION_CONFIG, VISION_TOKENS, qwen3_tower
 from .recurrent import oldest_tap_lost, taps_reversed
 
 LINEAR = "linear_attention"
@@ -179,12 +179,11 @@ def conditional(architecture: str, model_type: str):
         text["rope_parameters"] |= dict(mrope_interleaved=True, mrope_section=[1, 1, 0])
         tied = text.pop("tie_word_embeddings")
         return dict(
-            architectures=[architecture], model_type=model_type, image_token_id=280,
-            video_token_id=281, vision_start_token_id=282, vision_end_token_id=283,
+            architectures=[architecture], model_type=model_type, **VISION_TOKENS,
             language_model_only=False, text_config=text, tie_word_embeddings=tied,
             transformers_version=config["transformers_version"],
             vision_config=dict(
-                QWEN_VISION_CONFIG, model_type=model_type, out_hidden_size=config["hidden_size"],
+                QWEN3_VISION_CONFIG, model_type=model_type, out_hidden_size=config["hidden_size"],
                 num_position_embeddings=16,
             ),
         )
@@ -193,9 +192,10 @@ def conditional(architecture: str, model_type: str):
 
 
 def with_images(architecture: str, model_type: str, hidden: int):
-    unread = {k: v for k, v in QWEN3_VISION.items() if "deepstack" not in k} | mtp(hidden)
+    tower = {k: v for k, v in qwen3_tower(hidden, 4).items() if "deepstack" not in k}
     return wrapped(
-        "model.language_model.", "lm_head.", unread, conditional(architecture, model_type)
+        "model.language_model.", "lm_head.", tower | mtp(hidden),
+        conditional(architecture, model_type), of_tower,
     )
 
 
@@ -244,6 +244,7 @@ FAMILIES: dict[str, Family] = {
         norm_mean=0.0, means=MEANS,
         layout=with_images("Qwen3_5ForConditionalGeneration", "qwen3_5", 32),
         oracle="transformers Qwen3_5ForCausalLM, inside of a multimodal checkpoint",
+        shared="images",
     ),
     "qwen3_5_moe": small(
         "Qwen3_5MoeTextConfig",
@@ -267,5 +268,6 @@ FAMILIES: dict[str, Family] = {
         norm_mean=0.0, means=MEANS,
         layout=with_stacks(with_images("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", 32)),
         oracle="transformers Qwen3_5MoeForCausalLM, inside of a multimodal checkpoint",
+        shared="images",
     ),
 }

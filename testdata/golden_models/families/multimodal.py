@@ -16,18 +16,9 @@ MISTRAL3_VISION = {
     "multi_modal_projector.patch_merger.merging_layer.weight": (8, 32),
     "multi_modal_projector.linear_1.weight": (32, 8),
 }
-QWEN3_VISION = {
-    "model.visual.patch_embed.proj.weight": (8, 3, 2, 2, 2),
-    "model.visual.blocks.0.attn.qkv.weight": (24, 8),
-    "model.visual.merger.linear_fc1.weight": (8, 8),
-    "model.visual.deepstack_merger_list.0.norm.weight": (8,),
-}
 VISION_CONFIG = dict(
     hidden_size=8, intermediate_size=16, num_attention_heads=2, num_hidden_layers=1,
     image_size=8, patch_size=2,
-)
-QWEN_VISION_CONFIG = dict(
-    depth=1, hidden_size=8, intermediate_size=16, num_heads=2, patch_size=2, spatial_merge_size=2,
 )
 
 
@@ -45,27 +36,6 @@ def mistral3(config: dict) -> dict:
     )
 
 
-def qwen3_vl(config: dict) -> dict:
-    text = {
-        k: v for k, v in config.items()
-        if k not in ("architectures", "torch_dtype", "transformers_version")
-    }
-    text["model_type"] = "qwen3_vl_text"
-    text["rope_scaling"] = dict(
-        mrope_interleaved=True, mrope_section=[4, 2, 2], rope_type="default"
-    )
-    return dict(
-        architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl",
-        image_token_id=280, video_token_id=281, vision_start_token_id=282,
-        vision_end_token_id=283, text_config=text, tie_word_embeddings=True,
-        transformers_version="4.57.0.dev0",
-        vision_config=dict(
-            QWEN_VISION_CONFIG, model_type="qwen3_vl", out_hidden_size=config["hidden_size"],
-            deepstack_visual_indexes=[0],
-        ),
-    )
-
-
 FAMILIES: dict[str, Family] = {
     "mistral3": small(
         "MistralConfig",
@@ -75,15 +45,6 @@ FAMILIES: dict[str, Family] = {
         layout=wrapped("language_model.model.", "language_model.lm_head.", MISTRAL3_VISION,
                        mistral3),
         oracle="transformers MistralForCausalLM, inside of a multimodal checkpoint",
-        old_config=True,
-    ),
-    "qwen3_vl": small(
-        "Qwen3Config",
-        dims(32, 64, 3, 4, 2, head_dim=16, tie_word_embeddings=True,
-             rope_parameters=rope(5000000.0)),
-        [dict(rope_parameters=rope(10000.0)), without("k_norm")],
-        layout=wrapped("model.language_model.", "lm_head.", QWEN3_VISION, qwen3_vl),
-        oracle="transformers Qwen3ForCausalLM, inside of a multimodal checkpoint",
         old_config=True,
     ),
 }

@@ -3,7 +3,7 @@ the multimodal class makes of images."""
 
 from ..family import Family, dims, rope, small
 from ..layouts import of_tower, wrapped
-from ..mistakes import swapped, zeroed
+from ..mistakes import swapped, without, zeroed
 from .towers import IMAGE_TOKEN, INNER, PATCH, WIDTH
 
 DEPTH, HEADS = 3, 3
@@ -90,11 +90,75 @@ def qwen2(layout, **more) -> Family:
     )
 
 
+def qwen3_tower(hidden: int, side: int) -> dict[str, tuple[int, ...]]:
+    """Tensors of Qwen3-VL's tower, two of whose layers go further into the decoder."""
+    merged = 4 * WIDTH
+    shapes = {
+        "patch_embed.proj": (WIDTH, 3, 2, PATCH, PATCH), "merger.norm": (WIDTH,),
+        "merger.linear_fc1": (merged, merged), "merger.linear_fc2": (hidden, merged),
+    }
+    for index in range(2):
+        shapes |= {
+            f"deepstack_merger_list.{index}.norm": (merged,),
+            f"deepstack_merger_list.{index}.linear_fc1": (merged, merged),
+            f"deepstack_merger_list.{index}.linear_fc2": (hidden, merged),
+        }
+    for block in (f"blocks.{index}." for index in range(DEPTH)):
+        shapes |= {
+            f"{block}norm1": (WIDTH,), f"{block}norm2": (WIDTH,),
+            f"{block}attn.qkv": (3 * WIDTH, WIDTH), f"{block}attn.proj": (WIDTH, WIDTH),
+            f"{block}mlp.linear_fc1": (INNER, WIDTH), f"{block}mlp.linear_fc2": (WIDTH, INNER),
+        }
+    tensors = {"model.visual.pos_embed.weight": (side * side, WIDTH)}
+    for name, shape in shapes.items():
+        tensors[f"model.visual.{name}.weight"] = shape
+        tensors[f"model.visual.{name}.bias"] = shape[:1]
+    return tensors
+
+
+QWEN3_VISION_CONFIG = dict(
+    depth=DEPTH, hidden_act="gelu_pytorch_tanh", hidden_size=WIDTH, in_channels=3,
+    initializer_range=0.02, intermediate_size=INNER, num_heads=HEADS, patch_size=PATCH,
+    spatial_merge_size=2, temporal_patch_size=2,
+)
+
+
+def qwen3_vl(config: dict) -> dict:
+    """As in Qwen3-VL's own files."""
+    text = {
+        k: v for k, v in config.items()
+        if k not in ("architectures", "torch_dtype", "transformers_version")
+    }
+    text["model_type"] = "qwen3_vl_text"
+    text["rope_scaling"] = dict(
+        mrope_interleaved=True, mrope_section=[4, 2, 2], rope_type="default"
+    )
+    return dict(
+        architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl", **VISION_TOKENS,
+        text_config=text, tie_word_embeddings=True, transformers_version="4.57.0.dev0",
+        vision_config=dict(
+            QWEN3_VISION_CONFIG, deepstack_visual_indexes=[0, 2], model_type="qwen3_vl",
+            num_position_embeddings=25, out_hidden_size=config["hidden_size"],
+        ),
+    )
+
+
 FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": qwen2(
         wrapped("model.", "lm_head.", qwen2_5_tower(48), qwen2_5_vl, of_tower), old_config=True
     ),
     "qwen2_vl": qwen2(
         wrapped("model.", "lm_head.", qwen2_tower(48), qwen2_vl, of_tower), old_config=True
+    ),
+    "qwen3_vl": small(
+        "Qwen3Config",
+        dims(32, 64, 3, 4, 2, head_dim=16, tie_word_embeddings=True,
+             rope_parameters=rope(5000000.0)),
+        [dict(rope_parameters=rope(10000.0)), without("k_norm")],
+        layout=wrapped(
+            "model.language_model.", "lm_head.", qwen3_tower(32, 5), qwen3_vl, of_tower
+        ),
+        oracle="transformers Qwen3ForCausalLM, inside of a multimodal checkpoint",
+        shared="images", old_config=True,
     ),
 }

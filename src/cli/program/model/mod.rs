@@ -214,7 +214,7 @@ impl<E> Loaded<E> {
     /// Says what was loaded, and what was done otherwise than asked.
     pub fn announce(&self, info: &EngineInfo, config: &RunConfig, console: &Console) {
         if let Some(WhyCpu { reason, has_signs }) = &info.why_cpu {
-            let text = format!("running on the CPU: {reason}");
+            let text = with_flags(&format!("running on the CPU: {reason}"));
             match has_signs {
                 true => console.note(&text),
                 // Whoever has no GPU knows it.

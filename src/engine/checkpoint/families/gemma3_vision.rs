@@ -5,8 +5,8 @@ use super::gemma3;
 use super::vision::{VisionDefaults, VisionKeys, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec,
-    TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
+    NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -101,7 +101,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         positions: Some(GridPositions {
             table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
             side,
-            is_for_all: false,
+            fit: GridFit::OwnAlone,
         }),
         rope: None,
         windows: None,
@@ -112,6 +112,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
             steps: vec![ConnectorStep::MeanPool, ConnectorStep::Norm(norm)],
             last: last.transposed().as_parameters(),
         },
+        deep: Vec::new(),
         unused: HEAD.map(str::to_owned).to_vec(),
     })
 }

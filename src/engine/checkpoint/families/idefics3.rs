@@ -5,8 +5,8 @@ use super::llama;
 use super::vision::{VisionDefaults, VisionKeys, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec,
-    TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
+    NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -69,7 +69,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         positions: Some(GridPositions {
             table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
             side,
-            is_for_all: true,
+            fit: GridFit::SameShare,
         }),
         rope: None,
         embed_norm: None,
@@ -84,6 +84,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
                 merge_size * merge_size * width,
             ),
         },
+        deep: Vec::new(),
         unused: Vec::new(),
     })
 }

@@ -6,8 +6,8 @@ use super::llama;
 use super::vision::{VisionDefaults, VisionKeys, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, GridPositions, ImageText, LinearSpec, NormSpec,
-    TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
+    NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -90,7 +90,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         positions: Some(GridPositions {
             table: LinearSpec::new(positions, 1 + side * side, width),
             side,
-            is_for_all: false,
+            fit: GridFit::OwnAlone,
         }),
         rope: None,
         embed_norm: Some(norm("pre_layrnorm")),
@@ -104,6 +104,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
             ],
             last: projector("linear_2", hidden_size),
         },
+        deep: Vec::new(),
         unused: unused(num_used..num_layers),
     })
 }

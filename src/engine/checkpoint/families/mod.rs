@@ -75,6 +75,7 @@ mod qwen3;
 mod qwen3_5;
 mod qwen3_moe;
 pub(super) mod qwen3_next;
+mod qwen3_vl;
 mod qwen_vision;
 #[cfg(test)]
 mod refused;
@@ -254,21 +255,23 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Qwen2MoeForCausalLM", qwen2_moe::spec, "Qwen1.5-MoE, Qwen2 57B-A14B"),
     seeing("Qwen2VLForConditionalGeneration", qwen2_vl::spec, qwen2_vl::tower, "Qwen2-VL"),
     family("Qwen3_5ForCausalLM", qwen3_5::spec, "Qwen3.5, dense, text"),
-    family(
+    seeing(
         "Qwen3_5ForConditionalGeneration",
-        multimodal::qwen3_5,
-        "Qwen3.5, Qwen3.6, dense, text part",
+        qwen3_5::seeing,
+        qwen3_5::tower,
+        "Qwen3.5, Qwen3.6, dense",
     ),
     family("Qwen3_5MoeForCausalLM", qwen3_5::spec_with_experts, "Qwen3.5 with experts, text"),
-    family(
+    seeing(
         "Qwen3_5MoeForConditionalGeneration",
-        multimodal::qwen3_5_moe,
-        "Qwen3.5, Qwen3.6 with experts, text part",
+        qwen3_5::seeing_with_experts,
+        qwen3_5::tower,
+        "Qwen3.5, Qwen3.6 with experts",
     ),
     family("Qwen3ForCausalLM", qwen3::spec, "Qwen3, dense"),
     family("Qwen3MoeForCausalLM", qwen3_moe::spec, "Qwen3 30B-A3B, 235B-A22B"),
     family("Qwen3NextForCausalLM", qwen3_next::spec, "Qwen3-Next 80B-A3B"),
-    family("Qwen3VLForConditionalGeneration", multimodal::qwen3_vl, "Qwen3-VL, text part"),
+    seeing("Qwen3VLForConditionalGeneration", qwen3_vl::spec, qwen3_vl::tower, "Qwen3-VL, dense"),
     family("RWForCausalLM", falcon::spec, "Falcon of early files"),
     family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),
     family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),

@@ -1,7 +1,7 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use super::{BuildSpec, gemma4, ministral3, mistral, qwen3, qwen3_5};
+use super::{BuildSpec, gemma4, ministral3, mistral};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -64,23 +64,6 @@ pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             quoted(other)
         ))),
     }
-}
-
-/// Qwen3.5.
-pub(super) fn qwen3_5(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    config.root().ignore(&["language_model_only"]);
-    text_part(config, qwen3_5::spec)
-}
-
-/// Qwen3.5 with experts.
-pub(super) fn qwen3_5_moe(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    config.root().ignore(&["language_model_only"]);
-    text_part(config, qwen3_5::spec_with_experts)
-}
-
-/// Qwen3-VL.
-pub(super) fn qwen3_vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    text_part(config, qwen3::spec)
 }
 
 fn text_part(config: &HfConfig, build: BuildSpec) -> Result<DecoderSpec, EngineError> {

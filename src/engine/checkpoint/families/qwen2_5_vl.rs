@@ -27,7 +27,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
-    let vision = QwenVision::read(config, ("hidden_size", 3584), 14)?;
+    let vision = QwenVision::read(config, ("hidden_size", 3584), (14, 32))?;
     let inner = vision.size("intermediate_size", 3420)?;
     let hidden_size = vision.size("out_hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {

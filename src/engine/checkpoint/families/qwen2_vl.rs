@@ -27,7 +27,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
-    let vision = QwenVision::read(config, ("embed_dim", 1280), 14)?;
+    let vision = QwenVision::read(config, ("embed_dim", 1280), (14, 32))?;
     let ratio = vision.size("mlp_ratio", 4)?;
     let hidden_size = vision.size("hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {

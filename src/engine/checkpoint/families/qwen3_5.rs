@@ -3,10 +3,10 @@
 
 use serde_json::json;
 
-use super::qwen2_moe;
 use super::qwen3_next::{self, Inputs};
+use super::{qwen2_moe, qwen3_vl};
 use crate::hf_config::HfConfig;
-use crate::spec::DecoderSpec;
+use crate::spec::{DecoderSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 
 /// With MLPs.
@@ -27,6 +27,29 @@ pub(super) fn spec_with_experts(config: &HfConfig) -> Result<DecoderSpec, Engine
     let mut spec = layers(config, root.size("shared_expert_intermediate_size")?)?;
     qwen2_moe::set_experts(config, &mut spec, qwen2_moe::gated_expert(config)?)?;
     Ok(spec)
+}
+
+/// Counts of frequencies on the axes of positions where the file does not say.
+const SECTIONS: [usize; 3] = [11, 11, 10];
+
+/// With MLPs, inside of a multimodal config.
+pub(super) fn seeing(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(&["language_model_only"]);
+    qwen3_vl::with_tower(config, &tower(config)?, (spec, SECTIONS))
+}
+
+/// With experts, inside of a multimodal config.
+pub(super) fn seeing_with_experts(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(&["language_model_only"]);
+    qwen3_vl::with_tower(config, &tower(config)?, (spec_with_experts, SECTIONS))
+}
+
+/// Qwen3-VL's, without layers that go further into the decoder.
+pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    if let Some(keys) = config.root().section("vision_config")? {
+        keys.expect("deepstack_visual_indexes", json!([]))?;
+    }
+    qwen3_vl::tower_with(config, &[])
 }
 
 fn layers(config: &HfConfig, inner: usize) -> Result<DecoderSpec, EngineError> {

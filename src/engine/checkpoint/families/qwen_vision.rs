@@ -36,12 +36,12 @@ pub(super) struct QwenVision<'a> {
 }
 
 impl<'a> QwenVision<'a> {
-    /// Reads `vision_config`, whose width has this name and default; the default of `patch_size`
-    /// is given too.
+    /// Reads `vision_config`, whose width has this name and default; the defaults of `patch_size`
+    /// and `depth` are given too.
     pub(super) fn read(
         config: &'a HfConfig,
         (width, default_width): (&str, usize),
-        patch_size: usize,
+        (patch_size, depth): (usize, usize),
     ) -> Result<Self, EngineError> {
         let Some(keys) = config.root().section("vision_config")? else {
             return Err(config.error("`vision_config` is missing"));
@@ -51,7 +51,7 @@ impl<'a> QwenVision<'a> {
         let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };
         let vision = Self {
             width,
-            num_layers: size("depth", 32)?,
+            num_layers: size("depth", depth)?,
             merge_size: size("spatial_merge_size", 2)?,
             patch_size: size("patch_size", patch_size)?,
             num_frames: size("temporal_patch_size", 2)?,
@@ -113,6 +113,7 @@ impl<'a> QwenVision<'a> {
             windows: None,
             final_norm: None,
             connector,
+            deep: Vec::new(),
             unused: Vec::new(),
         };
         let hidden_size = config.text_part().hidden_size()?;

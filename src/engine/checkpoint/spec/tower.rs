@@ -38,6 +38,9 @@ pub struct TowerSpec {
     pub final_norm: Option<NormSpec>,
     /// From the patches of a token to its embedding.
     pub connector: ConnectorSpec,
+    /// What the decoder's stream has of images besides, behind its first layers, one after the
+    /// other; by layers of the tower.
+    pub deep: Vec<DeepSpec>,
     /// Prefixes of tensors behind the last of these layers. They are left unused.
     pub unused: Vec<String>,
 }
@@ -58,8 +61,29 @@ pub struct GridPositions {
     pub table: LinearSpec,
     /// Rows and columns of the square.
     pub side: usize,
-    /// Other grids have them too, each patch that at the same share of the way.
-    pub is_for_all: bool,
+    /// Those of other grids.
+    pub fit: GridFit,
+}
+
+/// Positions of grids that are not the square.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GridFit {
+    /// There are no such grids (CLIP).
+    OwnAlone,
+    /// Each patch has that at the same share of the way (Idefics 3).
+    SameShare,
+    /// Each patch has a mixture of the four around its place, where the corners of the grid are
+    /// those of the square (Qwen3-VL).
+    Between,
+}
+
+/// What a tower gives of one of its layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeepSpec {
+    /// The layer, whose output it is made of.
+    pub layer: usize,
+    /// From its patches to what is added to a token.
+    pub connector: ConnectorSpec,
 }
 
 impl GridPositions {
@@ -74,6 +98,28 @@ impl GridPositions {
             (row * side / rows * side + column * side / columns) as u32
         };
         (0..rows).flat_map(move |row| (0..columns).map(move |column| place(row, column)))
+    }
+
+    /// Rows of the table around the place of a patch of a grid, with their shares.
+    pub fn between(
+        &self,
+        (rows, columns): (usize, usize),
+        (row, column): (usize, usize),
+    ) -> [(u32, f32); 4] {
+        let last = self.side - 1;
+        // In f32, as `get_vision_interpolation_indices_and_weights` of transformers has it.
+        let around = |index: usize, size: usize| {
+            let place = index as f32 * last as f32 / (size - 1).max(1) as f32;
+            let (low, share) = (place.floor() as usize, place - place.floor());
+            [(low.min(last), 1.0 - share), ((low + 1).min(last), share)]
+        };
+        let [top, bottom] = around(row, rows);
+        let [left, right] = around(column, columns);
+        [(top, left), (top, right), (bottom, left), (bottom, right)].map(
+            |((row, share_of_row), (column, share_of_column))| {
+                ((row * self.side + column) as u32, share_of_row * share_of_column)
+            },
+        )
     }
 }
 
@@ -111,6 +157,11 @@ impl TowerSpec {
         of_image.map_or(0, |positions| (positions.side / self.merge_size).pow(2))
     }
 
+    /// That of embeddings, and those of what is added later.
+    pub fn connectors(&self) -> impl Iterator<Item = &ConnectorSpec> {
+        [&self.connector].into_iter().chain(self.deep.iter().map(|deep| &deep.connector))
+    }
+
     /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| layer.attention.as_ref())
@@ -125,7 +176,10 @@ impl TowerSpec {
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
-        of_layers.chain(&self.embed_norm).chain(&self.final_norm).chain(self.connector.norms())
+        of_layers
+            .chain(&self.embed_norm)
+            .chain(&self.final_norm)
+            .chain(self.connectors().flat_map(ConnectorSpec::norms))
     }
 
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
@@ -133,7 +187,8 @@ impl TowerSpec {
     pub fn tensors(&self) -> Vec<NamedShape> {
         let positions = self.positions.iter().map(|positions| &positions.table);
         let ends = [&self.patches].into_iter().chain(positions);
-        let of_ends = ends.flat_map(LinearSpec::tensors).chain(self.connector.tensors());
+        let of_ends = ends.flat_map(LinearSpec::tensors);
+        let of_ends = of_ends.chain(self.connectors().flat_map(ConnectorSpec::tensors));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         let norms = self.embed_norm.iter().chain(&self.final_norm).flat_map(NormSpec::tensors);
         distinct(of_ends.chain(of_layers).chain(norms).chain(self.class_token.clone()))
@@ -153,7 +208,7 @@ mod tests {
     fn a_grid_has_the_positions_of_the_square_at_the_same_share_of_the_way() {
         let positions = |side: usize| {
             let table = LinearSpec::new("positions", side * side, 8);
-            GridPositions { table, side, is_for_all: true }
+            GridPositions { table, side, fit: GridFit::SameShare }
         };
         let of = |side, rows, columns| positions(side).of_grid(rows, columns).collect::<Vec<_>>();
         for side in [1, 2, 27, 32] {
@@ -163,5 +218,19 @@ mod tests {
         assert_eq!(of(5, 2, 3), [0, 1, 3, 10, 11, 13]);
         assert_eq!(of(5, 4, 1), [0, 5, 10, 15]);
         assert_eq!(of(3, 4, 5), [0, 0, 1, 1, 2, 0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6, 6, 7, 7, 8]);
+    }
+
+    /// `get_vision_interpolation_indices_and_weights` of transformers 5.24 with these sides.
+    #[test]
+    fn positions_between_are_mixtures_of_those_around_them() {
+        let positions = |side: usize| {
+            let table = LinearSpec::new("positions", side * side, 8);
+            GridPositions { table, side, fit: GridFit::Between }
+        };
+        let place = |side, grid, place| positions(side).between(grid, place);
+        assert_eq!(place(3, (3, 3), (1, 2))[..2], [(5, 1.0), (5, 0.0)]);
+        assert_eq!(place(3, (5, 2), (1, 0)), [(0, 0.5), (1, 0.0), (3, 0.5), (4, 0.0)]);
+        assert_eq!(place(3, (5, 2), (1, 1)), [(2, 0.5), (2, 0.0), (5, 0.5), (5, 0.0)]);
+        assert_eq!(place(4, (1, 3), (0, 1)), [(1, 0.5), (2, 0.5), (5, 0.0), (6, 0.0)]);
     }
 }

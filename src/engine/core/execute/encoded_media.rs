@@ -93,9 +93,16 @@ impl EncodedMedia {
 
     /// The rows of a step that was encoded last.
     pub(super) fn rows_of<'a>(&'a self, batch: &'a Batch) -> Vec<GivenRows<'a>> {
-        let given = |media: &'a MediaRows| GivenRows {
-            rows: media.rows.start as usize..media.rows.end as usize,
-            from: self.cache.rows(media.medium).rows_from(media.first_token as usize),
+        let given = |media: &'a MediaRows| {
+            let (rows, num_kinds) = (self.cache.rows(media.medium), self.tower.rows_per_token());
+            let num_tokens = rows.num_rows() / num_kinds;
+            let first = media.first_token as usize;
+            let of_kind = |kind: usize| rows.rows_from(kind * num_tokens + first);
+            GivenRows {
+                rows: media.rows.start as usize..media.rows.end as usize,
+                from: of_kind(0),
+                deep: (1..num_kinds).map(of_kind).collect(),
+            }
         };
         batch.media.iter().map(given).collect()
     }

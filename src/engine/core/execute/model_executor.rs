@@ -497,7 +497,8 @@ pub fn block_bytes(cache: &CacheConfig, summary: &ModelSummary, device: &Device)
 /// What a model asks of the kernels of a GPU.
 pub fn gpu_needs(summary: &ModelSummary) -> GpuNeeds {
     let needs = gpu_needs_of(&summary.spec);
-    let tower = summary.tower.as_ref().map(|_| "a vision tower");
+    let part = "a vision tower, which `settings.language_model_only` leaves out";
+    let tower = summary.tower.as_ref().map(|_| part);
     GpuNeeds { without_kernels: needs.without_kernels.or(tower), ..needs }
 }
 

@@ -49,6 +49,8 @@ pub struct GivenRows<'a> {
     pub rows: Range<usize>,
     /// Embeddings (num_tokens, hidden_size) of what they are of, from the first that is here.
     pub from: Rows<'a>,
+    /// The same of what is added to the stream behind each of the first layers.
+    pub deep: Vec<Rows<'a>>,
 }
 
 /// A loaded decoder with the buffers of its forward pass.
@@ -317,6 +319,11 @@ impl Pass<'_> {
                 stream.settle(self.device);
                 ops::scale(self.device, &mut stream.residual, scalar);
             }
+            for (given, deep) in self.given.iter().filter_map(|g| Some((g, g.deep.get(layer)?))) {
+                stream.settle(self.device);
+                let out = stream.residual.rows_from_mut(given.rows.start);
+                ops::add_rows(self.device, *deep, out, given.rows.len());
+            }
             index += usize::from(spec.attention.is_some());
             state_index += usize::from(spec.recurrent.is_some());
         }
@@ -350,7 +357,7 @@ impl Pass<'_> {
                 loras.add_of_table(device, ids, &weights.token_loras, residual);
             }
         }
-        for GivenRows { rows, from } in self.given {
+        for GivenRows { rows, from, .. } in self.given {
             ops::replace_rows(device, *from, residual.rows_from_mut(rows.start), rows.len());
         }
         let positions = spec.embedding.positions.as_ref();

@@ -10,14 +10,14 @@ use super::text_layers::{TextBuffers, TextLayers, TextWindows};
 use super::windows::Windows;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::TowerSpec;
+use vllm_batch_checkpoint::spec::{GridFit, TowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::{Layout, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
 use vllm_batch_ops::{
-    BandTables, LinearWeight, NormWeight, RotaryTable, Step, StepInputs, TextLimits,
+    BandTables, LinearWeight, MixedRow, NormWeight, RotaryTable, Step, StepInputs, TextLimits,
 };
 
 /// A loaded tower with the buffers of its forward pass.
@@ -29,6 +29,8 @@ pub struct Tower {
     inputs: StepInputs,
     /// Refilled by every step.
     batch: Batch,
+    /// Its positions, where they are mixtures.
+    mixed: Vec<MixedRow>,
     /// Its windows as texts; empty: there are none.
     windows: Batch,
     /// Made for the first image, and again for a larger tile.
@@ -48,7 +50,8 @@ struct Weights {
     embed_norm: Option<NormWeight>,
     layers: Vec<LayerWeights>,
     final_norm: Option<NormWeight>,
-    connector: Connector,
+    /// That of embeddings, and those of what is added later.
+    connectors: Vec<Connector>,
 }
 
 /// Activations, for steps of up to T patches and class tokens.
@@ -59,7 +62,8 @@ struct Buffers {
     samples: Tensor,
     stream: Stream,
     text: TextBuffers,
-    connector: ConnectorBuffers,
+    /// One for each connector.
+    connectors: Vec<ConnectorBuffers>,
 }
 
 /// A tile of one of the images of a step.
@@ -93,6 +97,10 @@ impl Tower {
         let (class_token, positions) = (spec.class_token.as_ref(), spec.positions.as_ref());
         let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, 0));
         let ropes = ropes.collect::<Result<_, _>>()?;
+        let connectors = spec.connectors();
+        let connectors = connectors
+            .map(|connector| Connector::load(&mut loader, connector, spec.merge_size))
+            .collect::<Result<_, _>>()?;
         let weights = Weights {
             layers,
             patches: loader.linear(&spec.patches)?,
@@ -101,15 +109,16 @@ impl Tower {
             ropes,
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
-            connector: Connector::load(&mut loader, &spec.connector, spec.merge_size)?,
+            connectors,
         };
         let limits = limits(Tower::STEP_PATCHES);
         let inputs = StepInputs::of_texts(device, spec.heads(), limits)?;
-        let (batch, windows) = Default::default();
-        Ok(Self { spec, weights, dtype, inputs, batch, windows, buffers: None })
+        let (batch, windows, mixed) = Default::default();
+        Ok(Self { spec, weights, dtype, inputs, batch, mixed, windows, buffers: None })
     }
 
-    /// The embeddings (num_tokens, hidden_size) of each image, whose bytes are these numbers.
+    /// The embeddings (num_tokens, hidden_size) of each image, whose bytes are these numbers, and
+    /// behind them as many rows of each kind that is added later.
     ///
     /// # Errors
     /// The device failed, or has no memory. Or tiles are not as the tower was made for.
@@ -157,19 +166,27 @@ impl Tower {
         Ok(rows)
     }
 
-    /// (num_tokens, hidden_size), zeros.
+    /// Rows that it gives of a token: its embedding, and what is added later. Those of a kind lie
+    /// beside each other.
+    pub fn rows_per_token(&self) -> usize {
+        1 + self.spec.deep.len()
+    }
+
+    /// What it would give of so many tokens, zeros.
     ///
     /// # Errors
     /// The device has no memory.
     pub fn zeros(&self, device: &Device, num_tokens: usize) -> Result<Tensor, EngineError> {
         let mut rows = self.rows(device, num_tokens)?;
-        ops::fill_zero(device, &mut rows, num_tokens);
+        let num_rows = rows.num_rows();
+        ops::fill_zero(device, &mut rows, num_rows);
         Ok(rows)
     }
 
     fn rows(&self, device: &Device, num_tokens: usize) -> Result<Tensor, EngineError> {
-        let mut rows = device.tensor(num_tokens, self.spec.connector.n(), Precision::Full)?;
-        rows.set_num_rows(num_tokens);
+        let num_rows = num_tokens * self.rows_per_token();
+        let mut rows = device.tensor(num_rows, self.spec.connector.n(), Precision::Full)?;
+        rows.set_num_rows(num_rows);
         Ok(rows)
     }
 
@@ -184,9 +201,9 @@ impl Tower {
             )));
         }
         let Some(positions) = &self.spec.positions else { return Ok(()) };
-        assert_eq!(image.order, PatchOrder::Rows, "positions are row after row");
         let side = positions.side;
-        if positions.is_for_all || (rows, columns) == (side, side) {
+        let is_for_all = positions.fit != GridFit::OwnAlone;
+        if is_for_all || (rows, columns) == (side, side) {
             return Ok(());
         }
         Err(EngineError::Model(format!(
@@ -218,7 +235,7 @@ impl Tower {
         self.place(images, tiles);
         self.reserve(device, self.batch.num_tokens())?;
         let num_class_tokens = self.num_class_tokens();
-        let Self { spec, weights, inputs, batch, windows, buffers, .. } = self;
+        let Self { spec, weights, inputs, batch, mixed, windows, buffers, .. } = self;
         let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest));
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
@@ -235,28 +252,37 @@ impl Tower {
         let tiles: Vec<_> = tiles.collect();
         let num_frames = spec.num_frames();
         let pass = Pass { device, num_frames, weights, step, tiles: &tiles };
-        pass.embed(tables, buffers);
-        let Buffers { stream, text, .. } = &mut *buffers;
-        let layers = (&spec.layers[..], &weights.layers[..]);
-        let ropes = &weights.ropes;
-        let windows = spec
-            .windows
-            .as_ref()
-            .map(|spec| TextWindows { step: Step::on_host(windows), is_whole: &spec.is_whole });
-        let layers =
-            TextLayers { device, layers, ropes, bias: None, is_causal: false, windows, step };
-        layers.run(stream, text);
-        if let Some(norm) = &weights.final_norm {
-            ops::norm_in_place(device, &mut stream.residual, norm);
+        pass.embed((tables, mixed), buffers);
+        let ends = spec.deep.iter().map(|deep| deep.layer + 1).chain([spec.layers.len()]);
+        let mut first = 0;
+        for (level, end) in ends.enumerate() {
+            let Buffers { stream, text, .. } = &mut *buffers;
+            let windows = spec.windows.as_ref().map(|spec| TextWindows {
+                step: Step::on_host(windows),
+                is_whole: &spec.is_whole[first..end],
+            });
+            let layers = (&spec.layers[first..end], &weights.layers[first..end]);
+            let ropes = &weights.ropes;
+            let layers =
+                TextLayers { device, layers, ropes, bias: None, is_causal: false, windows, step };
+            layers.run(stream, text);
+            if level < spec.deep.len() {
+                pass.connect(1 + level, buffers, rows);
+            }
+            first = end;
         }
-        pass.connect(buffers, rows);
+        if let Some(norm) = &weights.final_norm {
+            ops::norm_in_place(device, &mut buffers.stream.residual, norm);
+        }
+        pass.connect(0, buffers, rows);
         Ok(())
     }
 
     /// The batch = the patches of the tiles, each tile a text, behind its class token.
     fn place(&mut self, images: &[Patches], tiles: &[Tile]) {
         let num_class_tokens = self.num_class_tokens() as u32;
-        let Self { spec, batch, windows, .. } = self;
+        let Self { spec, batch, mixed, windows, .. } = self;
+        mixed.clear();
         for batch in [&mut *batch, &mut *windows] {
             batch.clear();
             batch.query_start_loc.push(0);
@@ -264,9 +290,17 @@ impl Tower {
         for tile in tiles {
             let Patches { layout, order, .. } = images[tile.image];
             batch.positions.extend(0..num_class_tokens);
-            if let Some(positions) = &spec.positions {
-                let of_grid = positions.of_grid(layout.rows, layout.columns);
-                batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
+            match &spec.positions {
+                None => {}
+                Some(positions) if positions.fit == GridFit::Between => {
+                    let grid = (layout.rows, layout.columns);
+                    mixed.extend(places(layout, order).map(|place| positions.between(grid, place)));
+                }
+                Some(positions) => {
+                    assert_eq!(order, PatchOrder::Rows, "positions are row after row");
+                    let of_grid = positions.of_grid(layout.rows, layout.columns);
+                    batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
+                }
             }
             if spec.rope.is_some() {
                 batch.axes.resize(batch.positions.len(), [0; 3]);
@@ -298,7 +332,7 @@ impl Tower {
         let max_num_tokens = num_tokens.max(Tower::STEP_PATCHES);
         self.buffers = None;
         let Self { spec, weights, dtype, .. } = self;
-        let layers = (&*spec, &weights.connector);
+        let layers = (&*spec, &weights.connectors[..]);
         self.buffers = Some(Buffers::new((device, *dtype), layers, max_num_tokens)?);
         Ok(())
     }
@@ -307,7 +341,7 @@ impl Tower {
 impl Buffers {
     fn new(
         (device, dtype): (&Device, DType),
-        (spec, connector): (&TowerSpec, &Connector),
+        (spec, connectors): (&TowerSpec, &[Connector]),
         max_num_tokens: usize,
     ) -> Result<Self, EngineError> {
         let on = (device, dtype);
@@ -317,7 +351,12 @@ impl Buffers {
             samples: device.tensor(samples.0, samples.1, Precision::Activation)?,
             stream: Stream::new(on, (max_num_tokens, spec.width()), &spec.layers)?,
             text: TextBuffers::new(on, &spec.layers, spec.heads(), limits(max_num_tokens))?,
-            connector: ConnectorBuffers::new(device, connector, (max_num_tokens, spec.width()))?,
+            connectors: connectors
+                .iter()
+                .map(|connector| {
+                    ConnectorBuffers::new(device, connector, (max_num_tokens, spec.width()))
+                })
+                .collect::<Result<_, _>>()?,
         })
     }
 }
@@ -369,7 +408,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// residual = norm(products of patches, and class tokens, + positions)
-    fn embed(&self, tables: &BandTables, buffers: &mut Buffers) {
+    fn embed(&self, (tables, mixed): (&BandTables, &[MixedRow]), buffers: &mut Buffers) {
         let Self { device, num_frames, weights, step, tiles } = *self;
         let Buffers { samples, stream, .. } = buffers;
         stream.begin(step);
@@ -395,23 +434,29 @@ impl Pass<'_> {
                 ops::replace_rows(device, token.rows_from(0), out, 1);
             }
         }
-        if let Some(positions) = &weights.positions {
-            ops::add_rows_of(device, step.positions(), 0, positions, residual);
+        match &weights.positions {
+            None => {}
+            Some(table) if mixed.is_empty() => {
+                ops::add_rows_of(device, step.positions(), 0, table, residual);
+            }
+            Some(table) => ops::add_mixed_rows(device, mixed, table, residual),
         }
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);
         }
     }
 
-    /// Rows of images = what the connector makes of the patches of their tokens.
-    fn connect(&self, buffers: &mut Buffers, rows: &mut [Tensor]) {
+    /// Rows of images, of this kind, = what its connector makes of the patches of their tokens.
+    fn connect(&self, kind: usize, buffers: &mut Buffers, rows: &mut [Tensor]) {
         let Self { device, weights, tiles, .. } = *self;
-        let Buffers { stream, connector, .. } = buffers;
+        let Buffers { stream, connectors, .. } = buffers;
+        let connector = &weights.connectors[kind];
         for tile in tiles {
             let (layout, by_token) = (tile.image.layout, tile.by_token());
-            let first = tile.index * layout.tokens_per_tile();
+            let first = kind * layout.num_tokens() + tile.index * layout.tokens_per_tile();
             let out = rows[tile.of_image].rows_from_mut(first);
-            weights.connector.run(device, (&stream.residual, &by_token), connector, out);
+            let patches = (&stream.residual, &by_token[..]);
+            connector.run(device, patches, &mut connectors[kind], out);
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::*;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_checkpoint::spec::{
-    ActivationSpec, BlockNorms, ConnectorSpec, GridPositions, ImageText, LayerSpec, LinearSpec,
-    MlpForm, MlpSpec, NormSpec,
+    ActivationSpec, BlockNorms, ConnectorSpec, GridFit, GridPositions, ImageText, LayerSpec,
+    LinearSpec, MlpForm, MlpSpec, NormSpec,
 };
 
 #[test]
@@ -45,7 +45,7 @@ fn tower(device: &Device) -> Tower {
         positions: Some(GridPositions {
             table: LinearSpec::new("positions", 1, width),
             side: 1,
-            is_for_all: true,
+            fit: GridFit::SameShare,
         }),
         rope: None,
         embed_norm: None,
@@ -56,6 +56,7 @@ fn tower(device: &Device) -> Tower {
             steps: Vec::new(),
             last: LinearSpec::new("connector", 5, width),
         },
+        deep: Vec::new(),
         unused: Vec::new(),
     };
     Tower::load(spec, DType::Float32, device, &mut Checkpoint::Dummy { seed: 3 }).unwrap()
