@@ -29,6 +29,7 @@ mod likelihoods;
 mod lora;
 mod machine;
 mod marks;
+mod media_urls;
 mod memory;
 mod merge;
 mod model_sources;

@@ -131,6 +131,7 @@ const OF_OTHER_ROWS: &[(&str, Fate)] = &[
     ("chat-template", Refused("{{ messages }}")),
     ("allow-special", Refused("")),
     ("allowed-local-media-path", Refused(".")),
+    ("allow-media-urls", Refused("")),
     ("limit-mm-per-prompt", Refused("{\"image\": 1}")),
     ("reasoning-parser", Refused("qwen3")),
     ("tool-call-parser", Refused("hermes")),
@@ -160,7 +161,7 @@ const OF_ALL_ROWS: &str = "model tokenizer load-format dtype max-model-len input
     structured-outputs.json-object structured-outputs.structural-tag \
     structured-outputs.whitespace-pattern structured-outputs.disable-any-whitespace \
     structured-outputs.disable-additional-properties structured-outputs.strict hf-overrides \
-    image-column \
+    image-column allowed-media-domains \
     device data-parallel-size \
     tensor-parallel-size quantization threads cpu-isa prefill-kernel max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \

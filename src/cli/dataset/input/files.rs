@@ -1,6 +1,6 @@
 //! `Files`: the records of all input files, one file after the other.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::Cursor;
 use std::path::Path;
@@ -211,7 +211,24 @@ pub struct Files {
     said: HashSet<String>,
     /// The rows of a sample; None: all rows.
     picker: Option<Picker>,
+    /// Records of this file that were read while images of them are fetched.
+    ahead: VecDeque<AheadRecord>,
+    /// Why no record follows those.
+    failed: Option<CliError>,
+    /// Images that were asked for with the record that is out.
+    asked: Vec<String>,
 }
+
+/// A record that was read ahead.
+struct AheadRecord {
+    record: Record,
+    is_picked: bool,
+    /// Images that were asked for.
+    urls: Vec<String>,
+}
+
+/// Records that are read ahead at most, and bytes of them.
+const MAX_AHEAD: (usize, usize) = (128, 16 << 20);
 
 impl Files {
     /// Begins with the first file, which is open.
@@ -243,6 +260,9 @@ impl Files {
             header_names,
             said,
             picker,
+            ahead: VecDeque::new(),
+            failed: None,
+            asked: Vec::new(),
         })
     }
 
@@ -295,27 +315,79 @@ impl Files {
     /// # Errors
     /// A file cannot be read, or its rows cannot be run with those before.
     pub fn next_record(&mut self) -> Result<Option<Record>, CliError> {
+        let asked = std::mem::take(&mut self.asked);
+        self.parser.release(&asked);
         loop {
-            if self.picker.as_ref().is_some_and(Picker::is_done) {
-                return Ok(None);
+            let Some(next) = self.next_of_all()? else { return Ok(None) };
+            if next.is_picked {
+                self.asked = next.urls;
+                return Ok(Some(next.record));
             }
-            let Some(record) = self.next_of_all()? else { return Ok(None) };
-            if self.picker.as_mut().is_none_or(Picker::picks_next) {
-                return Ok(Some(record));
-            }
-            self.parser.pass_over(record).map_err(|error| self.failed(error))?;
+            self.parser.pass_over(next.record).map_err(|error| self.failed(error))?;
         }
     }
 
-    fn next_of_all(&mut self) -> Result<Option<Record>, CliError> {
+    fn next_of_all(&mut self) -> Result<Option<AheadRecord>, CliError> {
         loop {
-            let record = self.records.next().transpose();
-            match record.map_err(|error| self.failed(error.into()))? {
-                Some(record) => return Ok(Some(record)),
+            self.read_ahead();
+            if let Some(next) = self.ahead.pop_front() {
+                return Ok(Some(next));
+            }
+            match self.read_one()? {
+                Some(next) => return Ok(Some(next)),
+                None if self.is_picked_out() => return Ok(None),
                 None if self.current + 1 < self.sources.list().len() => self.begin_next()?,
                 None => return Ok(None),
             }
         }
+    }
+
+    /// Reads further in the file, and asks for images of what comes. Whoever writes to a pipe may
+    /// wait for the answer to the row that is there.
+    fn read_ahead(&mut self) {
+        let source = &self.sources.list()[self.current];
+        if !source.is_file() && source.object.is_none() {
+            return;
+        }
+        let (max_records, max_bytes) = MAX_AHEAD;
+        let mut bytes: usize = self.ahead.iter().map(|next| next.record.num_bytes()).sum();
+        while self.ahead.len() < max_records
+            && bytes < max_bytes
+            && self.failed.is_none()
+            && self.parser.may_ask_ahead()
+        {
+            match self.read_one() {
+                Ok(None) => return,
+                Ok(Some(mut next)) => {
+                    bytes += next.record.num_bytes();
+                    if next.is_picked {
+                        next.urls = self.parser.ask_ahead(&next.record);
+                    }
+                    self.ahead.push_back(next);
+                }
+                // The rows before it come first.
+                Err(error) => self.failed = Some(error),
+            }
+        }
+    }
+
+    /// The next record of this file.
+    fn read_one(&mut self) -> Result<Option<AheadRecord>, CliError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if self.is_picked_out() {
+            return Ok(None);
+        }
+        let record = self.records.next().transpose().map_err(|error| self.failed(error.into()))?;
+        let Some(record) = record else { return Ok(None) };
+        let is_picked = self.picker.as_mut().is_none_or(Picker::picks_next);
+        Ok(Some(AheadRecord { record, is_picked, urls: Vec::new() }))
+    }
+
+    /// Whether no record that comes is in the sample.
+    fn is_picked_out(&self) -> bool {
+        self.picker.as_ref().is_some_and(Picker::is_done)
     }
 
     /// Row of a record, with the number of its line among all lines.

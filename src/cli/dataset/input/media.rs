@@ -1,10 +1,12 @@
 //! Images of rows: from what a row says of one to its bytes. Files are read beneath the folder of
 //! the dataset's file, and beneath the one that the user allows; nothing else is.
 
+mod ahead;
 mod local;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod urls;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -12,9 +14,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::ahead::Ahead;
 use self::local::Folders;
 pub(in crate::input) use self::reference::{EXPECTED, is_nothing};
 pub use self::reference::{Named, Reference};
+use self::urls::Fetcher;
+pub use self::urls::UrlOptions;
 use super::base64;
 use super::reader::Members;
 use super::referred::Referred;
@@ -38,6 +43,8 @@ pub struct MediaOptions {
     pub allowed_folder: Option<PathBuf>,
     /// `--limit-mm-per-prompt`: the most images of a row.
     pub max_images: Option<usize>,
+    /// `--allow-media-urls`: which URLs are asked for.
+    pub urls: Option<UrlOptions>,
 }
 
 /// Where rows come from: what their paths are relative to, and which files they may name.
@@ -61,6 +68,10 @@ pub struct MediaReader {
     max_images: usize,
     /// Whether a row's images are looked at.
     reads: bool,
+    /// Fetches images at URLs.
+    ahead: Option<Ahead>,
+    /// URLs of a row that comes later, while they are looked for.
+    sought: RefCell<Option<Vec<String>>>,
     /// Images that came with the row, by their names.
     members: Members,
     /// Images that rows of the table name by the `index` of another row.
@@ -79,6 +90,8 @@ impl MediaReader {
             folders: Folders::new(options.allowed_folder.as_deref()),
             max_images: options.max_images.unwrap_or(DEFAULT_MAX_IMAGES),
             reads: true,
+            ahead: options.urls.as_ref().map(|urls| Ahead::new(Fetcher::new(urls))),
+            sought: RefCell::default(),
             members: Members::new(),
             referred: None,
             refused: RefCell::default(),
@@ -110,6 +123,32 @@ impl MediaReader {
         self.refused.take()
     }
 
+    /// Whether images at URLs may be asked for before their rows are read.
+    pub(super) fn may_ask(&self) -> bool {
+        self.reads && self.ahead.as_ref().is_some_and(Ahead::has_room)
+    }
+
+    /// The URLs that a row's images are read from, while `read` is called for it. No image is.
+    pub(super) fn seek(&self, read: impl FnOnce()) -> Vec<String> {
+        self.sought.replace(Some(Vec::new()));
+        read();
+        self.sought.take().unwrap_or_default()
+    }
+
+    /// Asks for images of a row that comes later.
+    pub(super) fn ask(&mut self, urls: &[String]) {
+        if let Some(ahead) = &mut self.ahead {
+            urls.iter().for_each(|url| ahead.ask(url));
+        }
+    }
+
+    /// Forgets images of a row that was read.
+    pub(super) fn release(&self, urls: &[String]) {
+        if let Some(ahead) = self.ahead.as_ref().filter(|_| !urls.is_empty()) {
+            ahead.release(urls);
+        }
+    }
+
     /// Looks at no image from now on: rows with images become chats without.
     pub fn skip_images(&mut self) {
         self.reads = false;
@@ -131,6 +170,10 @@ impl MediaReader {
                  help: --limit-mm-per-prompt '{{\"image\": {count}}}' allows them"
             );
             return Err(RowError::new(code::MEDIA_COUNT, line, message));
+        }
+        if let Some(sought) = self.sought.borrow_mut().as_mut() {
+            sought.extend(images.iter().filter_map(Named::url));
+            return Ok(None);
         }
         if !self.reads {
             return Ok(None);
@@ -157,7 +200,7 @@ impl MediaReader {
     /// A medium that came with the row, or of a `data:` URI, a URL or a path.
     fn of_location(&self, text: &str) -> Result<Medium, Fault> {
         if let Some((_, bytes)) = self.members.iter().find(|(name, _)| name == text) {
-            let medium = Medium::new(Member(Arc::clone(bytes)), Limits::default());
+            let medium = Medium::new(Held(Arc::clone(bytes)), Limits::default());
             return medium
                 .map_err(|error| (error.code(), format!("member {}: {error}", quoted(text))));
         }
@@ -184,14 +227,7 @@ impl MediaReader {
                 })?;
                 self.of_file(text, &decoded)
             }
-            "http" | "https" => Err((
-                code::MEDIA_FORBIDDEN,
-                format!(
-                    "{}: images of URLs are not read; help: download the image beside the \
-                     dataset, and give its path",
-                    quoted(text)
-                ),
-            )),
+            "http" | "https" => self.of_url(text),
             scheme => Err((
                 code::MEDIA_FORBIDDEN,
                 format!(
@@ -201,6 +237,20 @@ impl MediaReader {
                 ),
             )),
         }
+    }
+
+    /// A medium at a URL.
+    fn of_url(&self, url: &str) -> Result<Medium, Fault> {
+        let Some(ahead) = &self.ahead else {
+            let what = format!(
+                "{}: images of URLs are not read; help: --allow-media-urls fetches them, or give \
+                 the path of a file",
+                quoted(url)
+            );
+            return Err((code::MEDIA_FORBIDDEN, what));
+        };
+        let medium = Medium::new(Held(ahead.take(url)?), Limits::default());
+        medium.map_err(|error| (error.code(), format!("{}: {error}", quoted(url))))
     }
 
     /// A medium of a file. `written` is what the row calls it.
@@ -219,11 +269,11 @@ impl MediaReader {
     }
 }
 
-/// Bytes of a member of an archive. A copy of the row may have them too.
+/// Bytes of a member of an archive, or of a URL. Others may have them too.
 #[derive(Debug)]
-struct Member(Arc<Vec<u8>>);
+struct Held(Arc<Vec<u8>>);
 
-impl Encoded for Member {
+impl Encoded for Held {
     fn read(&self, limits: &Limits) -> Result<Cow<'_, [u8]>, MediaError> {
         self.0.read(limits)
     }
@@ -231,6 +281,13 @@ impl Encoded for Member {
     fn num_bytes_held(&self) -> usize {
         self.0.len()
     }
+}
+
+/// Whether a text is a URL that may be asked for.
+fn is_web(text: &str) -> bool {
+    scheme(text).is_some_and(|(scheme, _)| {
+        ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    })
 }
 
 /// The scheme of a URL, and what is behind its colon. A path may have a colon too, so of others

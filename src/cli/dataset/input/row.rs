@@ -33,6 +33,7 @@ mod tool_history;
 mod tools;
 mod unsupported;
 mod unused;
+mod urls;
 
 use std::sync::Arc;
 

@@ -54,6 +54,12 @@ pub mod code {
     pub const MEDIA_FORMAT: &str = "media_format";
     /// An image that may not be read.
     pub const MEDIA_FORBIDDEN: &str = "media_forbidden";
+    /// There is no image at a URL.
+    pub const MEDIA_NOT_FOUND: &str = "media_not_found";
+    /// The server of a URL did not answer in time.
+    pub const MEDIA_TIMEOUT: &str = "media_timeout";
+    /// The server of a URL cannot be reached, or answers something else.
+    pub const MEDIA_UNAVAILABLE: &str = "media_unavailable";
     /// The row does not say what `eval` needs to judge its answer.
     pub const NOT_JUDGED: &str = "not_judged";
     /// The engine failed without saying why.

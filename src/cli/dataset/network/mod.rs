@@ -2,6 +2,7 @@
 //! nothing and waits for nothing too long, and what went wrong in words that show no URL.
 
 pub mod name_pattern;
+pub mod public;
 
 use std::io;
 use std::time::Duration;

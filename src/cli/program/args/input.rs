@@ -158,6 +158,15 @@ pub struct ImageArgs {
     /// Read images beneath DIR too; without it only beneath the folder of the input
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub allowed_local_media_path: Option<PathBuf>,
+    /// Fetch images at http and https URLs of rows
+    ///
+    /// Only from addresses of the public internet. A continued run fetches them again
+    #[arg(long, hide_short_help = true)]
+    pub allow_media_urls: bool,
+    /// Fetch images from these hosts alone; an address that is named may be a private one
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',', num_args = 1..)]
+    #[arg(requires = "allow_media_urls", hide_short_help = true)]
+    pub allowed_media_domains: Vec<String>,
     /// Most images of a row, as '{"image": 4}'; a row with more is an error row [default: 999]
     #[arg(long, value_name = "JSON", value_parser = image_limit, hide_short_help = true)]
     pub limit_mm_per_prompt: Option<usize>,

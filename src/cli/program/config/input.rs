@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::args::{BadRowArg, ImageArgs, InputArgs};
 use vllm_batch_dataset::input::batch_line::BatchLines;
-use vllm_batch_dataset::input::media::MediaOptions;
+use vllm_batch_dataset::input::media::{MediaOptions, UrlOptions};
 use vllm_batch_dataset::input::row::{
     ChatDefaults, ChatMode, Likelihoods, ModelNames, RowOptions, Task, check_kwargs,
 };
@@ -122,7 +122,9 @@ pub fn media_options(args: &ImageArgs) -> Result<MediaOptions, CliError> {
         return Err(CliError::refused("flag", message)
             .help("name the folder beneath which rows may name images"));
     }
-    Ok(MediaOptions { allowed_folder, max_images: args.limit_mm_per_prompt })
+    let urls =
+        args.allow_media_urls.then(|| UrlOptions { domains: args.allowed_media_domains.clone() });
+    Ok(MediaOptions { allowed_folder, max_images: args.limit_mm_per_prompt, urls })
 }
 
 /// `--chat-template-kwargs`.

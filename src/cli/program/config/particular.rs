@@ -46,6 +46,7 @@ impl ParticularFlags {
                 UsedBy::Chats,
                 input.images.allowed_local_media_path.is_some(),
             ),
+            ("--allow-media-urls", UsedBy::Chats, input.images.allow_media_urls),
             ("--limit-mm-per-prompt", UsedBy::Chats, input.images.limit_mm_per_prompt.is_some()),
             ("--reasoning-parser", UsedBy::Chats, output.reasoning_parser.is_some()),
             ("--tool-call-parser", UsedBy::Chats, output.tool_call_parser.is_some()),

@@ -68,3 +68,15 @@ pub(in crate::input) fn is_nothing(value: &Value) -> bool {
 fn has_only_nulls(value: &Value) -> bool {
     value.as_object().is_some_and(|fields| fields.values().all(is_nothing))
 }
+
+impl Named {
+    /// The URL that it may be fetched from.
+    pub(super) fn url(&self) -> Option<String> {
+        match &self.reference {
+            Reference::Text(text) | Reference::Path(text) if super::is_web(text) => {
+                Some(text.clone())
+            }
+            _ => None,
+        }
+    }
+}

@@ -104,7 +104,7 @@ fn nothing_outside_of_the_folder_is_read() {
 }
 
 fn given_with_root() -> Given {
-    given(|root| MediaOptions { allowed_folder: Some(root.to_owned()), max_images: None })
+    given(|root| MediaOptions { allowed_folder: Some(root.to_owned()), ..MediaOptions::default() })
 }
 
 #[test]
@@ -205,4 +205,54 @@ fn a_row_has_no_more_images_than_are_allowed() {
     let mut blind = plain();
     blind.reader.skip_images();
     assert!(blind.reader.read(&two, 1).unwrap().is_none());
+}
+
+/// A server that sends these bytes to whoever connects, and then nothing.
+fn server(bytes: &'static [u8]) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/a.gif", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = std::io::Write::write_all(&mut stream, bytes);
+            kept.push(stream);
+        }
+    });
+    url
+}
+
+#[test]
+fn a_server_that_says_nothing_or_too_much_costs_its_row_alone() {
+    let options = UrlOptions { domains: vec!["127.0.0.1".to_owned()] };
+    let fetcher = || Fetcher::new(&options).impatient(std::time::Duration::from_millis(200));
+    for begun in [&b""[..], b"HTTP/1.1 200 x\r\nConnection: close\r\nContent-Length: 9\r\n\r\nGIF"]
+    {
+        let url = server(begun);
+        let (code, what) = fetcher().fetch(&url, 100).unwrap_err().into_fault(&url);
+        assert_eq!(code, "media_timeout", "{what}");
+    }
+    let url = server(b"HTTP/1.1 200 x\r\nConnection: close\r\nContent-Length: 9\r\n\r\nGIF89a123");
+    assert_eq!(fetcher().fetch(&url, 9).unwrap(), b"GIF89a123");
+    let (code, what) = fetcher().fetch(&url, 8).unwrap_err().into_fault(&url);
+    assert!(code == "media_too_large" && what.contains("more than 8 bytes"), "{what}");
+    // Whoever wrote no address has no private one.
+    let all = Fetcher::new(&UrlOptions::default());
+    let (code, what) = all.fetch(&url, 9).unwrap_err().into_fault(&url);
+    assert!(code == "media_forbidden" && what.contains("no address of the public"), "{what}");
+}
+
+#[test]
+fn images_ahead_are_fetched_once_and_forgotten() {
+    let options = UrlOptions { domains: vec!["127.0.0.1".to_owned()] };
+    let url = server(b"HTTP/1.1 200 x\r\nConnection: close\r\nContent-Length: 9\r\n\r\nGIF89a123");
+    let mut ahead = Ahead::new(Fetcher::new(&options));
+    for _ in 0..2 {
+        ahead.ask(&url);
+    }
+    let first = ahead.take(&url).unwrap();
+    ahead.release(std::slice::from_ref(&url));
+    assert!(Arc::ptr_eq(&first, &ahead.take(&url).unwrap()));
+    ahead.release(std::slice::from_ref(&url));
+    assert!(!Arc::ptr_eq(&first, &ahead.take(&url).unwrap()), "it was forgotten");
 }
