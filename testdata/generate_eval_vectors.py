@@ -40,6 +40,19 @@ TEXTS = [
     ("line one\nline two\ttab", ["line one line two tab"]),
 ]
 
+ANLS = [
+    ("Coca-Cola Company", ["coca cola company", "The Coca-Cola  Company"]),
+    ("  The   answer\n", ["the answer"]),
+    ("$1,250.00", ["1250", "$1,250"]),
+    ("yes", ["no"]),
+    ("abcd", ["abxy"]),
+    ("abcde", ["abxyz"]),
+    ("", [""]),
+    ("", ["x"]),
+    ("Straße 5", ["STRASSE 5", "straße  5"]),
+    ("ΟΔΟΣ", ["οδος", "οδός"]),
+]
+
 LETTERS = [
     "ANSWER: B",
     "Reasoning.\nANSWER: c\nbecause",
@@ -104,6 +117,28 @@ def squad_f1(answer, target):
     return 2 * precision * recall / (precision + recall)
 
 
+def levenshtein(a, b):
+    previous = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        current = [i]
+        for j, y in enumerate(b, 1):
+            current.append(min(previous[j] + 1, current[-1] + 1, previous[j - 1] + (x != y)))
+        previous = current
+    return previous[-1]
+
+
+def anls(answer, targets, threshold=0.5):
+    """An equal of the published scorers of DocVQA's ANLS, as evaluation harnesses have them: texts in lower case with
+    single spaces, and the length of the longer text in capitals as it was written."""
+    values = []
+    for target in targets:
+        distance = levenshtein(" ".join(target.strip().lower().split()), " ".join(answer.strip().lower().split()))
+        length = max(len(target.upper()), len(answer.upper()))
+        values.append(0.0 if length == 0 else distance / length)
+    score = 1 - min(values)
+    return 0.0 if score < threshold else score
+
+
 def source_of(package, path):
     """The text of a file of a package that is not imported: it would import everything."""
     root = pathlib.Path(importlib.util.find_spec(package).submodule_search_locations[0])
@@ -150,6 +185,7 @@ def main():
             "rouge-l": max(rouge.score(target, answer)["rougeL"].fmeasure for target in targets),
             "f1": max(squad_f1(answer, target) for target in targets),
         })
+    of_anls = [{"answer": text, "expected": targets, "anls": anls(text, targets)} for text, targets in ANLS]
     pattern = inspect_letter()
     letters = [{"answer": text, "letter": pattern.search(text).group(1).upper()} for text in LETTERS]
     choices = [
@@ -174,7 +210,8 @@ def main():
     valid = jsonschema.Draft202012Validator
     schemas = [{"schema": schema, "values": [[value, valid(schema).is_valid(value)] for value in values]}
                for schema, values in SCHEMAS]
-    vectors = {"texts": texts, "letters": letters, "choices": choices, "perplexity": perplexity, "mean": mean, "schemas": schemas}
+    vectors = {"texts": texts, "anls": of_anls, "letters": letters, "choices": choices, "perplexity": perplexity,
+               "mean": mean, "schemas": schemas}
     path = pathlib.Path(__file__).parent / "eval_vectors.json"
     path.write_text(json.dumps(vectors, ensure_ascii=False, indent=1) + "\n")
     print(f"{path.name}: sacrebleu {sacrebleu.__version__}, Python {sys.version.split()[0]}")

@@ -122,6 +122,8 @@ pub(super) enum Test {
     F1(Vec<Vec<String>>),
     /// Likeness by characters.
     Likeness(Vec<String>),
+    /// Likeness by characters as DocVQA counts it.
+    Anls(Vec<String>),
     /// At most this many characters are other.
     Distance(String, f64),
     /// promptfoo's ROUGE-1 over tokens.
@@ -156,6 +158,7 @@ impl Test {
             self,
             Test::F1(_)
                 | Test::Likeness(_)
+                | Test::Anls(_)
                 | Test::RougeN(_)
                 | Test::PlainBleu(_)
                 | Test::Gleu(_)

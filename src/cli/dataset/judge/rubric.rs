@@ -140,6 +140,7 @@ impl Makes<'_> {
             }
             Scorer::F1 => Test::F1(self.each(|text| Ok(self.patterns.squad(text)))?),
             Scorer::Levenshtein => Test::Likeness(self.normalized()?),
+            Scorer::Anls => Test::Anls(self.texts()?),
             Scorer::RougeL => Test::RougeL(self.each(|text| Ok(rouge(text)))?),
             Scorer::Bleu => Test::Bleu(self.texts()?),
             Scorer::Chrf => Test::Chrf(self.texts()?),

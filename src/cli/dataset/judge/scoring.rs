@@ -173,6 +173,7 @@ impl Test {
                 let normal = answer.normal();
                 answer.best(texts, |text| edits::likeness(&normal, text, work))
             }
+            Test::Anls(texts) => answer.best(texts, |expected| edits::anls(text, expected, work)),
             Test::Distance(other, most) => {
                 edits::is_within(text, other, *most, work).map(Scored::of)
             }

@@ -35,6 +35,8 @@ pub enum Scorer {
     F1,
     /// Likeness by single characters that are inserted, left out or replaced.
     Levenshtein,
+    /// The same as DocVQA counts it: nothing below a half.
+    Anls,
     /// Words in common in their order.
     RougeL,
     /// N-grams of words in common, as sacreBLEU counts them.
@@ -55,6 +57,7 @@ impl Scorer {
         match self {
             Scorer::F1
             | Scorer::Levenshtein
+            | Scorer::Anls
             | Scorer::RougeL
             | Scorer::Bleu
             | Scorer::Chrf
@@ -106,7 +109,7 @@ impl std::fmt::Display for PassIf {
 
 impl Scorer {
     /// All, with what they are called.
-    pub const ALL: [(&'static str, Self); 17] = [
+    pub const ALL: [(&'static str, Self); 18] = [
         ("exact", Self::Exact),
         ("contains", Self::Contains),
         ("icontains", Self::IContains),
@@ -118,6 +121,7 @@ impl Scorer {
         ("json-schema", Self::JsonSchema),
         ("f1", Self::F1),
         ("levenshtein", Self::Levenshtein),
+        ("anls", Self::Anls),
         ("rouge-l", Self::RougeL),
         ("bleu", Self::Bleu),
         ("chrf", Self::Chrf),

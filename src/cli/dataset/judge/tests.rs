@@ -61,7 +61,8 @@ fn every_scorer_tells_right_from_wrong() {
 #[test]
 fn graded_scores_pass_by_the_limit_that_is_given() {
     let answer = row(json!("the cat sat down"), "a cat sat");
-    for scorer in [Scorer::F1, Scorer::Levenshtein, Scorer::RougeL, Scorer::Bleu, Scorer::Chrf] {
+    let (f1, rouge, bleu) = (Scorer::F1, Scorer::RougeL, Scorer::Bleu);
+    for scorer in [f1, Scorer::Levenshtein, Scorer::Anls, rouge, bleu, Scorer::Chrf] {
         let got = verdict(&judge(&[scorer], |_| ()), &answer);
         let score = got["score"].as_f64().unwrap();
         assert!(score > 0.0 && score < 1.0, "{scorer:?}: {got}");
@@ -371,6 +372,7 @@ fn an_answer_that_is_too_much_work_is_not_judged() {
     let long = "ab".repeat(250_000);
     for (scorer, expected) in [
         (Scorer::Levenshtein, json!("ba".repeat(250_000))),
+        (Scorer::Anls, json!("ba".repeat(250_000))),
         (Scorer::Regex, json!("a{100000}")),
         (Scorer::Contains, json!(vec!["x"; 5000])),
         (Scorer::RougeL, json!(vec!["x"; 5000])),

@@ -51,6 +51,16 @@ fn texts_score_as_by_sacrebleu_rouge_score_and_squad() {
 }
 
 #[test]
+fn anls_is_that_of_docvqa() {
+    let patterns = Arc::<Patterns>::default();
+    for vector in vectors("anls") {
+        let test = Test::Anls(texts(&vector["expected"]));
+        let got = score(&test, vector["answer"].as_str().unwrap(), &patterns);
+        assert!((got - vector["anls"].as_f64().unwrap()).abs() < 1e-15, "{got}: {vector}");
+    }
+}
+
+#[test]
 fn letters_are_inspects() {
     for vector in vectors("letters") {
         let found = letter::given(vector["answer"].as_str().unwrap(), &Patterns::default());

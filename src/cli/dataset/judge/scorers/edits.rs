@@ -75,6 +75,27 @@ pub fn likeness(a: &str, b: &str, work: &Work) -> Result<f64, TooMuch> {
     })
 }
 
+/// Likeness below which DocVQA counts nothing.
+const ANLS_THRESHOLD: f64 = 0.5;
+
+/// How alike an answer and an expected text are, as DocVQA's ANLS counts it: lower case, words with
+/// one space between them, over the length of the longer text as it was written.
+///
+/// # Errors
+/// The texts are too long.
+pub fn anls(answer: &str, expected: &str, work: &Work) -> Result<f64, TooMuch> {
+    work.read(8, [answer.len(), expected.len()])?;
+    let words = |text: &str| {
+        let text = text.to_lowercase();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let length = |text: &str| text.to_uppercase().chars().count();
+    let longest = length(answer).max(length(expected));
+    let distance = distance(&words(answer), &words(expected), work)?;
+    let score = if longest == 0 { 1.0 } else { 1.0 - distance as f64 / longest as f64 };
+    Ok(if score < ANLS_THRESHOLD { 0.0 } else { score })
+}
+
 /// 64 steps down a column of the table of distances: where they go up by one, and down by one.
 #[derive(Clone, Copy)]
 struct Block {
