@@ -81,9 +81,9 @@ pub struct Batch {
     /// (num_tokens) or empty: positions of each token on three axes, which its rotary embedding is
     /// of in the place of `positions`. Those of text are equal.
     pub axes: Vec<[u32; 3]>,
-    /// Where what each token attends to ends, up to the last of an image whose tokens attend to
-    /// all of it; own position + 1 of others, and of those behind. No token's is less than of one before it
-    /// in its sequence, nor more than `seq_lens`.
+    /// Where what each token attends to ends, up to the last token of an image whose tokens attend
+    /// to all of it: own position + 1 of others, and of those behind. No token's is less than that
+    /// of one before it in its sequence, nor more than `seq_lens`.
     pub attended_ends: Vec<u32>,
     /// (num_tokens) segment of each token, of an encoder's step; else empty.
     pub token_types: Vec<u32>,

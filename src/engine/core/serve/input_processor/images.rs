@@ -64,7 +64,8 @@ impl ImageInput {
         }
     }
 
-    /// The runs of placeholders, each of one medium; None: they are not as many as the media's tokens.
+    /// The runs of placeholders, each of one medium; None: they are not as many as the media's
+    /// tokens.
     fn runs(&self, ids: &[u32], media: &[Arc<TableMedium>]) -> Option<Vec<MediaRun>> {
         let image_token_id = self.image_token_id;
         let mut runs = Vec::new();
