@@ -130,8 +130,8 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
 
 #[test]
 fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
-    for model in [MODELS[0], MODELS[2], MODELS[4], MODELS[5]] {
-        no_byte_of_a_row_depends_on_what_runs_beside_it(model);
+    for model in ["smolvlm", "qwen2_vl", "qwen3_vl", "qwen3_5_multimodal"] {
+        no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }
 }
 
@@ -145,7 +145,9 @@ fn no_byte_of_a_row_depends_on_what_runs_beside_it(model: &str) {
     let expected = run(&speculation::config(model, BATCHES[0], None));
     let ngram = Method::Of(SpeculationMethod::Ngram { min: 1, max: 3 });
     for batch in BATCHES {
-        for method in [None, Some(&ngram)] {
+        // States cannot go back to before a draft.
+        let drafts = (!model.contains("qwen3_5")).then_some(Some(&ngram));
+        for method in [None].into_iter().chain(drafts) {
             for num_tokens in [None, Some(7), Some(33)] {
                 for caches in [true, false] {
                     let mut config = speculation::config(model, batch, method);
