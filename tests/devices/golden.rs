@@ -16,7 +16,7 @@ use vllm_batch::engine::base::config::{
 };
 use vllm_batch::engine::checkpoint::ARCHITECTURES;
 use vllm_batch::engine::core::Engine;
-use vllm_batch::engine::core::execute::model_executor::gpu_needs;
+use vllm_batch::engine::core::execute::model_executor::gpu_needs_of;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 
 use crate::gpu;
@@ -334,7 +334,7 @@ fn agrees_with_transformers(family: &str) {
     }
     let Some(gpu) = gpu::device(7) else { return };
     let summary = ModelSummary::read(&engine_config(family, chunks, &cpu).model).unwrap();
-    if let Some(part) = gpu_needs(&summary).without_kernels {
+    if let Some(part) = gpu_needs_of(&summary.spec).without_kernels {
         return println!("SKIP: no kernel computes {part}");
     }
     let chunks = SchedulerConfig { max_num_batched_tokens: Some(40), ..SchedulerConfig::default() };

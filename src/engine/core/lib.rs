@@ -17,20 +17,21 @@ pub mod stats;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::execute::draft_executor::{DraftToLoad, LoadedDraft};
 use crate::execute::executor::{Executor, ExecutorError, Logits};
-use crate::execute::model_executor::{ModelExecutor, gpu_needs};
+use crate::execute::model_executor::{ModelExecutor, gpu_needs_of};
 use crate::execute::simulated_executor::SimulatedExecutor;
 use crate::execute::step_sampler::{Pending, StepSampler};
 use crate::execute::tensor_parallel;
 pub use crate::load::EngineInfo;
+use crate::load::beside::beside_tokenizer;
 use crate::load::gguf_text;
 use crate::load::images::image_input;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
+use crate::load::text_alone::{NOTE_OF_TEXT_ALONE, text_alone};
 use crate::plan::block_pool::BlockPool;
 use crate::plan::scheduler::{Ahead, Scheduled, Scheduler};
 use crate::plan::speculation::{DraftModel, DraftSizes, Proposer, Speculation};
@@ -41,12 +42,11 @@ use stats::{EngineStats, GivenLimits, OpTimes, StepTime};
 use vllm_batch_api::request::RequestOutput;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, EngineConfig};
-use vllm_batch_base::machine::{has_address_limit, no_thread};
 use vllm_batch_checkpoint::hf_config::GenerationConfig;
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::spec::Parameters;
+use vllm_batch_device::Device;
 pub use vllm_batch_device::WhyCpu;
-use vllm_batch_device::{Device, memory};
 use vllm_batch_ops::batch::Batch;
 use vllm_batch_text::{ChatTemplate, TextError, Tokenizer};
 
@@ -122,9 +122,22 @@ impl Engine {
         summary: &ModelSummary,
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
+        let Some(of_text) = text_alone(config, summary) else {
+            return Self::load_whole(config, summary, processor);
+        };
+        let mut engine = Self::load_whole(config, &of_text, processor)?;
+        engine.info.notes.push(NOTE_OF_TEXT_ALONE.to_owned());
+        Ok(engine)
+    }
+
+    fn load_whole(
+        config: &EngineConfig,
+        summary: &ModelSummary,
+        processor: Option<Arc<InputProcessor>>,
+    ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         summary.sides(config).check()?;
-        let sizes = StepSizes::on_device(config, dtype, &gpu_needs(summary));
+        let sizes = StepSizes::on_device(config, dtype, &gpu_needs_of(&summary.spec));
         let sizes = sizes.at_least(summary.least_step());
         let vocab_size = summary.spec.vocab_size();
         let (input_processor, model) = beside_tokenizer(
@@ -459,59 +472,6 @@ fn sample_later_rounds(
     }
 }
 
-/// Stack of the thread that loads the tokenizer: as much as the main thread has.
-const LOADING_STACK: usize = 8 << 20;
-
-/// `beside`, where there may be a tokenizer already.
-fn beside_tokenizer<A: Send, B>(
-    known: Option<A>,
-    tokenizer: &(dyn Fn() -> Result<A, EngineError> + Sync),
-    model: impl FnOnce(&Arc<AtomicBool>) -> B,
-) -> (Result<A, EngineError>, B) {
-    match known {
-        Some(known) => (Ok(known), model(&Arc::default())),
-        None => beside(tokenizer, model),
-    }
-}
-
-/// Runs `tokenizer` on a thread of its own while `model` runs on this one. `model` is told when
-/// the other has failed: nobody waits for weights that will not be used.
-fn beside<A: Send, B>(
-    tokenizer: &(dyn Fn() -> Result<A, EngineError> + Sync),
-    model: impl FnOnce(&Arc<AtomicBool>) -> B,
-) -> (Result<A, EngineError>, B) {
-    let given_up = Arc::new(AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let run = || {
-            let loaded = tokenizer();
-            given_up.store(loaded.is_err(), Relaxed);
-            loaded
-        };
-        let thread = std::thread::Builder::new().name("tokenizer".to_owned());
-        let thread = thread.stack_size(LOADING_STACK);
-        let thread = thread.spawn_scoped(scope, run);
-        let thread = match thread {
-            Ok(thread) => thread,
-            Err(error) => {
-                given_up.store(true, Relaxed);
-                return (Err(no_thread(&error).into()), model(&given_up));
-            }
-        };
-        let join = || thread.join().expect("a panic ends the process in its hook");
-        // The KV cache takes a share of what is left. Where little is left, that may not depend on
-        // which of the two is faster.
-        let (tokenizer, model) = match has_address_limit() {
-            true => (join(), model(&given_up)),
-            false => {
-                let model = model(&given_up);
-                (join(), model)
-            }
-        };
-        memory::release_freed();
-        (tokenizer, model)
-    })
-}
-
 /// A model on its device.
 struct LoadedModel {
     device: Arc<Device>,
@@ -532,7 +492,7 @@ fn load_model(
         return Ok(LoadedModel { device, why_cpu: None, executor, draft: None });
     }
     let draft = DraftToLoad::read(config, sizes, summary)?;
-    let needs = gpu_needs(summary);
+    let needs = gpu_needs_of(&summary.spec);
     let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
     summary.sides(config).check_on(&device, why_cpu.as_ref())?;
     let device = Arc::new(device);

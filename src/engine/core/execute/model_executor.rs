@@ -494,15 +494,7 @@ pub fn block_bytes(cache: &CacheConfig, summary: &ModelSummary, device: &Device)
     shape.block_bytes(cache.kv_cache_dtype.size_bytes(summary.dtype))
 }
 
-/// What a model asks of the kernels of a GPU.
-pub fn gpu_needs(summary: &ModelSummary) -> GpuNeeds {
-    let needs = gpu_needs_of(&summary.spec);
-    let part = "a vision tower, which `settings.language_model_only` leaves out";
-    let tower = summary.tower.as_ref().map(|_| part);
-    GpuNeeds { without_kernels: needs.without_kernels.or(tower), ..needs }
-}
-
-/// What a decoder asks of them.
+/// What a decoder asks of the kernels of a GPU.
 pub fn gpu_needs_of(spec: &DecoderSpec) -> GpuNeeds {
     let widths = |block: &AttentionSpec| HeadWidths {
         head_dim: block.heads.head_dim,

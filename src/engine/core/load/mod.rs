@@ -1,5 +1,6 @@
 //! What is decided before weights are read: what goes together, summaries, sizes of steps, memory.
 
+pub(crate) mod beside;
 pub mod combinations;
 pub(crate) mod gguf_text;
 pub(crate) mod held_weights;
@@ -7,5 +8,6 @@ pub mod images;
 pub(crate) mod info;
 pub mod model_summary;
 pub mod step_sizes;
+pub(crate) mod text_alone;
 
 pub use info::EngineInfo;

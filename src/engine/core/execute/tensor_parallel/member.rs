@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use crate::LOADING_STACK;
 use crate::execute::executor::{Executor, ExecutorError};
 use crate::execute::model_executor::ModelExecutor;
+use crate::load::beside::LOADING_STACK;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::EngineError;

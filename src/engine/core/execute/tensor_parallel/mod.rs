@@ -102,7 +102,7 @@ impl RankToLoad {
     /// Opens its device, and loads its share of the model.
     fn open_and_load(&self) -> Result<(Arc<Device>, ModelExecutor), EngineError> {
         let Self { config, sizes, summary, given_up, .. } = self;
-        let needs = model_executor::gpu_needs(summary);
+        let needs = model_executor::gpu_needs_of(&summary.spec);
         let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
         summary.sides(config).check_on(&device, why_cpu.as_ref())?;
         let device = Arc::new(device);

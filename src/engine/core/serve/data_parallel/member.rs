@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
+use crate::EngineInfo;
+use crate::load::beside::LOADING_STACK;
 use crate::serve::input_processor::InputProcessor;
 use crate::serve::runner::{Runner, Work};
 use crate::stats::EngineStats;
-use crate::{EngineInfo, LOADING_STACK};
 use vllm_batch_api::answer::Answer;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;

@@ -160,7 +160,7 @@ impl InputProcessor {
 
 /// A row with images in a model or a task that takes none.
 pub(super) fn no_images() -> RequestError {
-    let message = "the model takes no images here; leave them out, or give a model that sees, without \
-                   `settings.language_model_only`";
+    let message = "the model takes no images here; leave them out, or give a model that sees, on \
+                   the CPU (`settings.device` cpu), without `settings.language_model_only`";
     RequestError::new("no_image_input", message)
 }
