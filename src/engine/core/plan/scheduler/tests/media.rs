@@ -203,13 +203,13 @@ fn an_image_waits_for_a_step_with_room_and_goes_on_from_a_cached_part() {
     s.add_request(image(1, 3));
     // Two tokens of the second row; the image has to wait, though one token of it had room.
     assert_eq!(step(&mut s).positions, [0, 1, 2, 0, 1]);
-    assert_eq!(step(&mut s).positions, [3, 2, 3, 4, 5]);
+    assert_eq!(step(&mut s).positions, [3, 2, 3, 4, 5, 6]);
     // The first block of the next row is known, and ends within the image.
     s.add_request(image(2, 1));
     let batch = step(&mut s);
-    assert_eq!(batch.positions, [6, 4, 5, 6]);
+    assert_eq!(batch.positions, [7, 4, 5, 6]);
     let ends: Vec<_> = (0..4).map(|token| batch.attended_end(token)).collect();
-    assert_eq!(ends, [7, 6, 6, 7]);
+    assert_eq!(ends, [8, 6, 6, 7]);
     run(&mut s, 5);
     assert!(!s.has_unfinished_requests());
 }
