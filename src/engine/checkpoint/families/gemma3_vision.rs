@@ -2,7 +2,7 @@
 //! normalized before one product makes tokens of them. Tokens of an image attend to all of it.
 
 use super::gemma3;
-use super::vision::{VisionDefaults, VisionKeys, image_token_id};
+use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
@@ -10,14 +10,6 @@ use crate::spec::{
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
-
-/// Prefixes of the tower's tensors, for those who run the model for text alone.
-const IMAGE_TENSORS: &[&str] = &[
-    "model.multi_modal_projector.",
-    "model.vision_tower.",
-    "multi_modal_projector.",
-    "vision_tower.",
-];
 
 /// The head of SigLIP, which makes one vector of an image.
 const HEAD: [&str; 4] = [

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::llama;
-use super::vision::{VisionDefaults, VisionKeys, image_token_id};
+use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
@@ -11,14 +11,6 @@ use crate::spec::{
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
-
-/// Prefixes of the tower's tensors, for those who run the model for text alone.
-const IMAGE_TENSORS: &[&str] = &[
-    "model.multi_modal_projector.",
-    "model.vision_tower.",
-    "multi_modal_projector.",
-    "vision_tower.",
-];
 
 /// Defaults of `CLIPVisionConfig`.
 const CLIP: VisionDefaults = VisionDefaults {

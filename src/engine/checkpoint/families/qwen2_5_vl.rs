@@ -1,12 +1,12 @@
 //! Qwen2.5-VL: Qwen2 with positions on three axes, and a tower with RMSNorm, gated MLPs with
 //! biases, and windows in most layers.
 
-use super::qwen_vision::{self, QwenVision, name};
-use super::{qwen2, qwen2_vl};
+use super::qwen_vision::{QwenVision, name};
+use super::qwen2_vl;
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ActivationSpec, AxisFrequency, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm,
-    MlpSpec, NormSpec, TowerSpec, WindowsSpec,
+    ActivationSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
+    TowerSpec, WindowsSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -17,19 +17,14 @@ const EPS: f32 = 1e-6;
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Its keys are this file's too.
     tower(config)?;
-    qwen_vision::ignore_tokens(config);
-    let text = config.text_part();
-    let mut spec = qwen2::spec(text)?;
-    qwen_vision::set_axes(text, &mut spec, &AxisFrequency::sections([16, 24, 24], false))?;
-    spec.embedding.of_images = qwen_vision::IMAGE_TENSORS;
-    Ok(spec)
+    qwen2_vl::text_part(config)
 }
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("hidden_size", 3584), (14, 32))?;
-    let inner = vision.size("intermediate_size", 3420)?;
-    let hidden_size = vision.size("out_hidden_size", 3584)?;
+    let inner = vision.keys.size_or("intermediate_size", 3420)?;
+    let hidden_size = vision.keys.size_or("out_hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {
         None => Activation::Silu,
         Some(name) => config.activation_named(name)?,
@@ -57,7 +52,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 }
 
 fn windows(config: &HfConfig, vision: &QwenVision<'_>) -> Result<WindowsSpec, EngineError> {
-    let pixels = vision.size("window_size", 112)?;
+    let pixels = vision.keys.size_or("window_size", 112)?;
     let side = pixels / vision.merge_size / vision.patch_size;
     if side == 0 {
         return Err(config.error(format!("a `window_size` of {pixels} has no token")));

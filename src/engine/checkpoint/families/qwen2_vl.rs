@@ -17,19 +17,20 @@ const EPS: f32 = 1e-6;
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Its keys are this file's too.
     tower(config)?;
-    qwen_vision::ignore_tokens(config);
-    let text = config.text_part();
-    let mut spec = qwen2::spec(text)?;
-    qwen_vision::set_axes(text, &mut spec, &AxisFrequency::sections([16, 24, 24], false))?;
-    spec.embedding.of_images = qwen_vision::IMAGE_TENSORS;
-    Ok(spec)
+    text_part(config)
+}
+
+/// The text part beside any tower.
+pub(super) fn text_part(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let axes = AxisFrequency::sections([16, 24, 24], false);
+    qwen_vision::text_part(config, qwen2::spec, &axes)
 }
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("embed_dim", 1280), (14, 32))?;
-    let ratio = vision.size("mlp_ratio", 4)?;
-    let hidden_size = vision.size("hidden_size", 3584)?;
+    let ratio = vision.keys.size_or("mlp_ratio", 4)?;
+    let hidden_size = vision.keys.size_or("hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {
         None => Activation::QuickGelu,
         Some(name) => config.activation_named(name)?,

@@ -31,9 +31,8 @@ pub(super) fn with_tower(
     tower: &TowerSpec,
     (build, sections): (BuildSpec, [usize; 3]),
 ) -> Result<DecoderSpec, EngineError> {
-    qwen_vision::ignore_tokens(config);
     let text = config.text_part();
-    let mut spec = build(text)?;
+    let spec = qwen_vision::text_part(config, build, &AxisFrequency::sections(sections, true))?;
     let num_deep = tower.deep.len();
     if num_deep > spec.layers.len() {
         return Err(config.error(format!(
@@ -47,8 +46,6 @@ pub(super) fn with_tower(
             return Err(config.error("`mrope_interleaved` should be true, as its class computes"));
         }
     }
-    qwen_vision::set_axes(text, &mut spec, &AxisFrequency::sections(sections, true))?;
-    spec.embedding.of_images = qwen_vision::IMAGE_TENSORS;
     Ok(spec)
 }
 
@@ -58,8 +55,8 @@ pub(super) fn tower_with(
     deep_layers: &[usize],
 ) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("hidden_size", 1152), (16, 27))?;
-    let inner = vision.size("intermediate_size", 4304)?;
-    let hidden_size = vision.size("out_hidden_size", 3584)?;
+    let inner = vision.keys.size_or("intermediate_size", 4304)?;
+    let hidden_size = vision.keys.size_or("out_hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {
         None => Activation::GeluTanh,
         Some(name) => config.activation_named(name)?,
@@ -134,7 +131,7 @@ fn layers_of_deep(
 }
 
 fn positions(config: &HfConfig, vision: &QwenVision<'_>) -> Result<GridPositions, EngineError> {
-    let num = vision.size("num_position_embeddings", 2304)?;
+    let num = vision.keys.size_or("num_position_embeddings", 2304)?;
     let side = num.isqrt();
     if side * side != num {
         return Err(config.error(format!("`num_position_embeddings` of {num} is no square")));

@@ -1,6 +1,7 @@
 //! What Qwen's vision towers have in common: keys of `vision_config`, patches of several frames,
 //! and rotary embeddings of rows and columns.
 
+use super::BuildSpec;
 use super::vision::image_token_id;
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
@@ -12,7 +13,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::QkvHeads;
 
 /// Prefixes of the tower's tensors, for those who run the model for text alone.
-pub(super) const IMAGE_TENSORS: &[&str] = &["model.visual.", "visual."];
+const IMAGE_TENSORS: &[&str] = &["model.visual.", "visual."];
 
 /// What the name of a tensor of a tower begins with, which early files have without `model`.
 pub(super) fn name(part: &str) -> String {
@@ -46,7 +47,7 @@ impl<'a> QwenVision<'a> {
         let Some(keys) = config.root().section("vision_config")? else {
             return Err(config.error("`vision_config` is missing"));
         };
-        let size = |key: &str, default: usize| size_or(&keys, key, default);
+        let size = |key: &str, default: usize| keys.size_or(key, default);
         let (width, num_heads) = (size(width, default_width)?, size("num_heads", 16)?);
         let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };
         let vision = Self {
@@ -74,11 +75,6 @@ impl<'a> QwenVision<'a> {
                 "a tower of width {width} has no {num_heads} equal heads of rows and columns"
             ))),
         }
-    }
-
-    /// A size of `vision_config`.
-    pub(super) fn size(&self, key: &str, default: usize) -> Result<usize, EngineError> {
-        size_or(&self.keys, key, default)
     }
 
     /// An attention block, whose tensors have this name.
@@ -150,15 +146,23 @@ impl<'a> QwenVision<'a> {
     }
 }
 
-fn size_or(keys: &Section<'_>, key: &str, default: usize) -> Result<usize, EngineError> {
-    match keys.value(key) {
-        Some(_) => keys.size(key),
-        None => Ok(default),
-    }
+/// The text part as a family has it, with these axes where the file does not say. The tower's keys
+/// are the same file's: whoever asks for this has read them.
+pub(super) fn text_part(
+    config: &HfConfig,
+    build: BuildSpec,
+    axes: &[AxisFrequency],
+) -> Result<DecoderSpec, EngineError> {
+    ignore_tokens(config);
+    let text = config.text_part();
+    let mut spec = build(text)?;
+    set_axes(text, &mut spec, axes)?;
+    spec.embedding.of_images = IMAGE_TENSORS;
+    Ok(spec)
 }
 
 /// Gives the decoder's rotary embedding the axes that its class has where the file does not say.
-pub(super) fn set_axes(
+fn set_axes(
     config: &HfConfig,
     spec: &mut DecoderSpec,
     axes: &[AxisFrequency],
@@ -173,7 +177,7 @@ pub(super) fn set_axes(
 }
 
 /// What says nothing of the text, and nothing of images.
-pub(super) fn ignore_tokens(config: &HfConfig) {
+fn ignore_tokens(config: &HfConfig) {
     config.root().ignore(&[
         "video_token_id",
         "vision_end_token_id",

@@ -10,6 +10,15 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
+/// Prefixes of the tensors of a tower and its projector in most families, for those who run the
+/// model for text alone.
+pub(super) const IMAGE_TENSORS: &[&str] = &[
+    "model.multi_modal_projector.",
+    "model.vision_tower.",
+    "multi_modal_projector.",
+    "vision_tower.",
+];
+
 /// Defaults of keys that a `vision_config` lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisionDefaults {
@@ -48,8 +57,8 @@ impl VisionKeys {
         let keys = config.root().section("vision_config")?;
         let keys = keys.as_ref();
         let size = |key: &str, default: usize| match keys {
-            Some(keys) if keys.value(key).is_some() => keys.size(key),
-            _ => Ok(default),
+            Some(keys) => keys.size_or(key, default),
+            None => Ok(default),
         };
         let width = size("hidden_size", defaults.hidden_size)?;
         let num_heads = size("num_attention_heads", defaults.num_heads)?;

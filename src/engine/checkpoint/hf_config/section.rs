@@ -72,6 +72,14 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A positive integer; an absent key and null are the default.
+    pub fn size_or(&self, key: &str, default: usize) -> Result<usize, EngineError> {
+        match self.value(key) {
+            Some(_) => self.size(key),
+            None => Ok(default),
+        }
+    }
+
     /// A positive integer that must be there.
     pub fn size(&self, key: &str) -> Result<usize, EngineError> {
         self.size_of(&[key])
