@@ -94,11 +94,10 @@ pub fn gather_rows(device: &Device, x: &Tensor, indices: Ids<'_>, out: &mut Tens
 /// Each row of `out` = the mean of as many rows of `x` as there are for it, added upward.
 ///
 /// # Panics
-/// Rows cannot be shared evenly, or widths differ. Or the device is a GPU, which no model with a
-/// tower comes to (`GpuNeeds`).
+/// Rows cannot be shared evenly, or widths differ. Or the device is a GPU, as in [`replace_rows`].
 pub fn mean_rows(device: &Device, x: &Tensor, out: &mut Tensor) {
     assert!(x.width() == out.width() && x.num_rows().is_multiple_of(out.num_rows()));
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no means of rows") };
+    let Device::Cpu(cpu) = device else { unreachable!("no tower is loaded on a GPU") };
     let num = x.num_rows() / out.num_rows();
     let work = || Work::elementwise(x.num_rows() * x.width(), 4);
     let _timed = cpu.op_timer.timed(Op::new("mean_rows"), work);
@@ -116,21 +115,10 @@ pub fn mean_rows(device: &Device, x: &Tensor, out: &mut Tensor) {
 /// `num_rows` rows of `out` = those of `from`: embeddings that no table has.
 ///
 /// # Panics
-/// Widths differ, or there are not so many rows. Or the device is a GPU, which no model with a
-/// tower comes to (`GpuNeeds`).
+/// Widths differ, or there are not so many rows. Or the device is a GPU, where no tower is loaded.
 pub fn replace_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows: usize) {
-    let (width, x) = (out.tensor.width(), from.tensor);
-    assert_eq!(x.width(), width);
-    let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
-    let work = || Work::elementwise(num_rows * width, 8);
-    let _timed = cpu.op_timer.timed(Op::new("replace_rows"), work);
-    let part = |first: usize| first * width..(first + num_rows) * width;
-    let from = &x.values()[part(from.first)];
-    let shared = SharedMut::new(&mut out.tensor.values_mut()[part(out.first)]);
-    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
-        let values = &from[start * width..end * width];
-        // SAFETY: each row belongs to one item.
-        unsafe { shared.slice(start * width, values.len()) }.copy_from_slice(values);
+    with_rows(device, ("replace_rows", 8), (from, out), num_rows, &|values, given| {
+        values.copy_from_slice(given);
     });
 }
 
@@ -139,19 +127,32 @@ pub fn replace_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows:
 /// # Panics
 /// As [`replace_rows`].
 pub fn add_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows: usize) {
+    with_rows(device, ("add_rows", 12), (from, out), num_rows, &|values, added| {
+        values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
+    });
+}
+
+/// Applies `each` to whole rows of `out` and those of `from` beside them. The op has a name, and
+/// moves so many bytes for each value.
+fn with_rows(
+    device: &Device,
+    (name, num_bytes): (&'static str, usize),
+    (from, out): (Rows<'_>, RowsMut<'_>),
+    num_rows: usize,
+    each: &(dyn Fn(&mut [f32], &[f32]) + Sync),
+) {
     let (width, x) = (out.tensor.width(), from.tensor);
     assert_eq!(x.width(), width);
-    let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
-    let work = || Work::elementwise(num_rows * width, 12);
-    let _timed = cpu.op_timer.timed(Op::new("add_rows"), work);
+    let Device::Cpu(cpu) = device else { unreachable!("no tower is loaded on a GPU") };
+    let work = || Work::elementwise(num_rows * width, num_bytes);
+    let _timed = cpu.op_timer.timed(Op::new(name), work);
     let part = |first: usize| first * width..(first + num_rows) * width;
     let from = &x.values()[part(from.first)];
     let shared = SharedMut::new(&mut out.tensor.values_mut()[part(out.first)]);
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
-        let added = &from[start * width..end * width];
+        let from = &from[start * width..end * width];
         // SAFETY: each row belongs to one item.
-        let values = unsafe { shared.slice(start * width, added.len()) };
-        values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
+        each(unsafe { shared.slice(start * width, from.len()) }, from);
     });
 }
 
@@ -165,7 +166,7 @@ pub type MixedRow = [(u32, f32); 4];
 /// [`replace_rows`].
 pub fn add_mixed_rows(device: &Device, rows: &[MixedRow], table: &Tensor, out: &mut Tensor) {
     assert!(table.width() == out.width() && rows.len() == out.num_rows());
-    let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
+    let Device::Cpu(cpu) = device else { unreachable!("no tower is loaded on a GPU") };
     let work = || Work::elementwise(out.num_rows() * out.width(), 24);
     let _timed = cpu.op_timer.timed(Op::new("add_mixed_rows"), work);
     for_each_row(cpu, out, &|row, values| {

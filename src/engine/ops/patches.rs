@@ -15,7 +15,7 @@ pub type BandTables = [[f32; 256]; 3];
 ///
 /// # Panics
 /// The samples fill no whole rows of whole bands, or there is no room. Or the device is a GPU,
-/// which no model with a tower comes to (`GpuNeeds`).
+/// where no tower is loaded.
 pub fn patch_values(
     device: &Device,
     samples: &[u8],
@@ -27,7 +27,7 @@ pub fn patch_values(
     assert!(width == len * num_frames && len.is_multiple_of(3), "whole bands");
     assert!(samples.len().is_multiple_of(len), "whole patches");
     out.set_num_rows(samples.len() / len);
-    let Device::Cpu(cpu) = device else { unreachable!("`GpuNeeds` keeps towers on the CPU") };
+    let Device::Cpu(cpu) = device else { unreachable!("no tower is loaded on a GPU") };
     let num_rows = out.num_rows();
     let _timed =
         cpu.op_timer.timed(Op::new("patch_values"), || Work::elementwise(samples.len(), 5));

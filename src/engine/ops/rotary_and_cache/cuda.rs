@@ -64,7 +64,7 @@ pub(super) fn run(
     let Device::Cuda(gpu) = device else { unreachable!("asked of a GPU") };
     let HeadTransform { norms, rotary } = transform;
     assert!(heads.head_dim.is_multiple_of(2));
-    assert!(step.batch.axes.is_empty(), "`GpuNeeds` keeps models that see on the CPU");
+    assert!(step.batch.axes.is_empty(), "a GPU has no steps with images");
     let mut args = Args::new();
     let shape = shared_args(&mut args, (qkv, heads), rotary, step, layer);
     let (num_rows, kind) = (qkv.num_rows(), kind_of_all(norms));
