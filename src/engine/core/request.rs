@@ -59,6 +59,11 @@ pub struct MediaRun {
     pub is_whole: bool,
 }
 
+/// The runs of each image of a prompt, one image after the other.
+pub fn images_of(media: &[MediaRun]) -> impl Iterator<Item = &[MediaRun]> {
+    media.chunk_by(|_, next| next.first_token > 0)
+}
+
 impl MediaRun {
     /// Ids of its tokens, above every vocabulary.
     pub fn token_ids(&self) -> Range<u32> {

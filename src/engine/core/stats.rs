@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::request::MediaRun;
+use crate::request::{MediaRun, images_of};
 
 pub use vllm_batch_device::limits::{Arithmetic, GivenLimits, Limit, Limits};
 pub use vllm_batch_device::op_times::{Op, OpTime, OpTimes, Work};
@@ -75,7 +75,7 @@ pub struct ImageStats {
 impl ImageStats {
     /// Adds the images of a request.
     pub(crate) fn add(&mut self, media: &[MediaRun]) {
-        self.num_images += media.iter().filter(|run| run.first_token == 0).count() as u64;
+        self.num_images += images_of(media).count() as u64;
         self.num_tokens += media.iter().map(|run| run.positions.len() as u64).sum::<u64>();
     }
 }

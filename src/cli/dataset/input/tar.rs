@@ -133,8 +133,8 @@ impl Row {
             self.fail(code, entry, &what);
             return Ok(());
         }
-        let kind = field.rsplit('.').next().unwrap_or_default();
-        let value = if [TEXTS, JSON, INTEGERS].iter().any(|kinds| kinds.contains(&kind)) {
+        let kind = kind_of(&field);
+        let value = if is_text(kind) {
             let bytes = entries.read(entry)?;
             match of_text(kind, bytes) {
                 Ok(value) => value,
@@ -172,9 +172,8 @@ impl Row {
                 format!("the images of the row have {images} bytes, and {most} are the most");
             (*images > most).then(|| (MediaError::TooLarge(String::new()).code(), what))
         } else {
-            let kind = field.rsplit('.').next().unwrap_or_default();
-            let is_text = [TEXTS, JSON, INTEGERS].iter().any(|kinds| kinds.contains(&kind));
-            *texts = texts.saturating_add(if is_text { entry.size } else { 0 });
+            let size = if is_text(kind_of(field)) { entry.size } else { 0 };
+            *texts = texts.saturating_add(size);
             let what = format!("the texts of the row have {texts} bytes, the limit is {MAX_LINE}");
             (*texts > MAX_LINE as u64).then_some((code::LINE_TOO_LONG, what))
         }
@@ -192,6 +191,16 @@ impl Row {
         sample.text = JsonFields::from_pairs(&pairs).into_text();
         Record { line: number, content: Content::Sample(sample), error }
     }
+}
+
+/// What is behind the last dot of a field.
+fn kind_of(field: &str) -> &str {
+    field.rsplit('.').next().unwrap_or_default()
+}
+
+/// Whether the bytes of a member are its field's value.
+fn is_text(kind: &str) -> bool {
+    [TEXTS, JSON, INTEGERS].iter().any(|kinds| kinds.contains(&kind))
 }
 
 /// The JSON of a member that is text, by what kind it is.

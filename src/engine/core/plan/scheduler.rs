@@ -30,7 +30,7 @@ use super::block_pool::BlockPool;
 use super::completion::{Finish, OfPrompt};
 use super::sequence::Sequence;
 use crate::load::step_sizes::StepSizes;
-use crate::request::{Request, RequestStatus};
+use crate::request::{Request, RequestStatus, images_of};
 use crate::sampler::{RowResult, RowTask, SampleTask};
 use crate::stats::EngineStats;
 use beam::BeamRow;
@@ -548,8 +548,8 @@ fn non_finite_logits(seq: &Sequence) -> Finish {
 
 /// The failure of a request one of whose media could not be read again.
 fn lost_medium(request: &Request) -> Option<Finish> {
-    let mut images = request.media.iter().filter(|run| run.first_token == 0).enumerate();
-    let (index, error) = images.find_map(|(index, run)| Some((index, run.medium.lost()?)))?;
+    let mut images = images_of(&request.media).enumerate();
+    let (index, error) = images.find_map(|(index, runs)| Some((index, runs[0].medium.lost()?)))?;
     let num_images = index + 1 + images.count();
     let message = format!("image {} of {num_images}: {error}", index + 1);
     Some(Finish::Error(RequestError::new(error.code(), message)))

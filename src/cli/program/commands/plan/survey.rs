@@ -15,6 +15,7 @@ use vllm_batch_dataset::input::sources::Sources;
 use vllm_batch_dataset::output::RowFormat;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::{CliError, Location};
+use vllm_batch_engine::request::images_of;
 use vllm_batch_engine::serve::input_processor::InputProcessor;
 use vllm_batch_engine::serve::runner::Work;
 
@@ -236,13 +237,8 @@ impl Surveyed {
         let lengths = request.prompts().into_iter().map(<[u32]>::len);
         lengths.for_each(|length| self.prompt_tokens.add(length, 1));
         if let Work::Generate(request) = request {
-            let mut images = request.media.iter().peekable();
-            while let Some(run) = images.next() {
-                let mut num_tokens = run.positions.len();
-                while let Some(run) = images.next_if(|run| run.first_token > 0) {
-                    num_tokens += run.positions.len();
-                }
-                self.image_tokens.add(num_tokens, 1);
+            for runs in images_of(&request.media) {
+                self.image_tokens.add(runs.iter().map(|run| run.positions.len()).sum(), 1);
             }
             let num_prompt = request.num_prompt_tokens();
             let limit = request.max_output_tokens(max_model_len);
