@@ -24,8 +24,8 @@ EXPORT(add)
 KERNEL(256) add_activations(T* x, const T* y, u64 n) { add_all<CHUNK>(x, y, n); }
 EXPORT(add_activations)
 
-// out (n) = x (n), rounded. Any grid.
-KERNEL(256) convert(const float* x, T* out, u64 n) {
+template <class In, class Out>
+__device__ __forceinline__ void copy_all(const In* x, Out* out, u64 n) {
   const bool wide = is_wide<F32_CHUNK>(x, 0) && is_wide<F32_CHUNK>(out, 0);
   const u64 stride = u64(gridDim.x) * blockDim.x * F32_CHUNK;
   u64 start = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * F32_CHUNK;
@@ -35,7 +35,14 @@ KERNEL(256) convert(const float* x, T* out, u64 n) {
     store_part(out, start, n, wide, values);
   }
 }
+
+// out (n) = x (n), rounded. Any grid.
+KERNEL(256) convert(const float* x, T* out, u64 n) { copy_all(x, out, n); }
 EXPORT(convert)
+
+// out (n) = x (n). Any grid.
+KERNEL(256) widen(float* out, const T* x, u64 n) { copy_all(x, out, n); }
+EXPORT(widen)
 
 struct Scale {
   float factor;

@@ -50,21 +50,22 @@ struct Turn {
   const u32 start, rotary_dim, half;
   float cos[CHUNK], sin[CHUNK];  // the sine of a first half is negated
 
-  // of_token (rotary_dim / 2) of (cos, sin).
-  __device__ __forceinline__ Turn(const float* of_token, u32 start, u32 rotary_dim)
+  __device__ __forceinline__ Turn(const TokenAngles& of_token, u32 start, u32 rotary_dim)
       : start(start), rotary_dim(rotary_dim), half(rotary_dim / 2) {
     if (!turns()) return;
     float angles[2 * CHUNK];
     if constexpr (WIDE) {
-      unpack(load_whole<float, 2 * CHUNK>(of_token + 2 * (start < half ? start : start - half)),
-             angles);
+      const u32 pair = start < half ? start : start - half;
+      unpack(of_token.load<WIDE, 2 * CHUNK>(pair, half), angles);
     }
 #pragma unroll
     for (u32 i = 0; i < CHUNK; ++i) {
       const u32 own = start + i, pair = own < half ? own : own - half;
       if constexpr (!WIDE) {
-        angles[2 * i] = own < rotary_dim ? of_token[2 * pair] : 0.0f;
-        angles[2 * i + 1] = own < rotary_dim ? of_token[2 * pair + 1] : 0.0f;
+        float of_pair[2];
+        unpack(of_token.load<false, 2>(pair, own < rotary_dim ? half : 0), of_pair);
+        angles[2 * i] = of_pair[0];
+        angles[2 * i + 1] = of_pair[1];
       }
       cos[i] = angles[2 * i];
       sin[i] = own < half ? -angles[2 * i + 1] : angles[2 * i + 1];
@@ -96,7 +97,7 @@ struct Turn {
 
 // A head has as many neighbouring lanes as norm_heads gives it, a chunk each.
 template <bool WIDE>
-__device__ __forceinline__ void norm_rotate_and_cache(T* row, const float* of_token,
+__device__ __forceinline__ void norm_rotate_and_cache(T* row, const TokenAngles& of_token,
                                                       u32 slot_index, KV* k_cache, KV* v_cache,
                                                       const Shape& shape, const HeadNorms& norms,
                                                       T* scratch) {
@@ -147,19 +148,19 @@ __device__ __forceinline__ void norm_rotate_and_cache(T* row, const float* of_to
 // layer norms. head_dim is even and at most 256. Grid (num_tokens, any): the blocks of y share a
 // token; a multiple of 32 threads, at most 256.
 KERNEL(256)
-norm_rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
-                      KV* k_cache, KV* v_cache, u32 row_stride, Shape shape, HeadNorm q, HeadNorm k,
-                      HeadNorm v, u32 is_layer) {
+norm_rotary_and_cache(T* qkv, Angles angles, const u32* slot_mapping, KV* k_cache, KV* v_cache,
+                      u32 row_stride, Shape shape, HeadNorm q, HeadNorm k, HeadNorm v,
+                      u32 is_layer) {
   // Words, for their alignment.
   __shared__ Words<4> words[MAX_THREADS * CHUNK * sizeof(T) / 16];
   T* scratch = reinterpret_cast<T*>(words);
   T* row = qkv + u64(blockIdx.x) * row_stride;
   const u32 slot = slot_mapping[blockIdx.x];
-  const float* of_token = cos_sin + u64(positions[blockIdx.x]) * shape.rotary_dim;
+  const TokenAngles of_token(angles, blockIdx.x, shape.rotary_dim);
   const HeadNorms norms{q, k, v, is_layer};
   const u32 head_dim = shape.head_dim;
   const bool wide = head_dim % CHUNK == 0 && shape.rotary_dim % (2 * CHUNK) == 0 &&
-                    is_wide<CHUNK>(qkv, row_stride) && is_aligned(cos_sin, 16) &&
+                    is_wide<CHUNK>(qkv, row_stride) && is_aligned(angles.cos_sin, 16) &&
                     is_aligned(k_cache, 16) && is_aligned(v_cache, 16) &&
                     norms.are_wide<CHUNK>(head_dim);
   if (wide) {

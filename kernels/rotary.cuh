@@ -9,6 +9,54 @@ using KV = u8;
 using KV = T;
 #endif
 
+// Which angles turn a token: of its position, or of its position on the axis of each pair.
+struct Angles {
+  const float* cos_sin;  // (num_positions, rotary_dim / 2) of (cos, sin)
+  const u32* positions;  // (num_tokens)
+  const u32* axes;       // (num_tokens, 3) positions on axes; null: there is one position
+  const u8* of_pairs;    // (rotary_dim / 2) axes
+};
+
+// Those of one token.
+struct TokenAngles {
+  const float* cos_sin;
+  u32 rotary_dim;
+  u32 place[3];
+  const u8* of_pairs;
+  bool differ;  // its positions on axes do
+
+  __device__ __forceinline__ TokenAngles(const Angles& angles, u32 token, u32 rotary_dim)
+      : cos_sin(angles.cos_sin), rotary_dim(rotary_dim), of_pairs(angles.of_pairs) {
+    const u32* own = angles.axes ? angles.axes + 3 * u64(token) : nullptr;
+    place[0] = own ? own[0] : angles.positions[token];
+    place[1] = own ? own[1] : place[0];
+    place[2] = own ? own[2] : place[0];
+    differ = place[1] != place[0] || place[2] != place[0];
+  }
+
+  // The pairs (cos, sin) from pair `start` on, of N values in all; zeros past `num_pairs`.
+  template <bool WIDE, u32 N>
+  __device__ __forceinline__ Chunk<float, N> load(u32 start, u32 num_pairs) const {
+    if (!differ) {
+      const float* of_token = cos_sin + u64(place[0]) * rotary_dim;
+      return load_raw<WIDE, N>(of_token, 2 * start, 2 * num_pairs);
+    }
+    float values[N];
+#pragma unroll
+    for (u32 i = 0; i < N / 2; ++i) {
+      const u32 pair = start + i;
+      const u32 axis = pair < num_pairs ? of_pairs[pair] : 0;
+      const u32 own = axis == 0 ? place[0] : axis == 1 ? place[1] : place[2];
+      const float* from = cos_sin + u64(own) * rotary_dim + 2 * pair;
+      values[2 * i] = pair < num_pairs ? from[0] : 0.0f;
+      values[2 * i + 1] = pair < num_pairs ? from[1] : 0.0f;
+    }
+    Chunk<float, N> packed;
+    pack(values, packed);
+    return packed;
+  }
+};
+
 // Slot of a row that pads the batch of a CUDA graph.
 constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 

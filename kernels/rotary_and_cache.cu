@@ -54,7 +54,7 @@ struct RotaryItems {
 };
 
 template <bool WIDE, u32 HEADS>
-__device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, const float* cos_sin,
+__device__ __forceinline__ void rotate_and_cache(T* row, const Angles& all_angles,
                                                  const u32* slot_of_row, KV* k_cache, KV* v_cache,
                                                  const Shape& shape) {
   // The values that are rotated and those that are not are two halves each, in parts by themselves.
@@ -66,7 +66,8 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
   // Without a cache nobody reads V; latents have none.
   const u32 end = v_cache ? shape.v_end() : shape.k_end();
   // The head's values, its angles and its slot do not wait for each other.
-  const u32 place = *position, slot_index = *slot_of_row;
+  const TokenAngles of_token(all_angles, blockIdx.x, shape.rotary_dim);
+  const u32 slot_index = *slot_of_row;
   const u32 part = threadIdx.x % parts, step = heads_at_once * gridDim.y;
   const bool rotates = part < num_rotated;
   const u32 first = rotates ? 0 : shape.rotary_dim, width = rotates ? half : half_of_rest;
@@ -76,10 +77,7 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
   RotaryItems<WIDE, HEADS> items(shape, row, start, width, step);
   items.load(head, end);
   Chunk<float, 2 * CHUNK> angles;
-  if (rotates) {
-    const float* of_token = cos_sin + u64(place) * shape.rotary_dim;
-    angles = load_raw<WIDE, 2 * CHUNK>(of_token, 2 * start, 2 * half);
-  }
+  if (rotates) angles = of_token.load<WIDE, 2 * CHUNK>(start, half);
   const bool has_slot = k_cache && slot_index != NO_SLOT;
   const Slot slot(shape, slot_index, k_cache + first, v_cache + first);
   for (; head < end; head += HEADS * step) {
@@ -98,25 +96,23 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
 }
 
 // Row t of qkv (num_tokens, row_stride), which begins with (num_heads + 2 * num_kv_heads) *
-// head_dim values: its q heads and k heads are rotated in place by the angles of positions
-// (num_tokens), cos_sin (num_positions, rotary_dim / 2) of (cos, sin): the first rotary_dim values
-// of each, which may be none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
+// head_dim values: its q heads and k heads are rotated in place by the angles of its token: the
+// first rotary_dim values of each, which may be none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
 // (num_blocks, cache_heads, block_size, head_dim). head_dim and rotary_dim are even; null caches
 // are not written, and without that of v a row may lack v. Grid (num_tokens, any): the blocks of y
 // share a token; head_dim / 8 + 2 to 128 threads.
 KERNEL(128)
-rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
-                 KV* k_cache, KV* v_cache, u32 row_stride, Shape shape) {
+rotary_and_cache(T* qkv, Angles angles, const u32* slot_mapping, KV* k_cache, KV* v_cache,
+                 u32 row_stride, Shape shape) {
   T* row = qkv + u64(blockIdx.x) * row_stride;
-  const u32 *position = positions + blockIdx.x, *slot = slot_mapping + blockIdx.x;
+  const u32* slot = slot_mapping + blockIdx.x;
   const bool wide = shape.head_dim % (2 * CHUNK) == 0 && shape.rotary_dim % (2 * CHUNK) == 0 &&
-                    is_wide<CHUNK>(qkv, row_stride) && is_aligned(cos_sin, 16) &&
+                    is_wide<CHUNK>(qkv, row_stride) && is_aligned(angles.cos_sin, 16) &&
                     is_aligned(k_cache, 16) && is_aligned(v_cache, 16);
   if (wide) {
-    rotate_and_cache<true, NUM_HEADS_AT_ONCE>(row, position, cos_sin, slot, k_cache, v_cache,
-                                              shape);
+    rotate_and_cache<true, NUM_HEADS_AT_ONCE>(row, angles, slot, k_cache, v_cache, shape);
   } else {
-    rotate_and_cache<false, 1>(row, position, cos_sin, slot, k_cache, v_cache, shape);
+    rotate_and_cache<false, 1>(row, angles, slot, k_cache, v_cache, shape);
   }
 }
 EXPORT(rotary_and_cache)

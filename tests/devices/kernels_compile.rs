@@ -167,6 +167,9 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "32"), ("TEXTS", "1"), ("BIAS", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("TEXTS", "1")],
             &[("DTYPE", "f16"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
+            // Towers of SigLIP and of Qwen-VL.
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "72"), ("TEXTS", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "80"), ("TEXTS", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("TEXTS", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("TEXTS", "1")],
         ],
@@ -236,6 +239,7 @@ const MODULES: &[Module] = &[
             ("add", 32),
             ("add_activations", 32),
             ("convert", 32),
+            ("widen", 32),
             ("scale", 32),
             ("scale_activations", 32),
             ("clamp", 32),
@@ -276,6 +280,8 @@ const MODULES: &[Module] = &[
     ),
     ("linear_experts_plain", DTYPES, &[("linear_experts_plain", 48)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
+    ("patches", DTYPES, &[("patch_values", 40)]),
+    ("rows", NONE, &[("mean_rows", 40), ("add_mixed_rows", 40)]),
     ("copy_segments", NONE, &[("copy_segments", 48)]),
     ("gather_rows", NONE, &[("gather_rows", 56), ("copy_blocks", 64)]),
     (

@@ -31,7 +31,7 @@ use crate::load::gguf_text;
 use crate::load::images::image_input;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
-use crate::load::text_alone::{NOTE_OF_TEXT_ALONE, text_alone};
+use crate::load::text_alone::text_alone;
 use crate::plan::block_pool::BlockPool;
 use crate::plan::scheduler::{Ahead, Scheduled, Scheduler};
 use crate::plan::speculation::{DraftModel, DraftSizes, Proposer, Speculation};
@@ -122,11 +122,11 @@ impl Engine {
         summary: &ModelSummary,
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
-        let Some(of_text) = text_alone(config, summary) else {
+        let Some((of_text, note)) = text_alone(config, summary) else {
             return Self::load_whole(config, summary, processor);
         };
         let mut engine = Self::load_whole(config, &of_text, processor)?;
-        engine.info.notes.push(NOTE_OF_TEXT_ALONE.to_owned());
+        engine.info.notes.push(note);
         Ok(engine)
     }
 

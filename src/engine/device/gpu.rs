@@ -313,6 +313,11 @@ impl Gpu {
         self.attempt(|| self.runtime.driver().memset(ptr, 0, bytes));
     }
 
+    /// Copies memory of the GPU, in order with the launches.
+    pub fn copy(&self, from: DevicePtr, to: DevicePtr, bytes: usize) {
+        self.attempt(|| self.runtime.driver().copy_device_to_device(to, from, bytes));
+    }
+
     /// Copies values to the start of a buffer, in order with the launches; they may be reused at
     /// once.
     pub fn upload(&self, buffer: &DeviceBuffer, bytes: &[u8]) {

@@ -293,6 +293,14 @@ impl Device {
         matches!(self, Device::Cuda(_))
     }
 
+    /// Rows that a product of so many reads and writes, at most.
+    pub fn padded_rows(&self, num_rows: usize) -> usize {
+        match self {
+            Device::Cpu(_) => num_rows,
+            Device::Cuda(gpu) => gpu.max_padded_rows(num_rows),
+        }
+    }
+
     /// Rows of a step that the MLP takes at a time.
     pub fn block_rows(&self, num_rows: usize) -> usize {
         match self {

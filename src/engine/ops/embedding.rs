@@ -1,11 +1,12 @@
 //! embedding: rows of a table by token id or position, and rows in their place; gathering of rows
 //! whose logits are wanted.
 
+use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_device::cuda::Args;
+use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr, Plain};
 use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::tensor::{Rows, RowsMut, SharedMut};
-use vllm_batch_device::{Cpu, Device, Tensor};
+use vllm_batch_device::{Cpu, Device, Gpu, Tensor, bytes_of};
 
 use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};
 
@@ -91,14 +92,24 @@ pub fn gather_rows(device: &Device, x: &Tensor, indices: Ids<'_>, out: &mut Tens
     });
 }
 
-/// Each row of `out` = the mean of as many rows of `x` as there are for it, added upward.
+/// Each row of `out` = the mean of as many rows of `x` as there are for it, added upward. All are
+/// f32.
 ///
 /// # Panics
-/// Rows cannot be shared evenly, or widths differ. Or the device is a GPU, as in [`replace_rows`].
+/// Rows cannot be shared evenly, or widths differ.
 pub fn mean_rows(device: &Device, x: &Tensor, out: &mut Tensor) {
     assert!(x.width() == out.width() && x.num_rows().is_multiple_of(out.num_rows()));
-    let Device::Cpu(cpu) = device else { unreachable!("no tower is loaded on a GPU") };
+    assert!(x.dtype() == DType::Float32 && out.dtype() == DType::Float32);
     let num = x.num_rows() / out.num_rows();
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let mut args = Args::new();
+            args.tensor(x).tensor(out).dims([num, out.width()]);
+            let grid = [out.num_rows() as u32, 1];
+            return gpu.launch(("rows", "mean_rows"), grid, (GPU_BLOCK, 0), &mut args);
+        }
+    };
     let work = || Work::elementwise(x.num_rows() * x.width(), 4);
     let _timed = cpu.op_timer.timed(Op::new("mean_rows"), work);
     for_each_row(cpu, out, &|row, values| {
@@ -112,30 +123,70 @@ pub fn mean_rows(device: &Device, x: &Tensor, out: &mut Tensor) {
     });
 }
 
-/// `num_rows` rows of `out` = those of `from`: embeddings that no table has.
+/// `num_rows` rows of `out` = those of `from`: embeddings that no table has. They are of one type,
+/// or those of `out` are f32.
 ///
 /// # Panics
-/// Widths differ, or there are not so many rows. Or the device is a GPU, where no tower is loaded.
+/// Widths differ, or there are not so many rows.
 pub fn replace_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows: usize) {
-    with_rows(device, ("replace_rows", 8), (from, out), num_rows, &|values, given| {
-        values.copy_from_slice(given);
-    });
+    match device {
+        Device::Cpu(cpu) => {
+            with_rows(cpu, ("replace_rows", 8), (from, out), num_rows, &|values, given| {
+                values.copy_from_slice(given);
+            });
+        }
+        Device::Cuda(gpu) if from.tensor.dtype() == out.tensor.dtype() => {
+            let bytes = num_rows * out.tensor.row_bytes();
+            let (from, to) = row_ptrs((from, out), num_rows);
+            gpu.copy(from, to, bytes);
+        }
+        Device::Cuda(gpu) => on_f32_rows(gpu, "widen", (from, out), num_rows),
+    }
 }
 
-/// `num_rows` rows of `out` += those of `from`.
+/// `num_rows` rows of `out` += those of `from`; on a GPU f32 and activations.
 ///
 /// # Panics
 /// As [`replace_rows`].
 pub fn add_rows(device: &Device, from: Rows<'_>, out: RowsMut<'_>, num_rows: usize) {
-    with_rows(device, ("add_rows", 12), (from, out), num_rows, &|values, added| {
-        values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
-    });
+    match device {
+        Device::Cpu(cpu) => {
+            with_rows(cpu, ("add_rows", 12), (from, out), num_rows, &|values, added| {
+                values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
+            });
+        }
+        Device::Cuda(gpu) => on_f32_rows(gpu, "add", (from, out), num_rows),
+    }
+}
+
+/// Launches a kernel that has f32 of `out` and activations of `from`.
+fn on_f32_rows(
+    gpu: &Gpu,
+    entry: &'static str,
+    (from, out): (Rows<'_>, RowsMut<'_>),
+    num_rows: usize,
+) {
+    assert!(from.tensor.dtype() == gpu.dtype() && out.tensor.dtype() == DType::Float32);
+    let num_values = num_rows * out.tensor.width();
+    let (from, to) = row_ptrs((from, out), num_rows);
+    let mut args = Args::new();
+    args.ptr(to).ptr(from).u64(num_values as u64);
+    gpu.launch_over(num_values, ("elementwise", entry), &mut args);
+}
+
+/// Where as many rows of both begin.
+fn row_ptrs((from, out): (Rows<'_>, RowsMut<'_>), num_rows: usize) -> (DevicePtr, DevicePtr) {
+    let (x, to) = (from.tensor, out.tensor);
+    assert_eq!(x.width(), to.width());
+    assert!(from.first + num_rows <= x.num_rows() && out.first + num_rows <= to.num_rows());
+    let at = |tensor: &Tensor, row: usize| tensor.device_ptr().offset(row * tensor.row_bytes());
+    (at(x, from.first), at(to, out.first))
 }
 
 /// Applies `each` to whole rows of `out` and those of `from` beside them. The op has a name, and
 /// moves so many bytes for each value.
 fn with_rows(
-    device: &Device,
+    cpu: &Cpu,
     (name, num_bytes): (&'static str, usize),
     (from, out): (Rows<'_>, RowsMut<'_>),
     num_rows: usize,
@@ -143,7 +194,6 @@ fn with_rows(
 ) {
     let (width, x) = (out.tensor.width(), from.tensor);
     assert_eq!(x.width(), width);
-    let Device::Cpu(cpu) = device else { unreachable!("no tower is loaded on a GPU") };
     let work = || Work::elementwise(num_rows * width, num_bytes);
     let _timed = cpu.op_timer.timed(Op::new(name), work);
     let part = |first: usize| first * width..(first + num_rows) * width;
@@ -156,24 +206,76 @@ fn with_rows(
     });
 }
 
-/// Four rows of a table, each with its share in a sum.
-pub type MixedRow = [(u32, f32); 4];
+/// Four rows of a table, each with its share in a sum. `struct MixedRow` of kernels/rows.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MixedRow {
+    /// Rows of the table.
+    pub ids: [u32; 4],
+    /// Their shares.
+    pub shares: [f32; 4],
+}
+
+// SAFETY: eight numbers of 32 bits without padding.
+unsafe impl Plain for MixedRow {}
+
+impl From<[(u32, f32); 4]> for MixedRow {
+    fn from(parts: [(u32, f32); 4]) -> Self {
+        Self { ids: parts.map(|(id, _)| id), shares: parts.map(|(_, share)| share) }
+    }
+}
+
+/// Mixed rows of a step.
+#[derive(Debug, Default)]
+pub struct MixedRows {
+    /// One for each of the first rows of the step.
+    pub host: Vec<MixedRow>,
+    /// The same on a GPU; made when it is first needed.
+    on_gpu: Option<DeviceBuffer>,
+}
+
+impl MixedRows {
+    /// Brings them to where the op runs.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn upload(&mut self, device: &Device) -> Result<(), EngineError> {
+        let Device::Cuda(gpu) = device else { return Ok(()) };
+        let bytes = bytes_of(&self.host);
+        if self.on_gpu.as_ref().is_none_or(|buffer| buffer.bytes() < bytes.len()) {
+            self.on_gpu = Some(gpu.alloc(bytes.len().next_power_of_two())?);
+        }
+        if let Some(buffer) = &self.on_gpu {
+            gpu.upload(buffer, bytes);
+        }
+        Ok(())
+    }
+}
 
 /// out[t] += the sum of rows of the table: learned positions of what is between those that it has.
 ///
 /// # Panics
-/// Widths differ, or `out` has another number of rows. Or the device is a GPU, as in
-/// [`replace_rows`].
-pub fn add_mixed_rows(device: &Device, rows: &[MixedRow], table: &Tensor, out: &mut Tensor) {
-    assert!(table.width() == out.width() && rows.len() == out.num_rows());
-    let Device::Cpu(cpu) = device else { unreachable!("no tower is loaded on a GPU") };
+/// Widths differ, or `out` has fewer rows.
+pub fn add_mixed_rows(device: &Device, rows: &MixedRows, table: &Tensor, out: &mut Tensor) {
+    assert!(table.width() == out.width() && rows.host.len() <= out.num_rows());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let mixed = rows.on_gpu.as_ref().expect("rows of a GPU are uploaded");
+            let mut args = Args::new();
+            args.ptr(mixed.ptr()).tensor(table).tensor(out).dims([out.width()]);
+            let grid = [rows.host.len() as u32, 1];
+            return gpu.launch(("rows", "add_mixed_rows"), grid, (GPU_BLOCK, 0), &mut args);
+        }
+    };
     let work = || Work::elementwise(out.num_rows() * out.width(), 24);
     let _timed = cpu.op_timer.timed(Op::new("add_mixed_rows"), work);
     for_each_row(cpu, out, &|row, values| {
-        let [a, b, c, d] = rows[row].map(|(at, share)| (table.row(at as usize), share));
+        let MixedRow { ids, shares } = rows.host[row];
+        let of_table = ids.map(|id| table.row(id as usize));
         for (index, value) in values.iter_mut().enumerate() {
-            let of = |(row, share): (&[f32], f32)| row[index] * share;
-            *value += of(a) + of(b) + of(c) + of(d);
+            let of = |part: usize| of_table[part][index] * shares[part];
+            *value += of(0) + of(1) + of(2) + of(3);
         }
     });
 }
@@ -252,7 +354,8 @@ mod tests {
         add_rows(&device, table.rows_from(1), out.rows_from_mut(2), 2);
         assert_eq!(out.values()[..6], [0.0; 6]);
         assert_eq!(out.values()[6..], [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
-        let mixed = [[(0, 0.25), (1, 0.25), (2, 0.5), (3, 0.0)]; 4];
+        let mixed = MixedRow::from([(0, 0.25), (1, 0.25), (2, 0.5), (3, 0.0)]);
+        let mixed = MixedRows { host: vec![mixed; 4], on_gpu: None };
         add_mixed_rows(&device, &mixed, &table, &mut out);
         assert_eq!(out.row(0), [3.75, 4.75, 5.75]);
         assert_eq!(out.row(2), [6.75, 8.75, 10.75]);

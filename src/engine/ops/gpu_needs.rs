@@ -47,19 +47,19 @@ impl GpuNeeds {
         config: &EngineConfig,
         dtype: DType,
     ) -> Result<(Device, Option<WhyCpu>), EngineError> {
-        device::open(config, dtype, self.refused(dtype, config.cache.kv_cache_dtype))
+        device::open(config, dtype, self.refusal(dtype, config.cache.kv_cache_dtype))
     }
 
     /// Bytes of memory of the GPU that `open_device` takes; None: it takes the CPU, or nothing.
     pub fn memory_of_gpu(&self, config: &EngineConfig, dtype: DType) -> Option<u64> {
-        match self.refused(dtype, config.cache.kv_cache_dtype) {
+        match self.refusal(dtype, config.cache.kv_cache_dtype) {
             None => device::memory_of_gpu(config),
             Some(_) => None,
         }
     }
 
-    /// Why the kernels cannot run it with these types; None: they can.
-    fn refused(&self, dtype: DType, kv_cache_dtype: KvCacheDType) -> Option<String> {
+    /// Why the kernels cannot run it with these types, for people to read; None: they can.
+    pub fn refusal(&self, dtype: DType, kv_cache_dtype: KvCacheDType) -> Option<String> {
         self.check(dtype, kv_cache_dtype).err()
     }
 

@@ -55,7 +55,7 @@ pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_rule};
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{
-    MixedRow, add_mixed_rows, add_rows, add_rows_of, embedding, gather_rows, mean_rows,
+    MixedRow, MixedRows, add_mixed_rows, add_rows, add_rows_of, embedding, gather_rows, mean_rows,
     replace_rows,
 };
 pub use encoder_attention::{
@@ -81,7 +81,7 @@ pub use paged_attention::{
     AttentionLaunch, AttentionScratch, AttentionShape, WgmmaTrial, paged_attention,
     prefill_by_wgmma, wgmma_prefill_sizes,
 };
-pub use patches::{BandTables, patch_values};
+pub use patches::{BandTables, PatchScratch, patch_values};
 pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{

@@ -7,6 +7,7 @@
 //!
 //! A token of an image has a position on each of several axes, and p is then that on the axis of i.
 
+use crate::Step;
 use crate::batch::Batch;
 use vllm_batch_base::EngineError;
 use vllm_batch_device::cuda::{DeviceBuffer, DevicePtr};
@@ -24,8 +25,29 @@ pub struct RotaryTable {
     axes: Vec<u8>,
     /// (num_positions, rotary_dim / 2) of (cos, sin), times the factor.
     table: Vec<(f32, f32)>,
-    /// The same on a GPU.
-    on_gpu: Option<DeviceBuffer>,
+    /// Both on a GPU.
+    on_gpu: Option<OnGpu>,
+}
+
+#[derive(Debug)]
+struct OnGpu {
+    table: DeviceBuffer,
+    /// None: there is one position.
+    axes: Option<DeviceBuffer>,
+}
+
+/// Where kernels find a table. `struct Angles` of kernels/rotary.cuh.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Angles {
+    /// (num_positions, rotary_dim / 2) of (cos, sin); null: nothing is rotated.
+    cos_sin: DevicePtr,
+    /// (num_tokens)
+    positions: DevicePtr,
+    /// (num_tokens, 3); null: there is one position.
+    axes: DevicePtr,
+    /// (rotary_dim / 2) axes as bytes.
+    of_pairs: DevicePtr,
 }
 
 impl RotaryTable {
@@ -46,29 +68,56 @@ impl RotaryTable {
         Self { axes, ..self }
     }
 
-    /// A table on the device; on a GPU for positions below `max_model_len`, all others grow.
+    /// The same on the device; on a GPU for positions below `max_model_len`, all others grow.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
-    pub fn on_device(
-        device: &Device,
-        inv_freq: Vec<f32>,
-        factor: f32,
-        max_model_len: usize,
-    ) -> Result<Self, EngineError> {
-        let mut table = Self::new(inv_freq, factor);
-        if let Device::Cuda(gpu) = device {
-            table.extend_to(max_model_len);
-            let values: Vec<f32> = table.table.iter().flat_map(|&(cos, sin)| [cos, sin]).collect();
-            let buffer = gpu.alloc(size_of_val(&values[..]))?;
-            gpu.upload(&buffer, bytes_of(&values));
-            table.on_gpu = Some(buffer);
+    pub fn on_device(mut self, device: &Device, max_model_len: usize) -> Result<Self, EngineError> {
+        if let Device::Cuda(_) = device {
+            self.reach(device, max_model_len)?;
         }
-        Ok(table)
+        Ok(self)
     }
 
-    pub(super) fn device_ptr(&self) -> DevicePtr {
-        self.on_gpu.as_ref().expect("the table of a GPU").ptr()
+    /// Makes positions below `num_positions` known on the device. Not between steps that a GPU
+    /// records, which keep the address.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn reach(&mut self, device: &Device, num_positions: usize) -> Result<(), EngineError> {
+        let is_known = num_positions * self.inv_freq.len() <= self.table.len();
+        let gpu = match device {
+            Device::Cpu(_) => {
+                self.extend_to(num_positions);
+                return Ok(());
+            }
+            Device::Cuda(_) if is_known && self.on_gpu.is_some() => return Ok(()),
+            Device::Cuda(gpu) => gpu,
+        };
+        self.on_gpu = None;
+        self.extend_to(num_positions);
+        let values: Vec<f32> = self.table.iter().flat_map(|&(cos, sin)| [cos, sin]).collect();
+        let uploaded = |bytes: &[u8]| {
+            let buffer = gpu.alloc(bytes.len())?;
+            gpu.upload(&buffer, bytes);
+            Ok::<_, EngineError>(buffer)
+        };
+        let axes = (!self.axes.is_empty()).then(|| uploaded(&self.axes)).transpose()?;
+        self.on_gpu = Some(OnGpu { table: uploaded(bytes_of(&values))?, axes });
+        Ok(())
+    }
+
+    /// The angles of a step for kernels; None: nothing is rotated.
+    pub(super) fn angles(table: Option<&Self>, step: Step<'_>) -> Angles {
+        let on_gpu = table.map(|table| table.on_gpu.as_ref().expect("the table of a GPU"));
+        let of_pairs = on_gpu.and_then(|on_gpu| on_gpu.axes.as_ref());
+        let ptr = |buffer: Option<&DeviceBuffer>| buffer.map_or(DevicePtr::NULL, DeviceBuffer::ptr);
+        Angles {
+            cos_sin: ptr(on_gpu.map(|on_gpu| &on_gpu.table)),
+            positions: step.positions().device_ptr,
+            axes: of_pairs.map_or(DevicePtr::NULL, |_| step.axes_ptr()),
+            of_pairs: ptr(of_pairs),
+        }
     }
 
     /// Makes positions below `num_positions` known.

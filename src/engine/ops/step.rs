@@ -81,6 +81,15 @@ impl<'a> Step<'a> {
         self.ids(&self.batch.positions, |inputs| &inputs.positions)
     }
 
+    /// (num_rows, 3) positions on axes in a GPU's memory.
+    ///
+    /// # Panics
+    /// It was not said that tokens have any.
+    pub(super) fn axes_ptr(&self) -> DevicePtr {
+        let axes = self.gpu_inputs().axes.as_ref();
+        axes.expect("room for positions on axes").ptr()
+    }
+
     /// (num_rows) segments, of a step of texts.
     pub fn token_types(&self) -> Ids<'a> {
         self.ids(&self.batch.token_types, |inputs| &inputs.texts().token_types)
@@ -108,14 +117,17 @@ impl<'a> Step<'a> {
 
     /// Key of the CUDA graph for this step. Two steps share a graph if they have the same padded
     /// row count and agree on: adapters, split rows, shared splits. `None`: do not record (prefill,
-    /// or a state that depends on this step).
+    /// images, or a state that depends on this step).
     pub fn graph_key(&self) -> Option<usize> {
         let (batch, inputs) = (self.batch, self.inputs?);
         let num_rows = inputs.num_rows;
         let decodes = batch.num_tokens() == batch.num_seqs();
         let samples = batch.logits_indices.len() == batch.num_seqs();
         let waits = inputs.runs.as_ref().is_some_and(|runs| runs.levels().count() > 1);
-        let is_recorded = decodes && samples && !waits && num_rows <= MAX_GRAPH_ROWS;
+        // Embeddings of images are copied by launches of their own.
+        let has_media = !batch.media.is_empty();
+        let is_small = num_rows <= MAX_GRAPH_ROWS;
+        let is_recorded = decodes && samples && !waits && !has_media && is_small;
         let (has_parts, shares) = self.has_parts();
         let bits = [!batch.loras.is_empty(), has_parts, shares];
         let key = |key, bit| 2 * key + usize::from(bit);
@@ -166,6 +178,8 @@ pub struct StepLimits {
     pub attends_to_all: bool,
     /// Layers go from token to token with states.
     pub has_states: bool,
+    /// Tokens have positions on axes.
+    pub has_axes: bool,
 }
 
 impl StepInputs {
@@ -199,6 +213,8 @@ pub(super) struct GpuInputs {
     num_logits_rows: usize,
     input_ids: DeviceBuffer,
     positions: DeviceBuffer,
+    /// (num_rows, 3), if tokens have positions on axes; those of text are equal.
+    axes: Option<DeviceBuffer>,
     slot_mapping: DeviceBuffer,
     logits_indices: DeviceBuffer,
     /// Sampled rows of a step ahead.
@@ -357,6 +373,7 @@ impl GpuInputs {
             num_logits_rows: 0,
             input_ids: ids(rows)?,
             positions: ids(rows)?,
+            axes: limits.has_axes.then(|| ids(3 * rows)).transpose()?,
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
             sampled_rows: ids(limits.max_num_tokens)?,
@@ -369,7 +386,7 @@ impl GpuInputs {
             parts: PartInputs::new(gpu, limits, prefill_items)?,
             texts: None,
             runs: runs.transpose()?,
-            staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),
+            staging: Vec::with_capacity((3 * rows).max(limits.max_num_seqs * blocks)),
         })
     }
 
@@ -392,6 +409,16 @@ impl GpuInputs {
         padded(&self.input_ids, &batch.input_ids, rows, 0);
         padded(&self.positions, &batch.positions, rows, 0);
         padded(&self.logits_indices, &batch.logits_indices, logits_rows, 0);
+        if let Some(axes) = &self.axes {
+            match &batch.axes[..] {
+                [] => {
+                    let of_text = |position: &u32| [*position; 3];
+                    let of_text: Vec<u32> = batch.positions.iter().flat_map(of_text).collect();
+                    padded(axes, &of_text, 3 * rows, 0);
+                }
+                of_batch => padded(axes, of_batch.as_flattened(), 3 * rows, 0),
+            }
+        }
         if let Some(texts) = &mut self.texts {
             texts.places.place(batch);
             padded(&texts.token_types, &batch.token_types, rows, 0);

@@ -7,6 +7,7 @@ mod against_cpu;
 mod data_parallel;
 mod device_choice;
 pub mod failure;
+mod images;
 mod invariance;
 mod kernel_times;
 mod loras;

@@ -124,6 +124,7 @@ impl<'a> Run<'a> {
             heads: case.heads,
             attends_to_all: case.window.is_none() && !case.has_alibi,
             has_states: false,
+            has_axes: false,
         };
         let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
         let inputs = StepInputs::new(device, limits).expect("memory");

@@ -1,12 +1,15 @@
-//! embedding, add_rows_of, gather_rows; made-up weights.
+//! embedding, add_rows_of, gather_rows, and rows of images; made-up weights.
 
 use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::batch::Batch;
-use vllm_batch::engine::ops::{LinearWeight, add_rows_of, embedding, gather_rows};
+use vllm_batch::engine::ops::{
+    LinearWeight, MixedRow, MixedRows, PatchScratch, add_mixed_rows, add_rows, add_rows_of,
+    embedding, gather_rows, mean_rows, patch_values, replace_rows,
+};
 
 use crate::cuda_ops::NUM_ROWS;
-use crate::cuda_ops::pair::{Pair, Rows, in_every_dtype, output, step_inputs};
+use crate::cuda_ops::pair::{CLOSE, Pair, Rows, in_every_dtype, output, step_inputs};
 
 const VOCAB_SIZE: usize = 50;
 
@@ -122,6 +125,100 @@ fn random_fill_makes_the_weights_that_the_cpu_makes() {
                 device.read(&out).expect("the op ran")
             };
             assert!(values(&pair.gpu) == values(&pair.cpu), "width {width}, {:?}", pair.dtype);
+        }
+    });
+}
+
+#[test]
+fn rows_are_replaced_and_added_where_they_go() {
+    in_every_dtype(130, |pair| {
+        for (width, num_rows) in [16, 48, 1000, 4096, 6, 576, 64].into_iter().zip(NUM_ROWS) {
+            let given = pair.values(num_rows, width, 5, 2.0);
+            let before = pair.values(num_rows, width, 6, 2.0);
+            let what = format!("replace_rows and add_rows, width {width}");
+            pair.check(&what, num_rows, 0.0, &|device, rows| {
+                let from = given.activations(device, rows);
+                let whole = given.on(device, rows, Precision::Full);
+                let of = |precision| before.on(device, rows, precision);
+                let mut widened = of(Precision::Full);
+                let mut outs = vec![of(Precision::Activation), of(Precision::Full)];
+                for (row, of_all) in rows.iter().enumerate() {
+                    // The last row of all stays.
+                    if of_all + 1 < num_rows {
+                        let one = |from: &Tensor, out: &mut Tensor| {
+                            replace_rows(device, from.rows_from(row), out.rows_from_mut(row), 1);
+                        };
+                        one(&from, &mut widened);
+                        one(&from, &mut outs[0]);
+                        one(&whole, &mut outs[1]);
+                    }
+                }
+                let mut sum = of(Precision::Full);
+                add_rows(device, from.rows_from(0), sum.rows_from_mut(0), rows.len());
+                outs.extend([widened, sum]);
+                outs
+            });
+        }
+    });
+}
+
+#[test]
+fn means_and_mixtures_are_those_of_the_cpu() {
+    in_every_dtype(140, |pair| {
+        for (width, num_rows) in [16, 48, 300, 1152].into_iter().zip(NUM_ROWS) {
+            let x = pair.values(num_rows * 4, width, 7, 2.0);
+            let what = format!("mean_rows, width {width}");
+            pair.check(&what, num_rows, CLOSE, &|device, rows| {
+                let of_row = |row: &usize| 4 * row..4 * row + 4;
+                let four: Vec<usize> = rows.iter().flat_map(of_row).collect();
+                let x = x.on(device, &four, Precision::Full);
+                let mut out = output(device, rows.len(), width, Precision::Full);
+                mean_rows(device, &x, &mut out);
+                vec![out]
+            });
+            let (table, before) =
+                (pair.values(VOCAB_SIZE, width, 8, 2.0), pair.values(num_rows, width, 9, 2.0));
+            let tables =
+                pair.on_both(|device| device.upload(table.values.clone(), width).expect("memory"));
+            let what = format!("add_mixed_rows, width {width}");
+            pair.check(&what, num_rows, CLOSE, &|device, rows| {
+                let part = |row: usize, part: usize| {
+                    (id_of(row + 11 * part), (row * 7 % 9 + part) as f32 / 12.0)
+                };
+                let of_row = |row: &usize| MixedRow::from([0, 1, 2, 3].map(|at| part(*row, at)));
+                let mut mixed = MixedRows::default();
+                mixed.host.extend(rows.iter().map(of_row));
+                mixed.upload(device).expect("memory");
+                let mut out = before.on(device, rows, Precision::Full);
+                add_mixed_rows(device, &mixed, tables.of(device), &mut out);
+                vec![out]
+            });
+        }
+    });
+}
+
+#[test]
+fn patches_become_the_numbers_of_their_bytes() {
+    let number = |band: usize, byte: usize| (band as f32 + 1.0) * (byte as f32 - 99.5) / 77.0;
+    let tables = [0, 1, 2].map(|band| std::array::from_fn(|byte| number(band, byte)));
+    in_every_dtype(150, |pair| {
+        for ((side, num_frames), num_rows) in
+            [(14, 1), (16, 2), (7, 3), (2, 1)].into_iter().zip(NUM_ROWS)
+        {
+            let len = 3 * side * side;
+            let what = format!("patch_values, {side} pixels, {num_frames} frames");
+            pair.check(&what, num_rows, 0.0, &|device, rows| {
+                let bytes = |row: &usize| {
+                    let row = *row;
+                    (0..len).map(move |i| ((row * 131 + i * 31) % 256) as u8)
+                };
+                let samples: Vec<u8> = rows.iter().flat_map(bytes).collect();
+                let scratch = PatchScratch::new(device, samples.len()).expect("memory");
+                let mut out = output(device, rows.len(), len * num_frames, Precision::Activation);
+                let samples = (&samples[..], &scratch);
+                patch_values(device, samples, (&tables, num_frames), &mut out);
+                vec![out]
+            });
         }
     });
 }

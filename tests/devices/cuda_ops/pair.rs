@@ -188,6 +188,7 @@ pub fn step_inputs(device: &Device, batch: &Batch) -> StepInputs {
         heads: QkvHeads { num_heads: 1, num_kv_heads: 1, head_dim: 16 },
         attends_to_all: false,
         has_states: false,
+        has_axes: !batch.axes.is_empty(),
     };
     StepInputs::new(device, limits).expect("memory")
 }

@@ -79,6 +79,7 @@ impl<'a> Place<'a> {
             heads: QkvHeads { num_heads: 0, num_kv_heads: 0, head_dim: 0 },
             attends_to_all: false,
             has_states: true,
+            has_axes: false,
         };
         let inputs = StepInputs::new(device, limits).expect("memory");
         Self { device, cache, inputs }

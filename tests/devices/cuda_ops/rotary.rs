@@ -52,6 +52,16 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
+    /// Axes of the pairs of every second case, in the two ways that models share them out.
+    fn axes(&self) -> Vec<u8> {
+        let half = self.rotary_dim / 2;
+        match self.num_rows % 4 {
+            1 => (0..half).map(|pair| (pair % 3) as u8).collect(),
+            3 => (0..half).map(|pair| (3 * pair / half) as u8).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Every third case has columns of others behind v.
     fn width(&self) -> usize {
         let beside = [24, 0, 0][self.num_rows % 3];
@@ -74,9 +84,8 @@ impl Case {
     fn table(&self, device: &Device) -> RotaryTable {
         let inv_freq = |i| 10000f32.powf(-2.0 * i as f32 / self.rotary_dim as f32);
         let inv_freq = (0..self.rotary_dim / 2).map(inv_freq).collect();
-        let table = RotaryTable::on_device(device, inv_freq, self.factor, MAX_MODEL_LEN);
-        let mut table = table.expect("memory");
-        table.extend_to(MAX_MODEL_LEN);
+        let mut table = RotaryTable::new(inv_freq, self.factor).with_axes(self.axes());
+        table.reach(device, MAX_MODEL_LEN).expect("memory");
         table
     }
 
@@ -84,9 +93,20 @@ impl Case {
     fn batch(&self, rows: &[usize]) -> Batch {
         let num_slots = NUM_BLOCKS * self.block_size;
         let slot = |(index, _): (usize, &usize)| ((index * 29 + 3) % num_slots) as u32;
+        let position = |row: usize| (row * 211 % MAX_MODEL_LEN) as u32;
+        // Tokens of images among those of text.
+        let on_axes = |row: &usize| match row % 3 {
+            0 => [position(*row); 3],
+            _ => [*row, row + 1, 3 * row].map(position),
+        };
+        let axes = match self.axes().is_empty() {
+            true => Vec::new(),
+            false => rows.iter().map(on_axes).collect(),
+        };
         Batch {
             input_ids: vec![0; rows.len()],
-            positions: rows.iter().map(|row| (row * 211 % MAX_MODEL_LEN) as u32).collect(),
+            positions: rows.iter().map(|row| position(*row)).collect(),
+            axes,
             slot_mapping: rows.iter().enumerate().map(slot).collect(),
             query_start_loc: vec![0],
             ..Batch::default()

@@ -18,7 +18,7 @@ fn maxima(pair: &Pair, device: &Device, (width, rows_at_a_time): (usize, usize))
     let mut values = pair.values(num_rows, width, 41, 8.0).values;
     values[70 * width + width / 2] = f32::NAN;
     let limits =
-        TextLimits { max_num_tokens: num_rows, max_num_texts: num_texts, max_model_len: 100 };
+        TextLimits { max_num_tokens: num_rows, max_num_texts: num_texts, ..TextLimits::default() };
     let heads = QkvHeads { num_heads: 1, num_kv_heads: 1, head_dim: 16 };
     let mut inputs = StepInputs::of_texts(device, heads, limits).expect("memory");
     let zeros = vec![0; num_rows];

@@ -75,7 +75,9 @@ impl<'a> Run<'a> {
         let limits = TextLimits {
             max_num_tokens: MIX.iter().map(|(_, len)| len).sum(),
             max_num_texts: MIX.len(),
+            max_num_logits: MIX.len(),
             max_model_len: MAX_MODEL_LEN,
+            has_axes: false,
         };
         let bias = case.has_bias.then(|| biases.of(device));
         let inputs = StepInputs::of_texts(device, case.heads, limits).expect("memory");

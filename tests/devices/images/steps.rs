@@ -86,18 +86,22 @@ impl Row {
 
 /// A model, and steps for it.
 pub struct Runner {
+    device: Arc<Device>,
     executor: ModelExecutor,
 }
 
 impl Runner {
     pub fn load(config: EngineConfig, num_threads: usize, table: &Arc<MediaTable>) -> Self {
+        Self::load_on(Device::cpu(Some(num_threads)), config, table)
+    }
+
+    pub fn load_on(device: Device, config: EngineConfig, table: &Arc<MediaTable>) -> Self {
         let summary = ModelSummary::read(&config.model).unwrap();
-        let (sizes, device) = (StepSizes::usual(&config), Arc::new(Device::cpu(Some(num_threads))));
-        let given_up = Arc::new(AtomicBool::new(false));
-        let mut executor =
-            ModelExecutor::load(&config, &sizes, &summary, device, &given_up).unwrap();
+        let (sizes, device) = (StepSizes::usual(&config), Arc::new(device));
+        let (given_up, on) = (Arc::new(AtomicBool::new(false)), Arc::clone(&device));
+        let mut executor = ModelExecutor::load(&config, &sizes, &summary, on, &given_up).unwrap();
         executor.set_media_table(Arc::clone(table));
-        Self { executor }
+        Self { device, executor }
     }
 
     /// Logits behind each row, all of them computed side by side, in chunks.
@@ -161,8 +165,9 @@ impl Runner {
             }
         }
         let num_logits = batch.logits_indices.len();
-        let mut logits = self.executor.execute(&batch).unwrap();
-        (0..num_logits).map(|index| logits.row(index).to_vec()).collect()
+        let logits = self.executor.execute(&batch).unwrap();
+        let values = self.device.read(logits.tensor).unwrap();
+        values.chunks(logits.tensor.width()).take(num_logits).map(<[f32]>::to_vec).collect()
     }
 }
 

@@ -9,9 +9,17 @@ use super::model::tower::Tower;
 use super::tower_cache::TowerCache;
 use crate::media_table::MediaTable;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::config::{DType, EngineConfig};
+use vllm_batch_checkpoint::spec::TowerSpec;
+use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::Device;
 use vllm_batch_ops::BandTables;
 use vllm_batch_ops::batch::{Batch, MediaRows};
+
+/// Bytes of embeddings when no size is given: vLLM's `mm_processor_cache_gb`.
+const CACHE_BYTES: u64 = 4 << 30;
+/// Part of a GPU's memory that they take at most when no size is given.
+const CACHE_PART: u64 = 32;
 
 /// A tower, and the embeddings that it made.
 pub(super) struct EncodedMedia {
@@ -30,10 +38,28 @@ struct Source {
 }
 
 impl EncodedMedia {
-    /// Nothing encoded yet, and room for so many bytes.
-    pub(super) fn new(tower: Tower, max_bytes: u64) -> Self {
-        let cache = TowerCache::new(max_bytes);
-        Self { tower, cache, source: None, num_encoded: 0, encode_time: Duration::ZERO }
+    /// Loads the tower of a checkpoint that was checked. Nothing is encoded yet.
+    ///
+    /// # Errors
+    /// As [`Tower::load`].
+    pub(super) fn load(
+        config: &EngineConfig,
+        spec: &TowerSpec,
+        (dtype, device): (DType, &Device),
+        checkpoint: &mut Checkpoint,
+    ) -> Result<Self, EngineError> {
+        let tower = Tower::load(spec.clone(), dtype, device, checkpoint)?;
+        let usual = match device {
+            Device::Cpu(_) => CACHE_BYTES,
+            Device::Cuda(gpu) => CACHE_BYTES.min(gpu.memory_info()?.1 as u64 / CACHE_PART),
+        };
+        let cache = TowerCache::new(config.cache.tower_cache_bytes.unwrap_or(usual));
+        Ok(Self { tower, cache, source: None, num_encoded: 0, encode_time: Duration::ZERO })
+    }
+
+    /// Most bytes of what the tower made.
+    pub(super) fn max_bytes(&self) -> u64 {
+        self.cache.max_bytes()
     }
 
     /// Images encoded since load, and what that took.

@@ -9,7 +9,6 @@ use super::encoded_media::EncodedMedia;
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
-use super::model::tower::Tower;
 use super::tensor_parallel::OtherRanks;
 use crate::load::held_weights::{HeldWeights, quantization_notes};
 use crate::load::model_summary::{self, ModelSummary};
@@ -19,7 +18,7 @@ use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, Pref
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads, TowerSpec,
+    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads,
 };
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
@@ -56,6 +55,8 @@ pub struct DecoderToLoad {
     pub max_model_len: usize,
     /// Bytes that its weights take, for people to read.
     pub weight_bytes: u64,
+    /// Bytes of a GPU that the KV cache leaves free: for encoded images.
+    pub kept_bytes: u64,
     /// What classifies its states, of which adapters may have layers.
     pub head: Option<HeadSpec>,
 }
@@ -70,9 +71,6 @@ impl DecoderToLoad {
 const CPU_MEMORY_SHARE: f64 = 0.4;
 /// Share of a GPU's memory that is used, weights and buffers included: vLLM's default.
 const GPU_MEMORY_SHARE: f64 = 0.9;
-
-/// Bytes of encoded images when no size is given: vLLM's `mm_processor_cache_gb`.
-const TOWER_CACHE_BYTES: u64 = 4 << 30;
 
 /// Steps of texts that the pool holds where states are asked for, when no size is given.
 const STATE_STEPS: usize = 4;
@@ -135,9 +133,12 @@ impl ModelExecutor {
         let elsewhere = spec.num_weights_elsewhere() * dtype.size_bytes() as u64;
         let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
         let (head, code_bytes) = (None, Arc::new(held.take_code_bytes()));
-        let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
         // First: the KV cache takes a share of the memory that is left.
-        let media = load_tower(config, tower, (dtype, &device), &mut checkpoint)?;
+        let load = |spec| EncodedMedia::load(config, spec, (dtype, &device), &mut checkpoint);
+        let media = tower.map(load).transpose()?;
+        let kept_bytes = media.as_ref().map_or(0, EncodedMedia::max_bytes);
+        let decoder =
+            DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, kept_bytes, head };
         let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
         let left = notes_of_left([num_of_images, num_behind, num_further, num_shared]);
@@ -329,19 +330,6 @@ impl Executor for ModelExecutor {
     }
 }
 
-/// The tower of a model that sees images, of a checkpoint that was checked.
-fn load_tower(
-    config: &EngineConfig,
-    spec: Option<&TowerSpec>,
-    (dtype, device): (DType, &Device),
-    checkpoint: &mut Checkpoint,
-) -> Result<Option<EncodedMedia>, EngineError> {
-    let tower =
-        spec.map(|spec| Tower::load(spec.clone(), dtype, device, checkpoint)).transpose()?;
-    let max_bytes = config.cache.tower_cache_bytes.unwrap_or(TOWER_CACHE_BYTES);
-    Ok(tower.map(|tower| EncodedMedia::new(tower, max_bytes)))
-}
-
 /// For people: a setting of images that the model has no use for.
 fn note_of_images(config: &EngineConfig, has_tower: bool) -> Option<String> {
     let is_unused = config.cache.tower_cache_bytes.is_some() && !has_tower;
@@ -390,11 +378,17 @@ fn step_limits(sizes: &StepSizes, cache: &CacheConfig, decoder: &DecoderToLoad) 
         heads: spec.heads(),
         attends_to_all: spec.attentions().any(AttentionSpec::attends_to_all),
         has_states: spec.recurrents().next().is_some(),
+        has_axes: spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
     }
 }
 
-/// Bytes that the KV cache may take, and what they are a share of, in words.
-fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), EngineError> {
+/// Bytes that the KV cache may take, and what they are a share of, in words. `kept` are others', on
+/// a GPU.
+fn cache_budget(
+    cache: &CacheConfig,
+    device: &Device,
+    kept: u64,
+) -> Result<(u64, String), EngineError> {
     let (free, total) = match device {
         Device::Cpu(_) => {
             let free = memory::available_bytes().unwrap_or(4 << 30);
@@ -402,7 +396,7 @@ fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), E
         }
         Device::Cuda(gpu) => {
             let (free, total) = gpu.memory_info()?;
-            (free as u64, total as u64)
+            ((free as u64).saturating_sub(kept), total as u64)
         }
     };
     let share = cache.memory_share.unwrap_or(match device {
@@ -450,7 +444,7 @@ fn cache_shape(
         (Some(num_blocks), _) => num_blocks,
         (None, Some(bytes)) => (bytes / block_bytes) as usize,
         (None, None) => {
-            let (bytes, of_what) = cache_budget(cache, device)?;
+            let (bytes, of_what) = cache_budget(cache, device, decoder.kept_bytes)?;
             let num_blocks = ((bytes / block_bytes) as usize).min(useful);
             let needed = MIN_POOL_TOKENS.min(*max_model_len).div_ceil(block_size);
             if num_blocks < needed {

@@ -37,6 +37,11 @@ impl TowerCache {
         Self { max_bytes, bytes: 0, entries, by_use, step: 0 }
     }
 
+    /// Most bytes, unless a step needs more.
+    pub(super) fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
     /// Begins a step that needs these media; those that are missing, each once, in their order.
     pub(super) fn begin_step(&mut self, media: impl Iterator<Item = u64>) -> Vec<u64> {
         self.step += 1;

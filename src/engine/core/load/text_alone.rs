@@ -1,20 +1,51 @@
-//! Models that see, on a device that has no kernels for their vision tower: they read text alone.
+//! Models that see, on a GPU that cannot compute their vision tower: they read text alone.
 
 use super::model_summary::ModelSummary;
 use crate::execute::model_executor::gpu_needs_of;
-use vllm_batch_base::config::{DeviceKind, EngineConfig};
+use vllm_batch_base::config::{DType, DeviceKind, EngineConfig, KvCacheDType};
+use vllm_batch_checkpoint::spec::TowerSpec;
 use vllm_batch_device::gpu_trouble;
+use vllm_batch_ops::{GpuNeeds, HeadWidths};
 
-/// For people: what became of the tower.
-pub(crate) const NOTE_OF_TEXT_ALONE: &str = "the vision tower is left out: no kernel of a GPU \
-    computes it yet. Rows with images are error rows; `settings.device` cpu computes them";
-
-/// The same without its tower, where a GPU takes the rest of it. None: it is as it is.
-pub(crate) fn text_alone(config: &EngineConfig, summary: &ModelSummary) -> Option<ModelSummary> {
-    summary.tower.as_ref()?;
+/// The same without its tower, where a GPU takes the rest of it alone; and why, for people to read.
+/// None: it is as it is.
+pub(crate) fn text_alone(
+    config: &EngineConfig,
+    summary: &ModelSummary,
+) -> Option<(ModelSummary, String)> {
+    let tower = summary.tower.as_ref()?;
     gpu_needs_of(&summary.spec).memory_of_gpu(config, summary.dtype)?;
+    let why = refusal(config, tower, summary.dtype)?;
     if config.device.kind == DeviceKind::Auto && gpu_trouble(&config.device).is_some() {
         return None;
     }
-    Some(ModelSummary { tower: None, ..summary.clone() })
+    let note = format!(
+        "the vision tower is left out: {why}. Rows with images are error rows; `settings.device` \
+         cpu computes them"
+    );
+    Some((ModelSummary { tower: None, ..summary.clone() }, note))
+}
+
+/// Why a GPU does not compute a tower; None: it does.
+fn refusal(config: &EngineConfig, tower: &TowerSpec, dtype: DType) -> Option<String> {
+    if tower.attends_to_whole {
+        return Some("no kernel of a GPU lets the tokens of an image see all of it yet".to_owned());
+    }
+    if config.device.quantization.is_some() {
+        return Some(
+            "`settings.quantization` is for its layers too, and no kernel narrows those of \
+                     a tower"
+                .to_owned(),
+        );
+    }
+    if config.cache.kv_cache_dtype == KvCacheDType::Fp8 {
+        return Some(
+            "`settings.kv_cache_dtype` fp8 is for its K and V too, which no kernel narrows"
+                .to_owned(),
+        );
+    }
+    let of_head = |head_dim| HeadWidths { head_dim, ..HeadWidths::default() };
+    let heads = tower.attentions().map(|attention| of_head(attention.heads.head_dim)).collect();
+    let needs = GpuNeeds { heads, is_of_texts: true, ..GpuNeeds::default() };
+    needs.refusal(dtype, config.cache.kv_cache_dtype)
 }

@@ -85,7 +85,7 @@ fn each_row_is_the_definition_and_the_same_alone() {
             let device = Device::cpu_with_isa(3, isa);
             let run = |qkv: &Tensor, starts: Vec<u32>| {
                 let limits =
-                    TextLimits { max_num_tokens: 200, max_num_texts: 5, max_model_len: 80 };
+                    TextLimits { max_num_tokens: 200, max_num_texts: 5, ..TextLimits::default() };
                 let scratch = EncoderScratch::new((&device, dtype), heads, limits);
                 let mut scratch = scratch.expect("memory");
                 let mut out = Tensor::zeros(qkv.num_rows(), 4 * head_dim);

@@ -64,7 +64,6 @@ pub(super) fn run(
     let Device::Cuda(gpu) = device else { unreachable!("asked of a GPU") };
     let HeadTransform { norms, rotary } = transform;
     assert!(heads.head_dim.is_multiple_of(2));
-    assert!(step.batch.axes.is_empty(), "a GPU has no steps with images");
     let mut args = Args::new();
     let shape = shared_args(&mut args, (qkv, heads), rotary, step, layer);
     let (num_rows, kind) = (qkv.num_rows(), kind_of_all(norms));
@@ -104,8 +103,7 @@ fn shared_args(
     let (block_size, cache_heads) =
         of_cache.map_or((1, 0), |shape| (shape.block_size, shape.num_kv_heads));
     args.tensor(qkv)
-        .ptr(step.positions().device_ptr)
-        .ptr(table.map_or(DevicePtr::NULL, RotaryTable::device_ptr))
+        .value(RotaryTable::angles(table, step))
         .ptr(step.slot_mapping().device_ptr)
         .ptr(k)
         .ptr(v)

@@ -10,14 +10,18 @@ use vllm_batch_device::kv_cache::KV_GROUP_TOKENS;
 use vllm_batch_device::{Device, Gpu, bytes_of};
 
 /// Limits of a step of whole texts that buffers are sized by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TextLimits {
     /// Tokens of a step.
     pub max_num_tokens: usize,
     /// Texts of a step.
     pub max_num_texts: usize,
+    /// Rows of a step that are wanted behind the last layer.
+    pub max_num_logits: usize,
     /// Longest text.
     pub max_model_len: usize,
+    /// Tokens have positions on axes.
+    pub has_axes: bool,
 }
 
 impl TextLimits {
@@ -55,7 +59,7 @@ impl GpuInputs {
             StepLimits {
                 max_num_tokens: limits.max_num_tokens,
                 max_num_seqs: limits.max_num_texts,
-                max_num_logits: limits.max_num_texts,
+                max_num_logits: limits.max_num_logits,
                 // The table of blocks is made below.
                 max_model_len: 0,
                 block_size: TextLimits::BLOCK_SIZE,
@@ -63,6 +67,7 @@ impl GpuInputs {
                 heads,
                 attends_to_all: false,
                 has_states: false,
+                has_axes: limits.has_axes,
             },
         )?;
         let blocks: Vec<u32> = (0..limits.num_blocks() as u32).collect();
@@ -146,7 +151,7 @@ mod tests {
         places.place(&batch);
         assert_eq!(places.first_blocks, [0, 1, 3]);
         assert_eq!(places.slots, [0..1, 16..33, 48..80].into_iter().flatten().collect::<Vec<_>>());
-        let limits = TextLimits { max_num_tokens: 50, max_num_texts: 3, max_model_len: 32 };
+        let limits = TextLimits { max_num_tokens: 50, max_num_texts: 3, ..TextLimits::default() };
         assert!(limits.num_blocks() >= 5);
         let mut work = Vec::new();
         places.list_work(&batch, 20, &mut work);

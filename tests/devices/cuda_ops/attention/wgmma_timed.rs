@@ -52,6 +52,7 @@ impl<'a> Prompts<'a> {
             heads,
             attends_to_all: true,
             has_states: false,
+            has_axes: false,
         };
         let mut inputs = StepInputs::new(device, limits).expect("memory");
         let mut cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");

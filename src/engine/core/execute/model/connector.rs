@@ -1,12 +1,13 @@
 //! `Connector`: runs a `ConnectorSpec`, from rows of a vision tower's stream to embeddings of a
-//! decoder's tokens, a tile at a time.
+//! decoder's tokens, all of a step at once.
 
 use super::loading::Loader;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{ConnectorSpec, ConnectorStep};
-use vllm_batch_device::{Device, Precision, RowsMut, Tensor};
+use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
-use vllm_batch_ops::{Activation, LinearWeight, NormWeight};
+use vllm_batch_ops::{Activation, Ids, LinearWeight, NormWeight};
 
 /// A loaded connector.
 #[derive(Debug)]
@@ -29,14 +30,18 @@ enum Step {
     Activate(Activation),
 }
 
-/// What its steps work in, for tiles of up to T patches.
+/// What its steps work in, for up to T patches.
 #[derive(Debug)]
 pub(super) struct ConnectorBuffers {
-    /// (T, width): patches of a tile by tokens.
+    /// (T, width): patches by tokens.
     patches: Tensor,
+    /// The same, or means of them, as linear layers read them; None: they read the stream's type.
+    narrowed: Option<Tensor>,
     /// (T, outputs) of each product but the last, and of means; (T / patches of a token, outputs)
     /// where those are one row.
     outputs: Vec<Tensor>,
+    /// (T / patches of a token, hidden_size)
+    tokens: Tensor,
 }
 
 impl Connector {
@@ -59,19 +64,36 @@ impl Connector {
         Ok(Self { num_merged: merge_size * merge_size, steps, last: loader.linear(&spec.last)? })
     }
 
-    /// Rows of `out` = embeddings of the tokens whose patches these rows of the stream are, one
-    /// token after the other.
-    pub(super) fn run(
+    /// Makes the device ready to run every product over up to so many patches.
+    ///
+    /// # Errors
+    /// It cannot run one.
+    pub(super) fn prepare(
         &self,
         device: &Device,
-        (stream, by_token): (&Tensor, &[u32]),
-        buffers: &mut ConnectorBuffers,
-        out: RowsMut<'_>,
-    ) {
-        let ConnectorBuffers { patches, outputs } = buffers;
+        max_num_patches: usize,
+    ) -> Result<(), EngineError> {
+        let products = self.steps.iter().filter_map(|step| match step {
+            Step::Linear(weight) => Some(weight),
+            _ => None,
+        });
+        let activation = device.activation_dtype();
+        let mut products = products.chain([&self.last]);
+        products.try_for_each(|weight| weight.prepare(device, activation, max_num_patches))
+    }
+
+    /// Embeddings of the tokens whose patches these rows of the stream are, one token after the
+    /// other.
+    pub(super) fn run<'a>(
+        &self,
+        device: &Device,
+        (stream, by_token): (&Tensor, Ids<'_>),
+        buffers: &'a mut ConnectorBuffers,
+    ) -> &'a Tensor {
+        let ConnectorBuffers { patches, narrowed, outputs, tokens } = buffers;
         let mut outputs = outputs.iter_mut();
-        patches.reshape(by_token.len(), stream.width());
-        ops::gather_rows(device, stream, by_token.into(), patches);
+        patches.reshape(by_token.host.len(), stream.width());
+        ops::gather_rows(device, stream, by_token, patches);
         let mut x = patches;
         for step in &self.steps {
             match step {
@@ -88,18 +110,32 @@ impl Connector {
                 Step::Linear(weight) => {
                     let Some(product) = outputs.next() else { unreachable!("one for each") };
                     product.reshape(x.num_rows(), weight.shape().0);
-                    ops::linear(device, x, weight, product);
+                    ops::linear(device, input(device, x, narrowed), weight, product);
                     x = product;
                 }
                 Step::Activate(activation) => ops::activate(device, *activation, x),
             }
         }
-        ops::linear_rows(device, x.rows_from(0), &self.last, out, x.num_rows());
+        tokens.set_num_rows(x.num_rows());
+        ops::linear(device, input(device, x, narrowed), &self.last, tokens);
+        tokens
+    }
+}
+
+/// `x` as linear layers read it.
+fn input<'a>(device: &Device, x: &'a Tensor, narrowed: &'a mut Option<Tensor>) -> &'a Tensor {
+    match narrowed {
+        Some(narrowed) if x.dtype() != narrowed.dtype() => {
+            narrowed.reshape(x.num_rows(), x.width());
+            ops::copy(device, x, narrowed);
+            narrowed
+        }
+        _ => x,
     }
 }
 
 impl ConnectorBuffers {
-    /// Buffers for tiles of so many patches, rows of this width.
+    /// Buffers for so many patches, rows of this width.
     ///
     /// # Errors
     /// The device has no memory for them.
@@ -108,24 +144,33 @@ impl ConnectorBuffers {
         connector: &Connector,
         (max_num_patches, width): (usize, usize),
     ) -> Result<Self, EngineError> {
+        // A product reads as many rows as a GPU pads it to, merged ones too.
+        let num_merged = connector.num_merged;
+        let room = |num_rows: usize| num_merged * device.padded_rows(num_rows.div_ceil(num_merged));
+        let tensor = |num_rows, width, precision| device.tensor(room(num_rows), width, precision);
         let mut num_rows = max_num_patches;
         let mut outputs = Vec::new();
         for step in &connector.steps {
             match step {
-                Step::Merge => num_rows /= connector.num_merged,
+                Step::Merge => num_rows /= num_merged,
                 Step::MeanPool => {
-                    num_rows /= connector.num_merged;
-                    outputs.push(device.tensor(num_rows, width, Precision::Full)?);
+                    num_rows /= num_merged;
+                    outputs.push(tensor(num_rows, width, Precision::Full)?);
                 }
                 Step::Linear(weight) => {
                     let (n, _) = weight.shape();
-                    outputs.push(device.tensor(num_rows, n, Precision::Activation)?);
+                    outputs.push(tensor(num_rows, n, Precision::Activation)?);
                 }
                 Step::Norm(_) | Step::Activate(_) => {}
             }
         }
         // The stream's type, whose rows it takes.
-        let patches = device.tensor(max_num_patches, width, Precision::Full)?;
-        Ok(Self { patches, outputs })
+        let patches = tensor(max_num_patches, width, Precision::Full)?;
+        let narrowed = match device.activation_dtype() {
+            DType::Float32 => None,
+            _ => Some(tensor(max_num_patches, width, Precision::Activation)?),
+        };
+        let tokens = device.tensor(num_rows, connector.last.shape().0, Precision::Activation)?;
+        Ok(Self { patches, narrowed, outputs, tokens })
     }
 }

@@ -211,8 +211,8 @@ pub(super) fn rotary_table(
     max_model_len: usize,
 ) -> Result<RotaryTable, EngineError> {
     let Frequencies { inv_freq, factor } = spec.frequencies(max_model_len);
-    let table = RotaryTable::on_device(device, inv_freq, factor, max_model_len)?;
-    Ok(table.with_axes(spec.axes.iter().map(|pair| pair.axis).collect()))
+    let axes = spec.axes.iter().map(|pair| pair.axis).collect();
+    RotaryTable::new(inv_freq, factor).with_axes(axes).on_device(device, max_model_len)
 }
 
 /// Reads parts of a spec from a checkpoint, and packs them for a device.

@@ -13,5 +13,6 @@ pub mod resident_loras;
 mod stream;
 mod text_layers;
 pub mod tower;
+mod tower_pass;
 mod windows;
 mod word_maxima;

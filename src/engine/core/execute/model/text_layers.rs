@@ -66,7 +66,7 @@ pub(super) struct TextLayers<'a> {
 
 /// Windows of tokens that see each other alone.
 pub(super) struct TextWindows<'a> {
-    /// Windows are its texts.
+    /// The same rows; windows are its texts.
     pub step: Step<'a>,
     /// Layers in which whole texts are seen all the same.
     pub is_whole: &'a [bool],
@@ -88,20 +88,20 @@ impl TextLayers<'_> {
         stream.settle(self.device);
     }
 
-    /// `seen`: tokens of a text see each other.
+    /// `seen`: the step, with texts in which tokens see each other.
     fn attention(
         &self,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
         seen: Step<'_>,
         (stream, buffers): (&mut Stream, &mut TextBuffers),
     ) {
-        let Self { device, step, .. } = *self;
+        let device = self.device;
         let TextBuffers { qkv, attended, scratch } = buffers;
         stream.qkv(device, (spec, weights), qkv);
         let rope = spec.rope.map(|rope| &self.ropes[rope]);
-        let left = begin_heads(device, (spec, weights), rope, step, qkv);
-        ops::rotate_texts(device, (qkv, spec.heads), left, step, scratch);
-        scale_q(device, spec, step, qkv);
+        let left = begin_heads(device, (spec, weights), rope, seen, qkv);
+        ops::rotate_texts(device, (qkv, spec.heads), left, seen, scratch);
+        scale_q(device, spec, seen, qkv);
         // A decoder counts the token itself.
         let (before, after) = match self.is_causal {
             true => (spec.sliding_window.map(|window| window - 1), Some(0)),
@@ -110,7 +110,7 @@ impl TextLayers<'_> {
         let AttentionSpec { heads, scale, soft_cap, .. } = *spec;
         let shape =
             EncoderAttentionShape { heads, scale, soft_cap, before, after, bias: self.bias };
-        attended.reshape(step.num_rows(), spec.out.k);
+        attended.reshape(seen.num_rows(), spec.out.k);
         ops::encoder_attention(device, (qkv, seen), shape, scratch, attended);
         stream.last_product(device, attended, &weights.out);
     }

@@ -1,12 +1,11 @@
 //! `Tower`: runs a `TowerSpec`, from patches of images to embeddings of a decoder's tokens. Each
 //! tile is a text of its own to the attention, so no number depends on what is encoded beside it.
 
-use std::borrow::Cow;
-
 use super::connector::{Connector, ConnectorBuffers};
-use super::loading::{LayerWeights, Loader, rotary_table};
+use super::loading::{LayerWeights, Loader, prepare_layers, rotary_table};
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers, TextWindows};
+use super::tower_pass::{Pass, PlacedTile, places};
 use super::windows::Windows;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
@@ -17,7 +16,8 @@ use vllm_batch_media::{Layout, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
 use vllm_batch_ops::{
-    BandTables, LinearWeight, MixedRow, NormWeight, RotaryTable, Step, StepInputs, TextLimits,
+    BandTables, LinearWeight, MixedRow, MixedRows, NormWeight, PatchScratch, RotaryTable,
+    StepInputs, TextLimits,
 };
 
 /// A loaded tower with the buffers of its forward pass.
@@ -26,44 +26,48 @@ pub struct Tower {
     spec: TowerSpec,
     weights: Weights,
     dtype: DType,
-    inputs: StepInputs,
     /// Refilled by every step.
     batch: Batch,
     /// Its positions, where they are mixtures.
-    mixed: Vec<MixedRow>,
-    /// Its windows as texts; empty: there are none.
+    mixed: MixedRows,
+    /// The same rows with windows as texts, where there are any.
     windows: Batch,
-    /// Made for the first image, and again for a larger tile.
+    /// Made for the first image, and again for a larger tile; on a GPU at once, since the KV cache
+    /// takes what is left.
     buffers: Option<Buffers>,
 }
 
 #[derive(Debug)]
-struct Weights {
+pub(super) struct Weights {
     /// (width, 3 * frames * patch_size²)
-    patches: LinearWeight,
+    pub patches: LinearWeight,
     /// (1, width)
-    class_token: Option<Tensor>,
+    pub class_token: Option<Tensor>,
     /// (side² and the class token, width)
-    positions: Option<Tensor>,
+    pub positions: Option<Tensor>,
     /// At most one.
-    ropes: Vec<RotaryTable>,
-    embed_norm: Option<NormWeight>,
-    layers: Vec<LayerWeights>,
-    final_norm: Option<NormWeight>,
+    pub ropes: Vec<RotaryTable>,
+    pub embed_norm: Option<NormWeight>,
+    pub layers: Vec<LayerWeights>,
+    pub final_norm: Option<NormWeight>,
     /// That of embeddings, and those of what is added later.
-    connectors: Vec<Connector>,
+    pub connectors: Vec<Connector>,
 }
 
-/// Activations, for steps of up to T patches and class tokens.
+/// Inputs and activations, for steps of up to T patches and class tokens.
 #[derive(Debug)]
-struct Buffers {
-    max_num_tokens: usize,
+pub(super) struct Buffers {
+    limits: TextLimits,
+    inputs: StepInputs,
+    /// Of windows, where there are any.
+    window_inputs: Option<StepInputs>,
+    pub scratch: PatchScratch,
     /// (STEP_PATCHES, 3 * frames * patch_size²)
-    samples: Tensor,
-    stream: Stream,
+    pub samples: Tensor,
+    pub stream: Stream,
     text: TextBuffers,
     /// One for each connector.
-    connectors: Vec<ConnectorBuffers>,
+    pub connectors: Vec<ConnectorBuffers>,
 }
 
 /// A tile of one of the images of a step.
@@ -80,6 +84,8 @@ impl Tower {
     /// Patches and class tokens of a step, unless a single tile has more; so many are floats at a
     /// time.
     pub const STEP_PATCHES: usize = 4096;
+    /// Tiles or windows of a step, unless a single tile has more.
+    const STEP_TEXTS: usize = 512;
 
     /// Packs the weights of a checkpoint, which whoever opened it has checked, and finishes.
     ///
@@ -95,7 +101,7 @@ impl Tower {
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<_, _>>()?;
         let (class_token, positions) = (spec.class_token.as_ref(), spec.positions.as_ref());
-        let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, 0));
+        let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, Self::STEP_PATCHES));
         let ropes = ropes.collect::<Result<_, _>>()?;
         let connectors = spec.connectors();
         let connectors = connectors
@@ -111,10 +117,13 @@ impl Tower {
             final_norm: loader.norm(spec.final_norm.as_ref())?,
             connectors,
         };
-        let limits = limits(Tower::STEP_PATCHES);
-        let inputs = StepInputs::of_texts(device, spec.heads(), limits)?;
         let (batch, windows, mixed) = Default::default();
-        Ok(Self { spec, weights, dtype, inputs, batch, mixed, windows, buffers: None })
+        let mut tower = Self { spec, weights, dtype, batch, mixed, windows, buffers: None };
+        match device.preallocated_rows(Self::STEP_PATCHES) {
+            0 => {}
+            num_tokens => tower.reserve(device, num_tokens, Self::STEP_TEXTS)?,
+        }
+        Ok(tower)
     }
 
     /// The embeddings (num_tokens, hidden_size) of each image, whose bytes are these numbers, and
@@ -148,15 +157,14 @@ impl Tower {
         });
         let tiles: Vec<_> = tiles.collect();
         let num_class_tokens = self.num_class_tokens();
-        let num_tokens =
-            |tile: &Tile| patches_per_tile(images[tile.image].layout) + num_class_tokens;
         let mut rest = &tiles[..];
         while !rest.is_empty() {
-            let mut sum = 0;
+            let (mut num_tokens, mut num_texts) = (0, 0);
             let fits = rest.iter().take_while(|tile| {
-                let is_first = sum == 0;
-                sum += num_tokens(tile);
-                is_first || sum <= Tower::STEP_PATCHES
+                let is_first = num_tokens == 0;
+                num_tokens += patches_per_tile(images[tile.image].layout) + num_class_tokens;
+                num_texts += tile.windows.as_ref().map_or(1, |windows| windows.ends.len());
+                is_first || (num_tokens <= Tower::STEP_PATCHES && num_texts <= Tower::STEP_TEXTS)
             });
             let (step, after) = rest.split_at(fits.count());
             self.run(device, (images, step), tables, &mut rows)?;
@@ -185,7 +193,8 @@ impl Tower {
 
     fn rows(&self, device: &Device, num_tokens: usize) -> Result<Tensor, EngineError> {
         let num_rows = num_tokens * self.rows_per_token();
-        let mut rows = device.tensor(num_rows, self.spec.connector.n(), Precision::Full)?;
+        let width = self.spec.connector.n();
+        let mut rows = device.tensor(num_rows, width, Precision::Activation)?;
         rows.set_num_rows(num_rows);
         Ok(rows)
     }
@@ -232,69 +241,67 @@ impl Tower {
         tables: &BandTables,
         rows: &mut [Tensor],
     ) -> Result<(), EngineError> {
-        self.place(images, tiles);
-        self.reserve(device, self.batch.num_tokens())?;
-        let num_class_tokens = self.num_class_tokens();
-        let Self { spec, weights, inputs, batch, mixed, windows, buffers, .. } = self;
+        let tiles = self.place(images, tiles);
+        let num_texts = self.batch.query_start_loc.len().max(self.windows.query_start_loc.len());
+        self.reserve(device, self.batch.num_tokens(), num_texts)?;
+        let Self { spec, weights, batch, mixed, windows, buffers, .. } = self;
+        mixed.upload(device)?;
         let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
-        weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest));
+        weights.ropes.iter_mut().try_for_each(|rope| rope.reach(device, longest))?;
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
-        let step = inputs.step(device, batch);
-        let starts = batch.query_start_loc.windows(2).map(|pair| pair[0] as usize);
-        let tiles = tiles.iter().zip(starts).map(|(tile, first)| PlacedTile {
-            image: &images[tile.image],
-            index: tile.index,
-            windows: tile.windows.as_ref(),
-            first,
-            first_patch: first + num_class_tokens,
-            of_image: tile.image,
-        });
-        let tiles: Vec<_> = tiles.collect();
+        let mut inputs = (&mut buffers.inputs, buffers.window_inputs.as_mut());
+        let of_windows = inputs.1.take().map(|inputs| inputs.step(device, windows));
+        let step = inputs.0.step(device, batch);
         let num_frames = spec.num_frames();
         let pass = Pass { device, num_frames, weights, step, tiles: &tiles };
-        pass.embed((tables, mixed), buffers);
+        let Buffers { scratch, samples, stream, text, connectors, .. } = buffers;
+        pass.embed((tables, mixed), (scratch, samples), stream);
         let ends = spec.deep.iter().map(|deep| deep.layer + 1).chain([spec.layers.len()]);
         let mut first = 0;
         for (level, end) in ends.enumerate() {
-            let Buffers { stream, text, .. } = &mut *buffers;
-            let windows = spec.windows.as_ref().map(|spec| TextWindows {
-                step: Step::on_host(windows),
-                is_whole: &spec.is_whole[first..end],
-            });
+            let windows = spec.windows.as_ref().zip(of_windows);
+            let windows = windows
+                .map(|(spec, step)| TextWindows { step, is_whole: &spec.is_whole[first..end] });
             let layers = (&spec.layers[first..end], &weights.layers[first..end]);
             let ropes = &weights.ropes;
             let layers =
                 TextLayers { device, layers, ropes, bias: None, is_causal: false, windows, step };
             layers.run(stream, text);
             if level < spec.deep.len() {
-                pass.connect(1 + level, buffers, rows);
+                let kind = 1 + level;
+                pass.connect(kind, (stream, &mut connectors[kind]), rows);
             }
             first = end;
         }
         if let Some(norm) = &weights.final_norm {
-            ops::norm_in_place(device, &mut buffers.stream.residual, norm);
+            ops::norm_in_place(device, &mut stream.residual, norm);
         }
-        pass.connect(0, buffers, rows);
+        pass.connect(0, (stream, &mut connectors[0]), rows);
         Ok(())
     }
 
-    /// The batch = the patches of the tiles, each tile a text, behind its class token.
-    fn place(&mut self, images: &[Patches], tiles: &[Tile]) {
+    /// The batch = the patches of the tiles, each tile a text, behind its class token; and where
+    /// they are in it.
+    fn place<'a>(&mut self, images: &'a [Patches], tiles: &'a [Tile]) -> Vec<PlacedTile<'a>> {
         let num_class_tokens = self.num_class_tokens() as u32;
         let Self { spec, batch, mixed, windows, .. } = self;
-        mixed.clear();
+        mixed.host.clear();
         for batch in [&mut *batch, &mut *windows] {
             batch.clear();
             batch.query_start_loc.push(0);
         }
+        let mut placed = Vec::with_capacity(tiles.len());
         for tile in tiles {
-            let Patches { layout, order, .. } = images[tile.image];
+            let image = &images[tile.image];
+            let Patches { layout, order, .. } = *image;
+            let first = batch.positions.len();
             batch.positions.extend(0..num_class_tokens);
             match &spec.positions {
                 None => {}
                 Some(positions) if positions.fit == GridFit::Between => {
                     let grid = (layout.rows, layout.columns);
-                    mixed.extend(places(layout, order).map(|place| positions.between(grid, place)));
+                    let rows = places(layout, order).map(|place| positions.between(grid, place));
+                    mixed.host.extend(rows.map(MixedRow::from));
                 }
                 Some(positions) => {
                     assert_eq!(order, PatchOrder::Rows, "positions are row after row");
@@ -315,185 +322,99 @@ impl Tower {
                 }
                 batch.positions.resize(batch.axes.len(), 0);
             }
-            if let Some(of_tile) = &tile.windows {
-                let first = batch.query_start_loc.last().copied().unwrap_or(0);
-                windows.query_start_loc.extend(of_tile.ends.iter().map(|end| first + end));
+            let tile = PlacedTile {
+                image,
+                of_image: tile.image,
+                index: tile.index,
+                windows: tile.windows.as_ref(),
+                first,
+                num_class_tokens: num_class_tokens as usize,
+            };
+            batch.logits_indices.extend(tile.by_token());
+            if let Some(of_tile) = tile.windows {
+                let ends = of_tile.ends.iter().map(|end| first as u32 + end);
+                windows.query_start_loc.extend(ends);
             }
             batch.query_start_loc.push(batch.positions.len() as u32);
+            placed.push(tile);
         }
         batch.input_ids.resize(batch.positions.len(), 0);
+        if spec.windows.is_some() {
+            windows.input_ids.clone_from(&batch.input_ids);
+            windows.positions.clone_from(&batch.positions);
+            windows.axes.clone_from(&batch.axes);
+        }
+        placed
     }
 
-    /// Makes room for a step of so many patches and class tokens.
-    fn reserve(&mut self, device: &Device, num_tokens: usize) -> Result<(), EngineError> {
-        if self.buffers.as_ref().is_some_and(|buffers| num_tokens <= buffers.max_num_tokens) {
+    /// Makes room for a step of so many patches and class tokens, and so many tiles or windows.
+    fn reserve(
+        &mut self,
+        device: &Device,
+        num_tokens: usize,
+        num_texts: usize,
+    ) -> Result<(), EngineError> {
+        let fits = |limits: TextLimits| {
+            num_tokens <= limits.max_num_tokens && num_texts <= limits.max_num_texts
+        };
+        if self.buffers.as_ref().is_some_and(|buffers| fits(buffers.limits)) {
             return Ok(());
         }
         let max_num_tokens = num_tokens.max(Tower::STEP_PATCHES);
+        let max_num_texts = num_texts.max(Tower::STEP_TEXTS);
+        let limits = TextLimits {
+            max_num_tokens,
+            max_num_texts,
+            max_num_logits: max_num_tokens,
+            max_model_len: max_num_tokens,
+            has_axes: self.spec.rope.is_some(),
+        };
         self.buffers = None;
         let Self { spec, weights, dtype, .. } = self;
-        let layers = (&*spec, &weights.connectors[..]);
-        self.buffers = Some(Buffers::new((device, *dtype), layers, max_num_tokens)?);
+        weights.prepare(device, max_num_tokens)?;
+        self.buffers = Some(Buffers::new((device, *dtype), (&*spec, weights), limits)?);
         Ok(())
+    }
+}
+
+impl Weights {
+    /// Makes the device ready to run every product of steps of so many tokens.
+    fn prepare(&self, device: &Device, max_num_tokens: usize) -> Result<(), EngineError> {
+        self.patches.prepare(device, device.activation_dtype(), max_num_tokens)?;
+        prepare_layers(&self.layers, device, max_num_tokens)?;
+        let mut connectors = self.connectors.iter();
+        connectors.try_for_each(|connector| connector.prepare(device, max_num_tokens))
     }
 }
 
 impl Buffers {
     fn new(
         (device, dtype): (&Device, DType),
-        (spec, connectors): (&TowerSpec, &[Connector]),
-        max_num_tokens: usize,
+        (spec, weights): (&TowerSpec, &Weights),
+        limits: TextLimits,
     ) -> Result<Self, EngineError> {
-        let on = (device, dtype);
-        let samples = (Tower::STEP_PATCHES, spec.patches.k);
+        let (on, max_num_tokens) = ((device, dtype), limits.max_num_tokens);
+        let inputs = || StepInputs::of_texts(device, spec.heads(), limits);
+        let patch_bytes = spec.patches.k / spec.num_frames();
+        let connectors = weights.connectors.iter();
+        let sizes = (max_num_tokens, spec.width());
+        let connectors =
+            connectors.map(|connector| ConnectorBuffers::new(device, connector, sizes));
         Ok(Self {
-            max_num_tokens,
-            samples: device.tensor(samples.0, samples.1, Precision::Activation)?,
-            stream: Stream::new(on, (max_num_tokens, spec.width()), &spec.layers)?,
-            text: TextBuffers::new(on, &spec.layers, spec.heads(), limits(max_num_tokens))?,
-            connectors: connectors
-                .iter()
-                .map(|connector| {
-                    ConnectorBuffers::new(device, connector, (max_num_tokens, spec.width()))
-                })
-                .collect::<Result<_, _>>()?,
+            limits,
+            inputs: inputs()?,
+            window_inputs: spec.windows.as_ref().map(|_| inputs()).transpose()?,
+            scratch: PatchScratch::new(device, Tower::STEP_PATCHES * patch_bytes)?,
+            samples: device.tensor(Tower::STEP_PATCHES, spec.patches.k, Precision::Activation)?,
+            stream: Stream::new(on, sizes, &spec.layers)?,
+            text: TextBuffers::new(on, &spec.layers, spec.heads(), limits)?,
+            connectors: connectors.collect::<Result<_, _>>()?,
         })
     }
 }
 
-/// A tile of the step in hand.
-struct PlacedTile<'a> {
-    image: &'a Patches,
-    /// Which of its tiles.
-    index: usize,
-    windows: Option<&'a Windows>,
-    /// Its first row of the stream.
-    first: usize,
-    /// The row of its first patch.
-    first_patch: usize,
-    /// Which image it is of.
-    of_image: usize,
-}
-
-impl PlacedTile<'_> {
-    /// The samples of its patches, in the order of the stream.
-    fn bytes(&self) -> Cow<'_, [u8]> {
-        let len = self.image.samples.len() / self.image.layout.num_tiles();
-        let bytes = &self.image.samples[self.index * len..(self.index + 1) * len];
-        match self.windows {
-            None => Cow::Borrowed(bytes),
-            Some(windows) => Cow::Owned(windows.ordered(bytes)),
-        }
-    }
-
-    /// Rows of the stream that are its patches, those of a token beside each other.
-    fn by_token(&self) -> Vec<u32> {
-        let (Patches { layout, order, .. }, first) = (self.image, self.first_patch as u32);
-        match self.windows {
-            None => patches_by_token(*layout, *order, first),
-            Some(windows) => windows.rows(first),
-        }
-    }
-}
-
-/// What is around the layers of a step.
-struct Pass<'a> {
-    device: &'a Device,
-    /// Of a patch.
-    num_frames: usize,
-    weights: &'a Weights,
-    step: Step<'a>,
-    tiles: &'a [PlacedTile<'a>],
-}
-
-impl Pass<'_> {
-    /// residual = norm(products of patches, and class tokens, + positions)
-    fn embed(&self, (tables, mixed): (&BandTables, &[MixedRow]), buffers: &mut Buffers) {
-        let Self { device, num_frames, weights, step, tiles } = *self;
-        let Buffers { samples, stream, .. } = buffers;
-        stream.begin(step);
-        stream.loras.begin(device, step.num_rows(), 0);
-        for tile in tiles {
-            // Through `delta`, whose type a GPU's linear layers write.
-            let bytes = tile.bytes();
-            let chunks = bytes.chunks(Tower::STEP_PATCHES * samples.width() / num_frames);
-            for (chunk, bytes) in chunks.enumerate() {
-                ops::patch_values(device, bytes, (tables, num_frames), samples);
-                let first = tile.first_patch + chunk * Tower::STEP_PATCHES;
-                let out = stream.delta.rows_from_mut(first);
-                let num_rows = samples.num_rows();
-                ops::linear_rows(device, samples.rows_from(0), &weights.patches, out, num_rows);
-            }
-        }
-        let Stream { residual, delta, .. } = stream;
-        ops::fill_zero(device, residual, step.num_rows());
-        ops::add(device, residual, delta);
-        if let Some(token) = &weights.class_token {
-            for tile in tiles {
-                let out = residual.rows_from_mut(tile.first);
-                ops::replace_rows(device, token.rows_from(0), out, 1);
-            }
-        }
-        match &weights.positions {
-            None => {}
-            Some(table) if mixed.is_empty() => {
-                ops::add_rows_of(device, step.positions(), 0, table, residual);
-            }
-            Some(table) => ops::add_mixed_rows(device, mixed, table, residual),
-        }
-        if let Some(norm) = &weights.embed_norm {
-            ops::norm_in_place(device, residual, norm);
-        }
-    }
-
-    /// Rows of images, of this kind, = what its connector makes of the patches of their tokens.
-    fn connect(&self, kind: usize, buffers: &mut Buffers, rows: &mut [Tensor]) {
-        let Self { device, weights, tiles, .. } = *self;
-        let Buffers { stream, connectors, .. } = buffers;
-        let connector = &weights.connectors[kind];
-        for tile in tiles {
-            let (layout, by_token) = (tile.image.layout, tile.by_token());
-            let first = kind * layout.num_tokens() + tile.index * layout.tokens_per_tile();
-            let out = rows[tile.of_image].rows_from_mut(first);
-            let patches = (&stream.residual, &by_token[..]);
-            connector.run(device, patches, &mut connectors[kind], out);
-        }
-    }
-}
-
-/// A tile is never longer than a step, which has a text for each patch at most.
-fn limits(max_num_tokens: usize) -> TextLimits {
-    TextLimits { max_num_tokens, max_num_texts: max_num_tokens, max_model_len: max_num_tokens }
-}
-
 fn patches_per_tile(layout: Layout) -> usize {
     layout.rows * layout.columns
-}
-
-/// Rows of the stream of a tile that begins at `first`: the patches of each token beside each
-/// other, row after row, as tokens are.
-fn patches_by_token(layout: Layout, order: PatchOrder, first: u32) -> Vec<u32> {
-    match order {
-        PatchOrder::Merged => (first..).take(patches_per_tile(layout)).collect(),
-        PatchOrder::Rows => {
-            let row = |(row, column)| first + (row * layout.columns + column) as u32;
-            places(layout, PatchOrder::Merged).map(row).collect()
-        }
-    }
-}
-
-/// Row and column of each patch of a tile, in this order of them.
-fn places(layout: Layout, order: PatchOrder) -> impl Iterator<Item = (usize, usize)> {
-    let Layout { rows, columns, merge_size, .. } = layout;
-    let side = match order {
-        PatchOrder::Rows => 1,
-        PatchOrder::Merged => merge_size,
-    };
-    (0..rows * columns).map(move |patch| {
-        let (square, within) = (patch / (side * side), patch % (side * side));
-        let (row, column) = (square / (columns / side), square % (columns / side));
-        (row * side + within / side, column * side + within % side)
-    })
 }
 
 #[cfg(test)]

@@ -7,23 +7,6 @@ use vllm_batch_checkpoint::spec::{
     LinearSpec, MlpForm, MlpSpec, NormSpec,
 };
 
-#[test]
-fn the_patches_of_a_token_are_a_square_row_after_row() {
-    let layout = Layout { rows: 4, columns: 6, tile_rows: 0, tile_columns: 0, merge_size: 2 };
-    let of_token =
-        |token: usize| patches_by_token(layout, PatchOrder::Rows, 100)[4 * token..][..4].to_vec();
-    assert_eq!(of_token(0), [100, 101, 106, 107]);
-    assert_eq!(of_token(2), [104, 105, 110, 111]);
-    assert_eq!(of_token(3), [112, 113, 118, 119]);
-    assert_eq!(patches_by_token(layout, PatchOrder::Rows, 0).len(), 24);
-    // Patches that stand so from the start are where they are.
-    let merged = patches_by_token(layout, PatchOrder::Merged, 100);
-    assert!(merged.iter().copied().eq(100..124));
-    let places = places(layout, PatchOrder::Merged);
-    let rows = patches_by_token(layout, PatchOrder::Rows, 0);
-    assert!(places.map(|(row, column)| (row * 6 + column) as u32).eq(rows));
-}
-
 /// A tower whose layers have no attention, so that each patch is computed by itself: a token each.
 fn tower(device: &Device) -> Tower {
     let (patch_size, width) = (2, 8);

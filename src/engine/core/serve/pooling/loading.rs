@@ -266,7 +266,8 @@ fn load_body(
     };
     let (output, width) = (Output::States, spec.hidden_size());
     let head = summary.head_layers().cloned();
-    let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
+    let decoder =
+        DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, kept_bytes: 0, head };
     let mut executor =
         ModelExecutor::of_checkpoint(config, sizes, decoder, Arc::clone(device), checkpoint)?;
     if device.runs_ahead() {
@@ -296,7 +297,9 @@ fn load_encoder(
             .max_num_batched_tokens
             .max(device.preallocated_rows(summary.max_model_len)),
         max_num_texts: sizes.max_num_seqs,
+        max_num_logits: sizes.max_num_seqs,
         max_model_len: summary.max_model_len,
+        has_axes: false,
     };
     let words = summary.sparse.as_ref().and_then(SparseSpec::splade).map(|splade| &splade.head);
     let parts = (summary.spec.clone(), words);

@@ -129,6 +129,7 @@ impl<'a> WgmmaTrial<'a> {
             heads,
             attends_to_all: true,
             has_states: false,
+            has_axes: false,
         };
         let positions: Vec<u32> = (0..NUM_TOKENS as u32).collect();
         let batch = Batch {

@@ -1,0 +1,189 @@
+//! `Pass`: one step of a vision tower around its layers, from the bytes of patches to the stream,
+//! and from the stream to embeddings.
+
+use std::borrow::Cow;
+
+use super::connector::ConnectorBuffers;
+use super::stream::Stream;
+use super::tower::{Tower, Weights};
+use super::windows::Windows;
+use vllm_batch_device::{Device, Tensor};
+use vllm_batch_media::{Layout, PatchOrder, Patches};
+use vllm_batch_ops as ops;
+use vllm_batch_ops::{BandTables, MixedRows, PatchScratch, Step};
+
+/// A tile of the step in hand.
+#[derive(Debug)]
+pub(super) struct PlacedTile<'a> {
+    pub image: &'a Patches,
+    /// Which image it is of.
+    pub of_image: usize,
+    /// Which of its tiles.
+    pub index: usize,
+    pub windows: Option<&'a Windows>,
+    /// Its first row of the stream.
+    pub first: usize,
+    /// Tokens before its patches.
+    pub num_class_tokens: usize,
+}
+
+impl PlacedTile<'_> {
+    /// The samples of its patches, in the order of the stream.
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        let len = self.image.samples.len() / self.image.layout.num_tiles();
+        let bytes = &self.image.samples[self.index * len..(self.index + 1) * len];
+        match self.windows {
+            None => Cow::Borrowed(bytes),
+            Some(windows) => Cow::Owned(windows.ordered(bytes)),
+        }
+    }
+
+    /// Rows of the stream that are its patches, those of a token beside each other.
+    pub(super) fn by_token(&self) -> Vec<u32> {
+        let Patches { layout, order, .. } = *self.image;
+        let first = (self.first + self.num_class_tokens) as u32;
+        match self.windows {
+            None => patches_by_token(layout, order, first),
+            Some(windows) => windows.rows(first),
+        }
+    }
+}
+
+/// What is around the layers of a step.
+pub(super) struct Pass<'a> {
+    pub device: &'a Device,
+    /// Of a patch.
+    pub num_frames: usize,
+    pub weights: &'a Weights,
+    /// Patches by tokens are the rows that it wants.
+    pub step: Step<'a>,
+    pub tiles: &'a [PlacedTile<'a>],
+}
+
+impl Pass<'_> {
+    /// residual = norm(products of patches, and class tokens, + positions)
+    pub(super) fn embed(
+        &self,
+        (tables, mixed): (&BandTables, &MixedRows),
+        (scratch, samples): (&mut PatchScratch, &mut Tensor),
+        stream: &mut Stream,
+    ) {
+        let Self { device, num_frames, weights, step, tiles } = *self;
+        stream.begin(step);
+        stream.loras.begin(device, step.num_rows(), 0);
+        let Stream { residual, delta, .. } = stream;
+        // Through `delta`, whose type a GPU's linear layers write.
+        let bytes = self.bytes(samples.width() / num_frames);
+        for (chunk, bytes) in
+            bytes.chunks(Tower::STEP_PATCHES * samples.width() / num_frames).enumerate()
+        {
+            ops::patch_values(device, (bytes, scratch), (tables, num_frames), samples);
+            let out = delta.rows_from_mut(chunk * Tower::STEP_PATCHES);
+            let num_rows = samples.num_rows();
+            ops::linear_rows(device, samples.rows_from(0), &weights.patches, out, num_rows);
+        }
+        ops::fill_zero(device, residual, step.num_rows());
+        ops::add(device, residual, delta);
+        if let Some(token) = &weights.class_token {
+            for tile in tiles {
+                let out = residual.rows_from_mut(tile.first);
+                ops::replace_rows(device, token.rows_from(0), out, 1);
+            }
+        }
+        match &weights.positions {
+            None => {}
+            Some(table) if mixed.host.is_empty() => {
+                ops::add_rows_of(device, step.positions(), 0, table, residual);
+            }
+            Some(table) => ops::add_mixed_rows(device, mixed, table, residual),
+        }
+        if let Some(norm) = &weights.embed_norm {
+            ops::norm_in_place(device, residual, norm);
+        }
+    }
+
+    /// The samples of all rows, so many of each; class tokens have zeros, and are replaced.
+    fn bytes(&self, row_bytes: usize) -> Cow<'_, [u8]> {
+        match self.tiles {
+            [tile] if tile.num_class_tokens == 0 => tile.bytes(),
+            tiles => {
+                let mut all = Vec::with_capacity(row_bytes * self.step.batch.num_tokens());
+                for tile in tiles {
+                    all.resize(all.len() + row_bytes * tile.num_class_tokens, 0);
+                    all.extend_from_slice(&tile.bytes());
+                }
+                Cow::Owned(all)
+            }
+        }
+    }
+
+    /// Rows of images, of this kind, = what its connector makes of the patches of their tokens.
+    pub(super) fn connect(
+        &self,
+        kind: usize,
+        (stream, buffers): (&Stream, &mut ConnectorBuffers),
+        rows: &mut [Tensor],
+    ) {
+        let Self { device, weights, step, tiles, .. } = *self;
+        let by_token = step.logits_indices();
+        let tokens = weights.connectors[kind].run(device, (&stream.residual, by_token), buffers);
+        let mut from = 0;
+        for tile in tiles {
+            let layout = tile.image.layout;
+            let (num_tokens, of_tile) = (layout.num_tokens(), layout.tokens_per_tile());
+            let first = kind * num_tokens + tile.index * of_tile;
+            let out = rows[tile.of_image].rows_from_mut(first);
+            ops::replace_rows(device, tokens.rows_from(from), out, of_tile);
+            from += of_tile;
+        }
+    }
+}
+
+/// Rows of the stream of a tile that begins at `first`: the patches of each token beside each
+/// other, row after row, as tokens are.
+fn patches_by_token(layout: Layout, order: PatchOrder, first: u32) -> Vec<u32> {
+    match order {
+        PatchOrder::Merged => (first..).take(layout.rows * layout.columns).collect(),
+        PatchOrder::Rows => {
+            let row = |(row, column)| first + (row * layout.columns + column) as u32;
+            places(layout, PatchOrder::Merged).map(row).collect()
+        }
+    }
+}
+
+/// Row and column of each patch of a tile, in this order of them.
+pub(super) fn places(layout: Layout, order: PatchOrder) -> impl Iterator<Item = (usize, usize)> {
+    let Layout { rows, columns, merge_size, .. } = layout;
+    let side = match order {
+        PatchOrder::Rows => 1,
+        PatchOrder::Merged => merge_size,
+    };
+    (0..rows * columns).map(move |patch| {
+        let (square, within) = (patch / (side * side), patch % (side * side));
+        let (row, column) = (square / (columns / side), square % (columns / side));
+        (row * side + within / side, column * side + within % side)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_patches_of_a_token_are_a_square_row_after_row() {
+        let layout = Layout { rows: 4, columns: 6, tile_rows: 0, tile_columns: 0, merge_size: 2 };
+        let of_token = |token: usize| {
+            patches_by_token(layout, PatchOrder::Rows, 100)[4 * token..][..4].to_vec()
+        };
+        assert_eq!(of_token(0), [100, 101, 106, 107]);
+        assert_eq!(of_token(2), [104, 105, 110, 111]);
+        assert_eq!(of_token(3), [112, 113, 118, 119]);
+        assert_eq!(patches_by_token(layout, PatchOrder::Rows, 0).len(), 24);
+        // Patches that stand so from the start are where they are.
+        let merged = patches_by_token(layout, PatchOrder::Merged, 100);
+        assert!(merged.iter().copied().eq(100..124));
+        let places = places(layout, PatchOrder::Merged);
+        let rows = patches_by_token(layout, PatchOrder::Rows, 0);
+        assert!(places.map(|(row, column)| (row * 6 + column) as u32).eq(rows));
+    }
+}
