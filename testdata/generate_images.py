@@ -3,6 +3,7 @@
 
     python testdata/generate_images.py            # after generate_golden.py has made their folders
     python testdata/generate_images.py --check    # writes nothing: compares
+    python testdata/generate_images.py --only llava
 
 Writes into each folder `preprocessor_config.json`, `chat_template.jinja` and `images.json`: prompts
 with images of testdata/media, and what the multimodal class computes in float32 of the folder's
@@ -30,7 +31,10 @@ from transformers.models.idefics3.image_processing_idefics3 import Idefics3Image
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
@@ -47,6 +51,8 @@ MODELS = [
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
+    ("internvl", GotOcr2ImageProcessor, 32, 32),
+    ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_saved", CLIPImageProcessor, 16, 16),
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
@@ -95,6 +101,16 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             image_std=[0.26862954, 0.26130258, 0.27577711], resample=3, rescale_factor=1 / 255,
             size=dict(shortest_edge=longest),
         )
+    if cls is GotOcr2ImageProcessor:
+        return dict(
+            crop_size=None, crop_to_patches=False, data_format="channels_first",
+            default_to_square=True, device=None, do_center_crop=None, do_convert_rgb=True,
+            do_normalize=True, do_rescale=True, do_resize=True, image_mean=[0.485, 0.456, 0.406],
+            image_processor_type=f"{cls.__name__}Fast", image_std=[0.229, 0.224, 0.225],
+            input_data_format=None, max_patches=4, min_patches=1,
+            processor_class="InternVLProcessor", resample=3, rescale_factor=1 / 255,
+            return_tensors=None, size=dict(height=tile, width=tile),
+        )
     if cls is Qwen2VLImageProcessor:
         return dict(
             image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
@@ -113,9 +129,12 @@ def rounded(values: torch.Tensor) -> list[float]:
     return [round(float(value), 6) for value in values]
 
 
+# What templates show for an image where it is not `<image>`.
+SHOWN = {Gemma3ImageProcessor: "<start_of_image>", GotOcr2ImageProcessor: "<IMG_CONTEXT>"}
+
+
 def shown(image_processor) -> str:
-    """What a template shows for an image."""
-    return "<start_of_image>" if image_processor is Gemma3ImageProcessor else "<image>"
+    return SHOWN.get(image_processor, "<image>")
 
 
 @torch.no_grad()
@@ -190,6 +209,17 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
         return Gemma3Processor(images, tokenizer, image_seq_length=config["mm_tokens_per_image"])
+    if image_processor is GotOcr2ImageProcessor:
+        names = dict(
+            start_image_token="<img>", end_image_token="</img>",
+            context_image_token="<IMG_CONTEXT>", video_token="<video>",
+        )
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        vision = config["vision_config"]
+        side = int(tile // vision["patch_size"][0] * config["downsample_ratio"])
+        return InternVLProcessor(
+            images, tokenizer, InternVLVideoProcessor(), image_seq_length=side * side
+        )
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     patch = config["vision_config"]["patch_size"]
     if image_processor is CLIPImageProcessor:
@@ -209,11 +239,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    check = parser.parse_args().check
+    names = [name for name, *_ in MODELS]
+    parser.add_argument(
+        "--only", nargs="+", choices=names, metavar="NAME", help="folders (default: all)"
+    )
+    args = parser.parse_args()
+    check, only = args.check, args.only
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for name, image_processor, longest, tile in MODELS:
+        if only and name not in only:
+            continue
         folder = TESTDATA / "golden" / name
         keys = preprocessor_config(image_processor, longest, tile)
         if not check:

@@ -268,6 +268,14 @@ def shared_gemma_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_internvl_images() -> Tokenizer:
+    """The same with what InternVL's prompts have around images."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    names = ["<img>", "</img>", "<IMG_CONTEXT>"]
+    add_tokens(tokenizer, ["<|endoftext|>", "<end_of_utterance>", *names])
+    return tokenizer
+
+
 SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "byte_level": (shared_byte_level, dict(eos_token="<|endoftext|>")),
     "sentencepiece": (
@@ -276,6 +284,7 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     ),
     "gemma_images": (shared_gemma_images, dict(eos_token="<end_of_utterance>")),
     "images": (shared_images, dict(eos_token="<end_of_utterance>")),
+    "internvl_images": (shared_internvl_images, dict(eos_token="<end_of_utterance>")),
 }
 
 

@@ -107,6 +107,8 @@ families! {
     idefics3
     internlm2
     internlm3
+    internvl
+    internvl_published
     iquestcoder
     lfm2
     lfm2_bias

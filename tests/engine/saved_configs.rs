@@ -47,6 +47,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Glm4MoeForCausalLM", "a rotary embedding of 0.5 of a head_dim of 42"),
     ("NemotronHForCausalLM", "layers of experts without gates are not supported"),
     ("Gemma3ForConditionalGeneration", "`vision_config` is missing"),
+    ("InternVLForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2VLForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2_5_VLForConditionalGeneration", "`vision_config` is missing"),

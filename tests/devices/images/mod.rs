@@ -24,10 +24,12 @@ use vllm_batch::engine::media::{
 
 use steps::{Row, Runner};
 
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 13] = [
     "gemma3_multimodal",
     "gemma3_published",
     "idefics3",
+    "internvl",
+    "internvl_published",
     "llava",
     "llava_saved",
     "qwen2_5_vl",

@@ -25,7 +25,7 @@ pub(super) fn gemma(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let norm = |name: String| NormSpec::rms(name, hidden, eps).with_weight_offset(1.0);
     let norms = |index: usize, before: &str, after: &str| {
         let norm = |part| Some(norm(format!("model.layers.{index}.{part}")));
-        BlockNorms { before: norm(before), after: norm(after), of_sum: None }
+        BlockNorms { before: norm(before), after: norm(after), ..BlockNorms::default() }
     };
     let scalar = root.number("query_pre_attn_scalar")?.unwrap_or(256.0);
     let soft_cap = root.number("attn_logit_softcapping")?.map(|cap| cap as f32);

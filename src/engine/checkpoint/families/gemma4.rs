@@ -186,7 +186,7 @@ fn layer(config: &HfConfig, heads: &Heads, index: usize) -> Result<LayerSpec, En
     let norm = |part: &str| norm_of(config, &name(part), hidden);
     let norms = |before, after| {
         let (before, after) = (Some(norm(before)?), Some(norm(after)?));
-        Ok::<_, EngineError>(BlockNorms { before, after, of_sum: None })
+        Ok::<_, EngineError>(BlockNorms { before, after, ..BlockNorms::default() })
     };
     let takes_kv = matches!(heads.sources[index], KvSource::OfLayer(_));
     let is_wide = root.flag("use_double_wide_mlp")?.unwrap_or(false) && takes_kv;

@@ -138,7 +138,7 @@ mod tests {
         for (top, vision, expected) in [
             ("", r#""num_channels": 1"#, "`vision_config.num_channels`"),
             ("", r#""hidden_act": "gelu_10""#, "`gelu_10` is not supported"),
-            ("", r#""image_size": [224, 224]"#, "`vision_config.image_size` should be a count"),
+            ("", r#""image_size": [224, 225]"#, "`vision_config.image_size` should be a side"),
             ("", r#""num_hidden_layers": 5000"#, "layers of a vision tower of 5000"),
             ("", r#""patch_size": 4096"#, "patches of a vision tower of 4096"),
             ("", r#""patch_size": 0"#, "`vision_config.patch_size` is 0"),

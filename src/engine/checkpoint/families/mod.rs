@@ -39,6 +39,7 @@ mod hunyuan_moe;
 mod idefics3;
 mod internlm2;
 mod internlm3;
+mod internvl;
 mod iquestcoder;
 pub(super) mod latent;
 mod layer_norm;
@@ -211,6 +212,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     ),
     family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
     family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
+    seeing(
+        "InternVLForConditionalGeneration",
+        internvl::spec,
+        internvl::tower,
+        "InternVL 2.5, 3, 3.5, as transformers has them",
+    ),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),

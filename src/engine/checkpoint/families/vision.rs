@@ -1,13 +1,17 @@
 //! What towers of SigLIP's and CLIP's shape have in common: keys of `vision_config`, and layers
 //! with norms before both blocks, biases everywhere, and an MLP without a gate.
 
-use crate::hf_config::HfConfig;
+use serde_json::Value;
+
+use super::{BuildSpec, internlm2, llama, qwen2, qwen3, qwen3_moe};
+use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
-    QkvHeads,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm,
+    MlpSpec, NormSpec, QkvHeads,
 };
 use vllm_batch_base::EngineError;
+use vllm_batch_base::files::quoted;
 use vllm_batch_base::layers::Activation;
 
 /// Prefixes of the tensors of a tower and its projector in most families, for those who run the
@@ -36,13 +40,13 @@ pub(super) struct VisionDefaults {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisionKeys {
     pub width: usize,
+    pub inner: usize,
     pub num_layers: usize,
+    pub heads: QkvHeads,
     pub patch_size: usize,
     pub eps: f32,
-    inner: usize,
+    pub activation: Activation,
     image_size: usize,
-    heads: QkvHeads,
-    activation: Activation,
 }
 
 impl VisionKeys {
@@ -60,16 +64,20 @@ impl VisionKeys {
             Some(keys) => keys.size_or(key, default),
             None => Ok(default),
         };
+        let pixels = |key: &str, default: usize| match keys {
+            Some(keys) => side_of_square(config, keys, key, default),
+            None => Ok(default),
+        };
         let width = size("hidden_size", defaults.hidden_size)?;
         let num_heads = size("num_attention_heads", defaults.num_heads)?;
         let eps = keys.map_or(Ok(None), |keys| keys.number("layer_norm_eps"))?;
         let vision = Self {
             width,
             num_layers: size("num_hidden_layers", defaults.num_layers)?,
-            patch_size: size("patch_size", defaults.patch_size)?,
+            patch_size: pixels("patch_size", defaults.patch_size)?,
             eps: eps.map_or(defaults.layer_norm_eps, |eps| eps as f32),
             inner: size("intermediate_size", defaults.intermediate_size)?,
-            image_size: size("image_size", defaults.image_size)?,
+            image_size: pixels("image_size", defaults.image_size)?,
             heads: QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads },
             activation: match keys.map_or(Ok(None), |keys| keys.text("hidden_act"))? {
                 None => defaults.activation,
@@ -116,6 +124,47 @@ impl VisionKeys {
         };
         LayerSpec::new(AttentionSpec::new(norm("layer_norm1"), heads, qkv, out), mlp)
     }
+}
+
+/// The side of a square in pixels: one number, or two that are equal.
+fn side_of_square(
+    config: &HfConfig,
+    keys: &Section<'_>,
+    key: &str,
+    default: usize,
+) -> Result<usize, EngineError> {
+    let Some(Value::Array(sides)) = keys.value(key) else { return keys.size_or(key, default) };
+    let side = match &sides[..] {
+        [height, width] if height == width => height.as_u64().filter(|side| *side > 0),
+        _ => None,
+    };
+    side.and_then(|side| usize::try_from(side).ok()).ok_or_else(|| {
+        config.error(format!("`vision_config.{key}` should be a side, or two that are equal"))
+    })
+}
+
+/// Families of text parts, by `model_type`.
+const TEXTS: &[(&str, BuildSpec)] = &[
+    ("internlm2", internlm2::spec),
+    ("llama", llama::spec),
+    ("qwen2", qwen2::spec),
+    ("qwen3", qwen3::spec),
+    ("qwen3_moe", qwen3_moe::spec),
+];
+
+/// The text part as its `model_type` says, or as this one's.
+pub(super) fn text_part(config: &HfConfig, default: &str) -> Result<DecoderSpec, EngineError> {
+    let text = config.text_part();
+    let name = text.root().text("model_type")?.unwrap_or(default);
+    let Some((_, build)) = TEXTS.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<_> = TEXTS.iter().map(|(known, _)| *known).collect();
+        return Err(config.error(format!(
+            "a text part of type {} is not supported; {} are",
+            quoted(name),
+            known.join(", ")
+        )));
+    };
+    build(text)
 }
 
 /// The token that stands for one of an image's.

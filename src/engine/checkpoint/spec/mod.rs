@@ -301,7 +301,8 @@ impl LayerSpec {
         let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
         let norms = self.norms().flat_map(NormSpec::tensors);
         let recurrent = self.recurrent.iter().flat_map(RecurrentSpec::other_tensors);
-        let others = others.chain(sinks).chain(self.scalar_tensor());
+        let scales = self.block_norms().filter_map(|norms| norms.layer_scale.clone());
+        let others = others.chain(sinks).chain(self.scalar_tensor()).chain(scales);
         linears.chain(norms).chain(others).chain(recurrent)
     }
 
@@ -319,7 +320,7 @@ impl LayerSpec {
     }
 }
 
-/// Where a block f normalizes: x += f(x) when nowhere.
+/// Where a block f normalizes, and what its output is scaled by: x += f(x) when nowhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockNorms {
     /// Norm of the input: x += f(norm(x)).
@@ -328,6 +329,9 @@ pub struct BlockNorms {
     pub after: Option<NormSpec>,
     /// The sum: x = norm(x + f(x)).
     pub of_sum: Option<NormSpec>,
+    /// Factors (hidden_size) of what is added, behind the norm of it: x += factors * f(x), the
+    /// layer scale of vision towers.
+    pub layer_scale: Option<NamedShape>,
 }
 
 impl DecoderSpec {
@@ -454,7 +458,7 @@ impl DecoderSpec {
                 .chain(recurrent)
                 .chain(layer.feed_forward.iter_mut().map(FeedForwardSpec::norms_mut))
         });
-        let of_layers = of_layers.flat_map(|BlockNorms { before, after, of_sum }| {
+        let of_layers = of_layers.flat_map(|BlockNorms { before, after, of_sum, .. }| {
             [before, after, of_sum].into_iter().flatten()
         });
         of_layers.chain(&mut self.embedding.norm).chain(&mut self.output.norm)
@@ -510,6 +514,11 @@ impl BlockNorms {
     /// A norm of what the block adds.
     pub fn after(norm: NormSpec) -> Self {
         Self { after: Some(norm), ..Self::default() }
+    }
+
+    /// The same, with factors of what the block adds.
+    pub fn with_layer_scale(self, name: impl Into<String>, width: usize) -> Self {
+        Self { layer_scale: Some((name.into(), vec![width])), ..self }
     }
 
     fn all(&self) -> impl Iterator<Item = &NormSpec> {

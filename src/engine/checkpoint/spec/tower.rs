@@ -138,6 +138,13 @@ pub enum ImageText {
     },
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
+    /// These tokens, by their texts, before and after the image's (InternVL).
+    Between {
+        /// The token before.
+        start: &'static str,
+        /// The token after.
+        end: &'static str,
+    },
 }
 
 impl TowerSpec {

@@ -59,7 +59,14 @@ fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
             .map_err(|error| EngineError::Model(format!("{}: {error}", path.display())))?;
         match key {
             None => return Ok((name, config)),
-            Some(key) if config[key].is_object() => return Ok((name, config[key].clone())),
+            Some(key) if config[key].is_object() => {
+                let mut inner = config[key].clone();
+                // What the whole processor is decides how some images are cut.
+                if inner["processor_class"].is_null() {
+                    inner["processor_class"] = config["processor_class"].clone();
+                }
+                return Ok((name, inner));
+            }
             Some(_) => {}
         }
     }

@@ -105,12 +105,13 @@ pub(super) struct MlpWeights {
     pub down: AdaptedLinear,
 }
 
-/// Weights of a block's norms, (hidden_size) each.
+/// Weights of a block's norms and of its layer scale, (hidden_size) each.
 #[derive(Debug)]
 pub(super) struct BlockNormWeights {
     pub before: Option<NormWeight>,
     pub after: Option<NormWeight>,
     pub of_sum: Option<NormWeight>,
+    pub layer_scale: Option<WeightValues>,
 }
 
 impl DecoderWeights {
@@ -405,7 +406,11 @@ impl Loader<'_> {
 
     /// The normalizations of a block.
     pub(super) fn norms(&mut self, spec: &BlockNorms) -> Result<BlockNormWeights, EngineError> {
+        let factors = spec.layer_scale.as_ref();
+        let factors = factors.map(|tensor| self.checkpoint.vector(tensor, 1.0)).transpose()?;
+        let on_device = |factors| WeightValues::on_device(self.device, factors);
         Ok(BlockNormWeights {
+            layer_scale: factors.map(on_device).transpose()?,
             before: self.norm(spec.before.as_ref())?,
             after: self.norm(spec.after.as_ref())?,
             of_sum: self.norm(spec.of_sum.as_ref())?,

@@ -357,6 +357,9 @@ impl Stream {
         if let Some(norm) = &norms.after {
             ops::norm_in_place(device, delta, norm);
         }
+        if let Some(factors) = &norms.layer_scale {
+            ops::scale_columns(device, delta, factors);
+        }
         if let Some(scale) = scale {
             ops::scale(device, delta, scale);
         }

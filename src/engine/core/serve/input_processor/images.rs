@@ -31,18 +31,21 @@ impl ImageInput {
     fn shown_token_id(&self) -> u32 {
         match self.text {
             ImageText::Paragraph { start, .. } => start,
-            ImageText::Bare | ImageText::Tiles => self.image_token_id,
+            ImageText::Bare | ImageText::Tiles | ImageText::Between { .. } => self.image_token_id,
         }
     }
 
     /// What a prompt has for an image.
     ///
-    /// As `processing_idefics3.py`, `processing_smolvlm.py` and `processing_gemma3.py` of
-    /// transformers write it.
+    /// As `processing_idefics3.py`, `processing_smolvlm.py`, `processing_gemma3.py` and
+    /// `processing_internvl.py` of transformers write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let tile = tokenizer.token_text(self.image_token_id).repeat(layout.tokens_per_tile());
         match self.text {
             ImageText::Bare => tile.repeat(layout.num_tiles()),
+            ImageText::Between { start, end } => {
+                format!("{start}{}{end}", tile.repeat(layout.num_tiles()))
+            }
             ImageText::Paragraph { start, end } => {
                 let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
                 format!("\n\n{start}{tile}{end}\n\n")

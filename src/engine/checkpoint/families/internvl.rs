@@ -1,0 +1,301 @@
+//! InternVL 2.5 and later: a text model of another family, and a tower with layer scale, whose
+//! patches are brought together by squares (pixel shuffle) before an MLP makes tokens of them.
+
+use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
+use crate::hf_config::{HfConfig, Section};
+use crate::spec::{
+    ActivationSpec, AttentionSpec, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit,
+    GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan, NormSpec,
+    QkNormOrder, QkNormSpec, TowerSpec,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::{Activation, NormKind};
+
+/// What the connector's norm has, whose epsilon no file says.
+const CONNECTOR_EPS: f32 = 1e-5;
+
+/// Defaults of `InternVLVisionConfig`.
+const DEFAULTS: VisionDefaults = VisionDefaults {
+    hidden_size: 1024,
+    intermediate_size: 4096,
+    num_layers: 24,
+    num_heads: 16,
+    image_size: 448,
+    patch_size: 14,
+    layer_norm_eps: 1e-6,
+    activation: Activation::Gelu,
+};
+
+/// What the norms of q and k have there, whatever the others have.
+const QK_EPS: f32 = 1e-6;
+
+/// Names of a tower's tensors.
+struct Names {
+    /// Before all of them but the connector's.
+    tower: &'static str,
+    /// Before a layer's number.
+    layers: &'static str,
+    class_token: &'static str,
+    positions: &'static str,
+    patches: &'static str,
+    /// Before attention and before the MLP.
+    norms: [&'static str; 2],
+    /// q, k and v, in as many tensors.
+    qkv: &'static [&'static str],
+    qk_norms: [&'static str; 2],
+    out: &'static str,
+    /// Factors of what attention and the MLP add.
+    scales: [&'static str; 2],
+    final_norm: &'static str,
+    /// The norm and the two products.
+    connector: [&'static str; 3],
+}
+
+/// Those of transformers.
+const NAMES: Names = Names {
+    tower: "model.vision_tower",
+    layers: "encoder.layer",
+    class_token: "embeddings.cls_token",
+    positions: "embeddings.position_embeddings",
+    patches: "embeddings.patch_embeddings.projection",
+    norms: ["layernorm_before", "layernorm_after"],
+    qkv: &["attention.q_proj", "attention.k_proj", "attention.v_proj"],
+    qk_norms: ["attention.q_norm", "attention.k_norm"],
+    out: "attention.projection_layer",
+    scales: ["lambda_1", "lambda_2"],
+    final_norm: "layernorm",
+    connector: [
+        "model.multi_modal_projector.layer_norm",
+        "model.multi_modal_projector.linear_1",
+        "model.multi_modal_projector.linear_2",
+    ],
+};
+
+/// What differs between towers besides their sizes.
+struct Form {
+    norms: NormKind,
+    has_qkv_biases: bool,
+    /// Epsilon of the norms of q and k, if there are any.
+    qk_eps: Option<f32>,
+    /// There is a norm behind the last layer.
+    has_final_norm: bool,
+    /// Patches of the side of a token.
+    merge_size: usize,
+    projector_activation: Activation,
+    image_token_id: u32,
+}
+
+/// The text part.
+pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its keys are this file's too.
+    tower(config)?;
+    // Tokens of a tile, which are counted.
+    config.root().ignore(&["image_seq_length"]);
+    let mut spec = text_part(config, "qwen2")?;
+    spec.embedding.of_images = IMAGE_TENSORS;
+    Ok(spec)
+}
+
+/// The tower.
+pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let root = config.root();
+    let Some(keys) = root.section("vision_config")? else {
+        return Err(config.error("`vision_config` is missing"));
+    };
+    keys.expect("model_type", "internvl_vision")?;
+    keys.expect("use_mask_token", false)?;
+    keys.expect("use_absolute_position_embeddings", true)?;
+    // Of training.
+    keys.ignore(&["initializer_factor", "layer_scale_init_value", "projection_dropout"]);
+    root.expect("vision_feature_layer", -1)?;
+    root.expect("vision_feature_select_strategy", "default")?;
+    let has_qk_norms = keys.flag("use_qk_norm")?.unwrap_or(false);
+    let is_mean = keys.flag("use_mean_pooling")?.unwrap_or(true);
+    let activation = root.text("projector_hidden_act")?;
+    let form = Form {
+        norms: norm_kind(config, &keys, NormKind::Layer)?,
+        has_qkv_biases: keys.flag("attention_bias")?.unwrap_or(false),
+        qk_eps: has_qk_norms.then_some(QK_EPS),
+        has_final_norm: !is_mean,
+        merge_size: merge_size(config)?,
+        projector_activation: activation
+            .map_or(Ok(Activation::Gelu), |name| config.activation_named(name))?,
+        image_token_id: image_token_id(config, "image_token_id", 151_667)?,
+    };
+    let vision = VisionKeys::read(config, DEFAULTS, form.merge_size)?;
+    of_names(config, &NAMES, &vision, &form)
+}
+
+/// Patches of the side of a token.
+fn merge_size(config: &HfConfig) -> Result<usize, EngineError> {
+    let ratio = config.root().number("downsample_ratio")?.unwrap_or(0.5);
+    let side = 1.0 / ratio;
+    match side.fract() == 0.0 && (1.0..=256.0).contains(&side) {
+        true => Ok(side as usize),
+        false => Err(config.error(format!("`downsample_ratio` of {ratio} makes no whole tokens"))),
+    }
+}
+
+/// Norms of the layers.
+fn norm_kind(
+    config: &HfConfig,
+    keys: &Section<'_>,
+    default: NormKind,
+) -> Result<NormKind, EngineError> {
+    match keys.text("norm_type")? {
+        None => Ok(default),
+        Some("layer_norm") => Ok(NormKind::Layer),
+        Some("rms_norm") => Ok(NormKind::Rms),
+        Some(other) => Err(config.error(format!(
+            "`vision_config.norm_type` of `{other}` is not supported; layer_norm and rms_norm are"
+        ))),
+    }
+}
+
+/// A tower whose tensors have these names.
+fn of_names(
+    config: &HfConfig,
+    names: &Names,
+    vision: &VisionKeys,
+    form: &Form,
+) -> Result<TowerSpec, EngineError> {
+    let VisionKeys { patch_size, width, eps, num_layers, .. } = *vision;
+    let (side, merge_size) = (vision.side(), form.merge_size);
+    if !side.is_multiple_of(merge_size) {
+        return Err(config.error(format!(
+            "`downsample_ratio` makes tokens of {merge_size}x{merge_size} patches, and tiles have \
+             {side}x{side}"
+        )));
+    }
+    let hidden_size = config.text_part().hidden_size()?;
+    let name = |part: &str| format!("{}.{part}", names.tower);
+    // One of one: the tensor is (1, positions, width).
+    let positions = LinearSpec::new(name(names.positions), 1 + side * side, width);
+    let patches = LinearSpec::of_patches(name(names.patches), width, patch_size);
+    let [norm, first, last] = names.connector;
+    let merged = merge_size * merge_size * width;
+    let product = |name, k| LinearSpec::new(name, hidden_size, k).with_bias(true);
+    Ok(TowerSpec {
+        patch_size,
+        merge_size,
+        image_token_id: form.image_token_id,
+        text: ImageText::Between { start: "<img>", end: "</img>" },
+        attends_to_whole: false,
+        patches: patches.with_bias(true),
+        class_token: Some((name(names.class_token), vec![1, 1, width])),
+        positions: Some(GridPositions {
+            table: positions.sliced(0, 1).as_parameters(),
+            side,
+            fit: GridFit::OwnAlone,
+        }),
+        rope: None,
+        embed_norm: None,
+        layers: (0..num_layers).map(|index| layer(names, vision, form, index)).collect(),
+        windows: None,
+        final_norm: form
+            .has_final_norm
+            .then(|| NormSpec::layer(name(names.final_norm), width, eps)),
+        connector: ConnectorSpec {
+            steps: vec![
+                ConnectorStep::Merge,
+                ConnectorStep::Norm(NormSpec::layer(norm, merged, CONNECTOR_EPS)),
+                ConnectorStep::Linear(product(first, merged)),
+                ConnectorStep::Activate(form.projector_activation),
+            ],
+            last: product(last, hidden_size),
+        },
+        deep: Vec::new(),
+        unused: Vec::new(),
+    })
+}
+
+fn layer(names: &Names, vision: &VisionKeys, form: &Form, index: usize) -> LayerSpec {
+    let VisionKeys { width, inner, heads, eps, activation, .. } = *vision;
+    let name = |part: &str| format!("{}.{}.{index}.{part}", names.tower, names.layers);
+    let norms = |block: usize| {
+        let norm = match form.norms {
+            NormKind::Rms => NormSpec::rms(name(names.norms[block]), width, eps),
+            NormKind::Layer => NormSpec::layer(name(names.norms[block]), width, eps),
+        };
+        BlockNorms::before(norm).with_layer_scale(name(names.scales[block]), width)
+    };
+    let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
+    let rows = 3 * width / names.qkv.len();
+    let qkv = LinearSpec::stacked(names.qkv.iter().map(|part| (name(part), rows)), width)
+        .with_bias(form.has_qkv_biases);
+    let mut attention = AttentionSpec::new(norms(0), heads, qkv, linear(names.out, width, width));
+    attention.qk_norm = form.qk_eps.map(|eps| {
+        let [q, k] = names.qk_norms.map(|part| NormSpec::rms(name(part), width, eps));
+        QkNormSpec { q, k: Some(k), span: NormSpan::AllHeads, order: QkNormOrder::BeforeRotation }
+    });
+    let mlp = MlpSpec {
+        norms: norms(1),
+        form: MlpForm::Plain,
+        activation: ActivationSpec::Known(activation),
+        up: linear("mlp.fc1", inner, width),
+        down: linear("mlp.fc2", width, inner),
+    };
+    LayerSpec::new(attention, mlp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decoder_spec, tower_spec};
+
+    fn specs(top: &str, vision: &str, text: &str) -> Result<(DecoderSpec, TowerSpec), String> {
+        let text = format!(
+            r#"{{"architectures": ["InternVLForConditionalGeneration"], "image_token_id": 8, {top}
+            "vision_config": {{{vision} "hidden_size": 24, "num_hidden_layers": 2,
+            "num_attention_heads": 3, "patch_size": [8, 8], "image_size": [32, 32],
+            "intermediate_size": 40}}, "text_config": {{"model_type": "{text}", "hidden_size": 32,
+            "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "max_position_embeddings": 64, "vocab_size": 9}}}}"#
+        );
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
+        Ok((decoder, tower.expect("a tower")))
+    }
+
+    #[test]
+    fn a_tower_has_the_tensors_of_its_form() {
+        let (_, tower) = specs("", "", "qwen2").unwrap();
+        let tensors = tower.tensors();
+        let shape = |name: &str| {
+            let found = tensors.iter().find(|(found, _)| found == name);
+            found.unwrap_or_else(|| panic!("{name}")).1.clone()
+        };
+        assert_eq!(shape("model.vision_tower.embeddings.cls_token"), [1, 1, 24]);
+        assert_eq!(shape("model.vision_tower.embeddings.position_embeddings"), [1, 17, 24]);
+        assert_eq!(shape("model.vision_tower.encoder.layer.1.lambda_2"), [24]);
+        assert_eq!(shape("model.multi_modal_projector.layer_norm.bias"), [96]);
+        assert_eq!(shape("model.multi_modal_projector.linear_1.weight"), [32, 96]);
+        assert_eq!(tensors.len(), 4 + 2 * (3 + 2 + 4 + 4 + 2) + 6);
+        let keys = r#""use_qk_norm": true, "attention_bias": true, "norm_type": "rms_norm",
+            "use_mean_pooling": false,"#;
+        let (decoder, tower) = specs(r#""downsample_ratio": 0.25,"#, keys, "qwen3").unwrap();
+        assert_eq!((tower.merge_size, tower.connector.n()), (4, decoder.hidden_size()));
+        let tensors = tower.tensors();
+        assert_eq!(tensors.len(), 4 + 2 * (6 + 2 + 4 + 2 + 2 + 2) + 2 + 6);
+        assert!(tensors.iter().all(|(name, _)| {
+            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+        }));
+    }
+
+    #[test]
+    fn what_no_tower_computes_is_refused() {
+        for (top, vision, text, expected) in [
+            (r#""downsample_ratio": 0.3,"#, "", "qwen2", "`downsample_ratio` of 0.3"),
+            (r#""downsample_ratio": 0.2,"#, "", "qwen2", "tokens of 5x5 patches"),
+            (r#""downsample_ratio": 0,"#, "", "qwen2", "`downsample_ratio` of 0"),
+            (r#""vision_feature_layer": -2,"#, "", "qwen2", "`vision_feature_layer`"),
+            ("", r#""norm_type": "batch_norm","#, "qwen2", "`vision_config.norm_type`"),
+            ("", r#""use_mask_token": true,"#, "qwen2", "`vision_config.use_mask_token`"),
+            ("", "", "opt", "a text part of type `opt` is not supported"),
+        ] {
+            let error = specs(top, vision, text).unwrap_err();
+            assert!(error.contains(expected), "{top} {vision}: {error}");
+        }
+    }
+}
