@@ -5,6 +5,7 @@
 mod on_gpu;
 mod quantized;
 mod steps;
+mod timed;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
