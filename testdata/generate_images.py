@@ -36,6 +36,8 @@ from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
+from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
@@ -46,7 +48,8 @@ MIN_GAP = 1e-3  # between the two best logits of every greedy step
 NEW_TOKENS = 4
 MAX_DISTANCE = 2e-5
 
-# (folder, class of the image processor, edges of images and of tiles, or least and most pixels)
+# (folder, class of the image processor, edges of images and of tiles or patches, or least and
+# most pixels)
 MODELS = [
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
@@ -55,6 +58,9 @@ MODELS = [
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_saved", CLIPImageProcessor, 16, 16),
+    ("ministral3_multimodal", PixtralImageProcessor, 48, 4),
+    ("mistral3", PixtralImageProcessor, 48, 8),
+    ("pixtral", PixtralImageProcessor, 40, 8),
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
     ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
     ("qwen3_5_moe_multimodal", Qwen2VLImageProcessor, 1024, 8192),
@@ -111,6 +117,14 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             processor_class="InternVLProcessor", resample=3, rescale_factor=1 / 255,
             return_tensors=None, size=dict(height=tile, width=tile),
         )
+    if cls is PixtralImageProcessor:
+        return dict(
+            do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
+            image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
+            image_std=[0.26862954, 0.26130258, 0.27577711],
+            patch_size=dict(height=tile, width=tile), processor_class="PixtralProcessor",
+            resample=3, rescale_factor=1 / 255, size=dict(longest_edge=longest),
+        )
     if cls is Qwen2VLImageProcessor:
         return dict(
             image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
@@ -130,7 +144,10 @@ def rounded(values: torch.Tensor) -> list[float]:
 
 
 # What templates show for an image where it is not `<image>`.
-SHOWN = {Gemma3ImageProcessor: "<start_of_image>", GotOcr2ImageProcessor: "<IMG_CONTEXT>"}
+SHOWN = {
+    Gemma3ImageProcessor: "<start_of_image>", GotOcr2ImageProcessor: "<IMG_CONTEXT>",
+    PixtralImageProcessor: "[IMG]",
+}
 
 
 def shown(image_processor) -> str:
@@ -145,7 +162,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
     if is_qwen:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
     inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
-    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_grid"))}
+    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_grid", "image_sizes"))}
     ids = inputs["input_ids"]
     out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
 
@@ -222,6 +239,9 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         )
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     patch = config["vision_config"]["patch_size"]
+    if image_processor is PixtralImageProcessor:
+        merge = config.get("spatial_merge_size", 1)
+        return PixtralProcessor(images, tokenizer, patch_size=patch, spatial_merge_size=merge)
     if image_processor is CLIPImageProcessor:
         return LlavaProcessor(
             images, tokenizer, patch_size=patch, vision_feature_select_strategy="default",

@@ -276,6 +276,14 @@ def shared_internvl_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_pixtral_images() -> Tokenizer:
+    """The same with what Pixtral's prompts have for images."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    names = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+    add_tokens(tokenizer, ["<|endoftext|>", "<end_of_utterance>", *names])
+    return tokenizer
+
+
 SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "byte_level": (shared_byte_level, dict(eos_token="<|endoftext|>")),
     "sentencepiece": (
@@ -285,6 +293,7 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "gemma_images": (shared_gemma_images, dict(eos_token="<end_of_utterance>")),
     "images": (shared_images, dict(eos_token="<end_of_utterance>")),
     "internvl_images": (shared_internvl_images, dict(eos_token="<end_of_utterance>")),
+    "pixtral_images": (shared_pixtral_images, dict(eos_token="<end_of_utterance>")),
 }
 
 

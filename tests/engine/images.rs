@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 10] = [
+const MODELS: [&str; 13] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -28,6 +28,9 @@ const MODELS: [&str; 10] = [
     "testdata/golden/qwen3_5_multimodal",
     "testdata/golden/internvl",
     "testdata/golden/internvl_published",
+    "testdata/golden/ministral3_multimodal",
+    "testdata/golden/mistral3",
+    "testdata/golden/pixtral",
 ];
 
 fn path(name: &str) -> std::path::PathBuf {
@@ -132,7 +135,7 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
 
 #[test]
 fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
-    for model in ["smolvlm", "qwen2_vl", "qwen3_vl", "qwen3_5_multimodal", "internvl"] {
+    for model in ["smolvlm", "qwen2_vl", "qwen3_vl", "qwen3_5_multimodal", "internvl", "mistral3"] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }
 }

@@ -115,7 +115,8 @@ mod tests {
         let spec = |top: &str, text: &str| {
             let text = format!(
                 r#"{{"architectures": ["Mistral3ForConditionalGeneration"], {top}
-                "vision_config": {{"hidden_size": 8}}, "text_config": {{{text}
+                "vision_config": {{"model_type": "pixtral", "hidden_act": "silu"}},
+                "image_token_index": 8, "text_config": {{{text}
                 "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
                 "num_hidden_layers": 1, "max_position_embeddings": 64, "vocab_size": 9}}}}"#
             );

@@ -144,10 +144,18 @@ pub(super) fn check_tower(spec: &TowerSpec) -> Result<(), String> {
         check_sizes(&[("width of an image's token in patches", linear.k, MAX_WIDTH)])?;
     }
     check_heads(spec.heads())?;
+    let mut ropes = spec.rope.iter().map(|rope| rope.frequencies(0));
+    if !ropes.all(|rope| rope.inv_freq.iter().all(is_frequency)) {
+        return Err("the frequencies of its vision tower are out of range".to_owned());
+    }
     match spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps)) {
         true => Ok(()),
         false => Err("its vision tower's epsilon of norms is out of range".to_owned()),
     }
+}
+
+fn is_frequency(value: &f32) -> bool {
+    value.is_finite() && *value >= 0.0
 }
 
 /// Refuses experts that cannot be chosen as the spec says.
@@ -219,7 +227,6 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
     if slopes.windows(2).any(|pair| pair[0] != pair[1]) {
         return Err("layers whose slopes of ALiBi differ are not supported".to_owned());
     }
-    let is_frequency = |value: &f32| value.is_finite() && *value >= 0.0;
     let mut ropes = spec.ropes.iter().map(|rope| rope.frequencies(spec.max_model_len));
     for (what, is_good) in [
         ("norm's epsilon", spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps))),

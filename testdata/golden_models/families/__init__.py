@@ -3,13 +3,13 @@
 from ..family import Family
 from . import (
     alibi, delta, experts, first, gemma3_vision, gemma4, gpt, internvl, latent, later, llama_kin,
-    multimodal, parallel, phi3, post_norm, quantized, qwen_vision, recurrent, renamed, towers,
+    parallel, phi3, pixtral, post_norm, quantized, qwen_vision, recurrent, renamed, towers,
 )
 
 FAMILIES: dict[str, Family] = {}
 MODULES = (
     first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, latent, recurrent, renamed,
-    multimodal, quantized, experts, gemma4, delta, towers, qwen_vision, gemma3_vision, internvl,
+    quantized, experts, gemma4, delta, towers, qwen_vision, gemma3_vision, internvl, pixtral,
 )
 for _module in MODULES:
     FAMILIES.update(_module.FAMILIES)

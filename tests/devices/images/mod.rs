@@ -25,7 +25,7 @@ use vllm_batch::engine::media::{
 
 use steps::{Row, Runner};
 
-const MODELS: [&str; 13] = [
+const MODELS: [&str; 16] = [
     "gemma3_multimodal",
     "gemma3_published",
     "idefics3",
@@ -33,6 +33,9 @@ const MODELS: [&str; 13] = [
     "internvl_published",
     "llava",
     "llava_saved",
+    "ministral3_multimodal",
+    "mistral3",
+    "pixtral",
     "qwen2_5_vl",
     "qwen2_vl",
     "qwen3_5_moe_multimodal",
@@ -274,6 +277,7 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
         let num_behind = match model {
             "llava" => 16 + 2,
             "llava_saved" => 2 * 16 + 2,
+            "ministral3_multimodal" => 2 * 9,
             _ => 0,
         };
         let note = format!(

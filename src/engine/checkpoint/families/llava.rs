@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::llama;
 use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id};
+use super::{llama, pixtral};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
@@ -26,6 +26,11 @@ const CLIP: VisionDefaults = VisionDefaults {
 
 /// The text part, with the defaults of `LlamaConfig`, which published files lack.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let vision = config.root().section("vision_config")?;
+    let of_vision = vision.map_or(Ok(None), |keys| keys.text("model_type"))?;
+    if of_vision == Some("pixtral") {
+        return pixtral::spec(config);
+    }
     let text = config.text_part();
     text.root().expect("model_type", "llama")?;
     text.assume(&[
@@ -51,6 +56,9 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let Some(keys) = root.section("vision_config")? else {
         return Err(config.error("`vision_config` is missing"));
     };
+    if keys.text("model_type")? == Some("pixtral") {
+        return pixtral::tower(config);
+    }
     keys.expect("model_type", "clip_vision_model")?;
     // Of CLIP's other half, and of training.
     keys.ignore(&["initializer_factor", "projection_dim", "vocab_size"]);
@@ -58,17 +66,8 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
     let num_used = num_used_layers(config, num_layers)?;
     root.expect("vision_feature_select_strategy", "default")?;
-    let has_biases = root.flag("multimodal_projector_bias")?.unwrap_or(true);
-    let activation = match root.text("projector_hidden_act")? {
-        None => Activation::Gelu,
-        Some(name) => config.activation_named(name)?,
-    };
-    let (hidden_size, side) = (config.text_part().hidden_size()?, vision.side());
+    let side = vision.side();
     let name = |part: &str| format!("model.vision_tower.vision_model.{part}");
-    let projector = |part: &str, k| {
-        let name = format!("model.multi_modal_projector.{part}");
-        LinearSpec::new(name, hidden_size, k).with_bias(has_biases)
-    };
     let norm = |part| NormSpec::layer(name(part), width, eps);
     let positions = name("embeddings.position_embedding");
     Ok(TowerSpec {
@@ -89,21 +88,33 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         layers: vision.layers(&name("encoder.layers"), num_used),
         windows: None,
         final_norm: None,
-        connector: ConnectorSpec {
-            steps: vec![
-                ConnectorStep::Linear(projector("linear_1", width)),
-                ConnectorStep::Activate(activation),
-            ],
-            last: projector("linear_2", hidden_size),
-        },
+        connector: projector(config, width)?,
         deep: Vec::new(),
         unused: unused(num_used..num_layers),
     })
 }
 
+/// The MLP of two layers that makes tokens of rows of this width.
+pub(super) fn projector(config: &HfConfig, width: usize) -> Result<ConnectorSpec, EngineError> {
+    let root = config.root();
+    let has_biases = root.flag("multimodal_projector_bias")?.unwrap_or(true);
+    let activation = match root.text("projector_hidden_act")? {
+        None => Activation::Gelu,
+        Some(name) => config.activation_named(name)?,
+    };
+    let hidden_size = config.text_part().hidden_size()?;
+    let linear = |part: &str, k| {
+        let name = format!("model.multi_modal_projector.{part}");
+        LinearSpec::new(name, hidden_size, k).with_bias(has_biases)
+    };
+    let first = ConnectorStep::Linear(linear("linear_1", width));
+    let steps = vec![first, ConnectorStep::Activate(activation)];
+    Ok(ConnectorSpec { steps, last: linear("linear_2", hidden_size) })
+}
+
 /// How many layers there are before the state that `vision_feature_layer` names: it counts the
 /// input of the first layer too, or backwards from the last one's output, which is -1.
-fn num_used_layers(config: &HfConfig, num_layers: usize) -> Result<usize, EngineError> {
+pub(super) fn num_used_layers(config: &HfConfig, num_layers: usize) -> Result<usize, EngineError> {
     let state = match config.root().value("vision_feature_layer") {
         None => Some(-2),
         Some(value) => value.as_i64(),

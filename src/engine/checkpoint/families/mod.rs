@@ -66,6 +66,7 @@ mod persimmon;
 mod phi;
 mod phi3;
 mod phimoe;
+mod pixtral;
 #[cfg(test)]
 mod published;
 mod qwen2;
@@ -226,16 +227,17 @@ pub const ARCHITECTURES: &[Architecture] = &[
         llama::spec,
         "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
     ),
-    seeing("LlavaForConditionalGeneration", llava::spec, llava::tower, "LLaVA 1.5"),
+    seeing("LlavaForConditionalGeneration", llava::spec, llava::tower, "LLaVA 1.5, Pixtral"),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
     family("Ministral3ForCausalLM", ministral3::spec, "Ministral 3"),
     family("MinistralForCausalLM", mistral::ministral, "Ministral, with `layer_types`"),
-    family(
+    seeing(
         "Mistral3ForConditionalGeneration",
-        multimodal::mistral3,
-        "Mistral Small 3.1, Ministral 3, text part",
+        pixtral::mistral3,
+        pixtral::mistral3_tower,
+        "Mistral Small from 3.1 on, Ministral 3",
     ),
     family("MistralForCausalLM", mistral::spec, "Mistral 7B, Nemo, Small"),
     family("MixtralForCausalLM", mixtral::spec, "Mixtral 8x7B, 8x22B"),

@@ -1,11 +1,10 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use super::{BuildSpec, gemma4, ministral3, mistral};
+use super::{BuildSpec, gemma4};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::files::quoted;
 
 /// Keys of the encoders of images and sounds, and of their tokens: text has neither.
 const IMAGE_KEYS: &[&str] = &[
@@ -52,18 +51,6 @@ pub(super) fn gemma4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// Gemma 4 of 12B.
 pub(super) fn gemma4_unified(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, gemma4::unified)
-}
-
-/// Mistral Small from 3.1 on, and Ministral 3.
-pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    match config.text_part().root().text("model_type")? {
-        None | Some("mistral") => text_part(config, mistral::spec),
-        Some("ministral3") => text_part(config, ministral3::spec),
-        Some(other) => Err(config.error(format!(
-            "a text part of type {} is not supported; mistral and ministral3 are",
-            quoted(other)
-        ))),
-    }
 }
 
 fn text_part(config: &HfConfig, build: BuildSpec) -> Result<DecoderSpec, EngineError> {

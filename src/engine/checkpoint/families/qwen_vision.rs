@@ -2,7 +2,7 @@
 //! and rotary embeddings of rows and columns.
 
 use super::BuildSpec;
-use super::vision::image_token_id;
+use super::vision::{axial_theta, image_token_id};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
@@ -124,25 +124,9 @@ impl<'a> QwenVision<'a> {
 
     /// Every second frequency of a head, of the row and then of the column.
     fn rope(&self) -> Result<RopeSpec, EngineError> {
-        let parameters = self.keys.section("rope_parameters")?;
-        let theta = match &parameters {
-            Some(parameters) => {
-                parameters.expect("rope_type", "axial")?;
-                parameters.number("rope_theta")?
-            }
-            None => None,
-        };
-        let rotary_dim = self.heads.head_dim;
-        let of_axis = |axis| {
-            let frequencies = (0..rotary_dim / 2).step_by(2);
-            frequencies.map(move |index| AxisFrequency { axis, frequency: index as u16 })
-        };
-        Ok(RopeSpec {
-            theta: theta.unwrap_or(10_000.0),
-            rotary_dim,
-            scaling: RopeScaling::None,
-            axes: of_axis(0).chain(of_axis(1)).collect(),
-        })
+        let (theta, rotary_dim) = (axial_theta(&self.keys)?, self.heads.head_dim);
+        let axes = AxisFrequency::rows_and_columns(rotary_dim / 2, [0, 0]);
+        Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None, axes })
     }
 }
 

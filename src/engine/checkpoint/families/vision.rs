@@ -167,6 +167,18 @@ pub(super) fn text_part(config: &HfConfig, default: &str) -> Result<DecoderSpec,
     build(text)
 }
 
+/// Base of the frequencies of rows and columns, under either of its names.
+pub(super) fn axial_theta(keys: &Section<'_>) -> Result<f64, EngineError> {
+    let mut theta = keys.number("rope_theta")?;
+    if let Some(parameters) = keys.section("rope_parameters")? {
+        if parameters.text("rope_type")? != Some("default") {
+            parameters.expect("rope_type", "axial")?;
+        }
+        theta = parameters.number("rope_theta")?.or(theta);
+    }
+    Ok(theta.unwrap_or(10_000.0))
+}
+
 /// The token that stands for one of an image's.
 pub(super) fn image_token_id(
     config: &HfConfig,

@@ -40,6 +40,15 @@ impl AxisFrequency {
         let of_pair = |index| Self { axis: axis(index) as u8, frequency: index as u16 };
         (0..len).map(of_pair).collect()
     }
+
+    /// Every second frequency from these on: of rows, and behind them of columns.
+    pub fn rows_and_columns(num_frequencies: usize, first: [u16; 2]) -> Vec<Self> {
+        let of_axis = |axis: u8| {
+            let frequencies = first[usize::from(axis)]..num_frequencies as u16;
+            frequencies.step_by(2).map(move |frequency| Self { axis, frequency })
+        };
+        of_axis(0).chain(of_axis(1)).collect()
+    }
 }
 
 /// Stretching of rotary frequencies.

@@ -1,6 +1,8 @@
 //! Tensors of a model: each is named once, in a `LinearSpec`, a `NormSpec` or an
 //! `ActivationSpec`. Whatever lists, checks, loads, counts or makes them up goes over these.
 
+use std::sync::Arc;
+
 use super::{ExpertsSpec, LayerSpec, RowOrder, Share};
 use vllm_batch_base::layers::{Activation, NormKind};
 
@@ -108,6 +110,22 @@ pub enum Layout {
         /// Pixels of a patch's side.
         size: usize,
     },
+    /// (outputs, inputs), where inputs are the values of several rows, and those of a channel of
+    /// all of them are beside each other: a convolution over squares of patches, flattened.
+    ByChannel {
+        /// How many rows.
+        num_merged: usize,
+    },
+}
+
+impl Layout {
+    /// The stored column of each of so many columns; None: they are as stored.
+    pub fn columns(self, num_columns: usize) -> Option<Arc<[u32]>> {
+        let Self::ByChannel { num_merged } = self else { return None };
+        let width = num_columns / num_merged;
+        let column = |index: usize| (index % width * num_merged + index / width) as u32;
+        Some((0..num_columns).map(column).collect())
+    }
 }
 
 impl LinearSpec {
@@ -131,6 +149,11 @@ impl LinearSpec {
     /// The same, stored (inputs, outputs).
     pub fn transposed(self) -> Self {
         Self { layout: Layout::Transposed, ..self }
+    }
+
+    /// The same over several rows, with the values of a channel of all of them beside each other.
+    pub fn by_channel(self, num_merged: usize) -> Self {
+        Self { layout: Layout::ByChannel { num_merged }, ..self }
     }
 
     /// A layer over the samples of patches of an image, without biases.
@@ -189,7 +212,7 @@ impl LinearSpec {
         let k = self.share.as_ref().map_or(self.k, |share| share.whole_k);
         self.parts.iter().map(move |part| {
             let shape = match self.layout {
-                Layout::Rows => vec![part.rows, k],
+                Layout::Rows | Layout::ByChannel { .. } => vec![part.rows, k],
                 Layout::Transposed => vec![k, part.rows],
                 Layout::Patches { frames, size } => {
                     let bands = [part.rows, 3].into_iter().chain(frames);

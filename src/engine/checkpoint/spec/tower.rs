@@ -136,6 +136,9 @@ pub enum ImageText {
         /// The token after.
         end: u32,
     },
+    /// A token behind each row, `[IMG_BREAK]`, and another one behind the last, `[IMG_END]`
+    /// (Pixtral).
+    Rows,
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
     /// These tokens, by their texts, before and after the image's (InternVL).

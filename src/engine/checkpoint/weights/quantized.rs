@@ -10,7 +10,9 @@ use super::mapped_files::{Entry, MappedFiles};
 use crate::quantization::{
     Module, ModuleTensors, Need, Place, QuantizationConfig, Role, Scheme, StoredTensor,
 };
-use crate::spec::{DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec, TowerSpec};
+use crate::spec::{
+    ConnectorSpec, DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec, TowerSpec,
+};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
@@ -81,7 +83,8 @@ pub fn linears_of_decoder(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSp
 /// The linear layers of a vision tower, without the one of its patches, which is a convolution.
 pub fn linears_of_tower(spec: &TowerSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
     let layers = spec.layers.iter().flat_map(LayerSpec::linears);
-    layers.chain(spec.connector.linears()).map(|linear| (linear, Place::Tower))
+    let connectors = spec.connectors().flat_map(ConnectorSpec::linears);
+    layers.chain(connectors).map(|linear| (linear, Place::Tower))
 }
 
 /// The linear layers of an encoder, and the output layer of what was a decoder.

@@ -5,7 +5,6 @@
 //! model: what keys and tensor names mean is said elsewhere.
 
 mod blocks;
-mod columns;
 mod container;
 mod cursor;
 mod files;

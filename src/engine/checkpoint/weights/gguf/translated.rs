@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::columns::ColumnsInOrder;
 use super::{GgmlMatrix, GgmlType, TensorInfo};
 use vllm_batch_base::config::DType;
 use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
@@ -144,7 +143,7 @@ impl StoredRows {
         };
         let matrix = SourceMatrix::new(num_values / self.width, self.width, values);
         let matrix = match &self.columns {
-            Some(columns) => ColumnsInOrder::of(matrix, Arc::clone(columns)),
+            Some(columns) => matrix.columns_in_order(Arc::clone(columns)),
             None => matrix,
         };
         match &self.order {

@@ -277,8 +277,13 @@ impl Loader<'_> {
                 *matrix = matrix.clone().slice(index, count);
             }
         }
+        if let Some(columns) = spec.layout.columns(spec.k) {
+            for matrix in &mut matrices {
+                *matrix = matrix.clone().columns_in_order(columns.clone());
+            }
+        }
         match spec.layout {
-            Layout::Rows => {}
+            Layout::Rows | Layout::ByChannel { .. } => {}
             Layout::Transposed => {
                 matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
             }

@@ -31,14 +31,16 @@ impl ImageInput {
     fn shown_token_id(&self) -> u32 {
         match self.text {
             ImageText::Paragraph { start, .. } => start,
-            ImageText::Bare | ImageText::Tiles | ImageText::Between { .. } => self.image_token_id,
+            ImageText::Bare | ImageText::Rows | ImageText::Tiles | ImageText::Between { .. } => {
+                self.image_token_id
+            }
         }
     }
 
     /// What a prompt has for an image.
     ///
     /// As `processing_idefics3.py`, `processing_smolvlm.py`, `processing_gemma3.py` and
-    /// `processing_internvl.py` of transformers write it.
+    /// `processing_internvl.py`, `processing_pixtral.py` of transformers write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let tile = tokenizer.token_text(self.image_token_id).repeat(layout.tokens_per_tile());
         match self.text {
@@ -49,6 +51,11 @@ impl ImageInput {
             ImageText::Paragraph { start, end } => {
                 let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
                 format!("\n\n{start}{tile}{end}\n\n")
+            }
+            ImageText::Rows => {
+                let Layout { rows, columns, merge_size, .. } = layout;
+                let row = tokenizer.token_text(self.image_token_id).repeat(columns / merge_size);
+                [&row[..]].repeat(rows / merge_size).join("[IMG_BREAK]") + "[IMG_END]"
             }
             ImageText::Tiles => {
                 const FAKE: &str = "<fake_token_around_image>";

@@ -1,0 +1,275 @@
+//! Pixtral's tower: RMSNorm, gated MLPs, no biases, and rotary embeddings of rows and columns that
+//! have their frequencies by turns. Pixtral is Mistral and this in LLaVA's class; Mistral 3 brings
+//! squares of patches together before the MLP that makes tokens.
+
+use super::llava::{num_used_layers, projector};
+use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_token_id};
+use super::{ministral3, mistral};
+use crate::hf_config::HfConfig;
+use crate::spec::{
+    ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
+    DecoderSpec, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, RopeScaling,
+    RopeSpec, TowerSpec,
+};
+use serde_json::json;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::files::quoted;
+use vllm_batch_base::layers::Activation;
+
+/// Defaults of `PixtralVisionConfig`, and an epsilon that no file names.
+const PIXTRAL: VisionDefaults = VisionDefaults {
+    hidden_size: 1024,
+    intermediate_size: 4096,
+    num_layers: 24,
+    num_heads: 16,
+    image_size: 1024,
+    patch_size: 16,
+    layer_norm_eps: 1e-5,
+    activation: Activation::Gelu,
+};
+
+/// What the names of its tensors begin with.
+const TOWER: &str = "model.vision_tower";
+
+/// The text part of Pixtral, with the defaults of `MistralConfig`, which published files lack.
+pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let text = config.text_part();
+    text.root().expect("model_type", "mistral")?;
+    // What it is made of.
+    text.root().ignore(&["is_composition"]);
+    text.assume(&[
+        ("hidden_size", json!(4096)),
+        ("intermediate_size", json!(14_336)),
+        ("num_hidden_layers", json!(32)),
+        ("num_attention_heads", json!(32)),
+        ("num_key_value_heads", json!(8)),
+        ("max_position_embeddings", json!(131_072)),
+        ("vocab_size", json!(32_000)),
+    ]);
+    // Its keys are this file's too.
+    tower(config)?;
+    // Of training; tokens of an image, which are counted.
+    config.root().ignore(&["ignore_index", "image_seq_length"]);
+    Ok(with_tower(mistral::spec(text)?))
+}
+
+/// The text part of Mistral Small from 3.1 on, and of Ministral 3.
+pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its keys are this file's too.
+    mistral3_tower(config)?;
+    let text = config.text_part();
+    match text.root().text("model_type")? {
+        None | Some("mistral") => Ok(with_tower(mistral::spec(text)?)),
+        Some("ministral3") => Ok(with_tower(ministral3::spec(text)?)),
+        Some(other) => Err(config.error(format!(
+            "a text part of type {} is not supported; mistral and ministral3 are",
+            quoted(other)
+        ))),
+    }
+}
+
+fn with_tower(mut spec: DecoderSpec) -> DecoderSpec {
+    spec.embedding.of_images = IMAGE_TENSORS;
+    spec
+}
+
+/// The tower of Pixtral.
+pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    if config.root().text("vision_feature_select_strategy")? != Some("full") {
+        let text =
+            "`vision_feature_select_strategy` should be \"full\": patches have no class token";
+        return Err(config.error(text));
+    }
+    let vision = VisionKeys::read(config, PIXTRAL, 1)?;
+    let connector = projector(config, vision.width)?;
+    tower_of(config, &vision, (1, image_token_id(config, "image_token_index", 32_000)?), connector)
+}
+
+/// The tower of Mistral 3.
+pub(super) fn mistral3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    config.assume(&[
+        ("multimodal_projector_bias", json!(false)),
+        ("vision_feature_layer", json!(-1)),
+    ]);
+    let merge_size = config.root().optional_size("spatial_merge_size")?.unwrap_or(2);
+    let vision = VisionKeys::read(config, PIXTRAL, merge_size)?;
+    let (width, num_merged) = (vision.width, merge_size * merge_size);
+    let eps = config.text_part().rms_norm_eps_or(1e-6)?;
+    let name = |part: &str| format!("model.multi_modal_projector.{part}");
+    let merging = LinearSpec::new(name("patch_merger.merging_layer"), width, num_merged * width);
+    let mut connector = projector(config, width)?;
+    let merge = [
+        ConnectorStep::Norm(NormSpec::rms(name("norm"), width, eps)),
+        ConnectorStep::Merge,
+        ConnectorStep::Linear(merging.by_channel(num_merged)),
+    ];
+    connector.steps.splice(..0, merge);
+    let image_token_id = image_token_id(config, "image_token_index", 10)?;
+    tower_of(config, &vision, (merge_size, image_token_id), connector)
+}
+
+/// A tower of these sizes, with what makes tokens of its patches.
+fn tower_of(
+    config: &HfConfig,
+    vision: &VisionKeys,
+    (merge_size, image_token_id): (usize, u32),
+    connector: ConnectorSpec,
+) -> Result<TowerSpec, EngineError> {
+    let VisionKeys { patch_size, width, eps, num_layers, heads, .. } = *vision;
+    let Some(keys) = config.root().section("vision_config")? else {
+        return Err(config.error("`vision_config` is missing"));
+    };
+    keys.expect("model_type", "pixtral")?;
+    keys.expect("head_dim", heads.head_dim)?;
+    // All files have it, and the text part has one of the same name.
+    if keys.text("hidden_act")?.is_none() {
+        return Err(config.error("`vision_config.hidden_act` is missing"));
+    }
+    // Patches have no words.
+    keys.ignore(&["is_composition", "tie_word_embeddings", "vocab_size"]);
+    if !heads.head_dim.is_multiple_of(4) {
+        return Err(config.error(format!(
+            "heads of {} values are not turned by rows and columns",
+            heads.head_dim
+        )));
+    }
+    let num_used = num_used_layers(config, num_layers)?;
+    let unused = (num_used..num_layers).flat_map(|index| {
+        ["model.vision_tower", "vision_tower"].map(|tower| format!("{tower}.{}", layer_name(index)))
+    });
+    Ok(TowerSpec {
+        patch_size,
+        merge_size,
+        image_token_id,
+        text: ImageText::Rows,
+        attends_to_whole: false,
+        patches: LinearSpec::of_patches(format!("{TOWER}.patch_conv"), width, patch_size),
+        class_token: None,
+        positions: None,
+        rope: Some(RopeSpec {
+            theta: axial_theta(&keys)?,
+            rotary_dim: heads.head_dim,
+            scaling: RopeScaling::None,
+            axes: AxisFrequency::rows_and_columns(heads.head_dim / 2, [0, 1]),
+        }),
+        embed_norm: Some(NormSpec::rms(format!("{TOWER}.ln_pre"), width, eps)),
+        layers: (0..num_used).map(|index| layer(vision, index)).collect(),
+        windows: None,
+        final_norm: None,
+        connector,
+        deep: Vec::new(),
+        unused: unused.collect(),
+    })
+}
+
+/// What the names of a layer's tensors begin with.
+fn layer_name(index: usize) -> String {
+    format!("transformer.layers.{index}.")
+}
+
+fn layer(vision: &VisionKeys, index: usize) -> LayerSpec {
+    let VisionKeys { width, inner, heads, eps, activation, .. } = *vision;
+    let name = |part: &str| format!("{TOWER}.{}{part}", layer_name(index));
+    let norm = |part| BlockNorms::before(NormSpec::rms(name(part), width, eps));
+    let qkv = ["attention.q_proj", "attention.k_proj", "attention.v_proj"];
+    let qkv = LinearSpec::stacked(qkv.map(|part| (name(part), width)), width);
+    let out = LinearSpec::new(name("attention.o_proj"), width, width);
+    let up = ["feed_forward.gate_proj", "feed_forward.up_proj"].map(|part| (name(part), inner));
+    let mlp = MlpSpec {
+        norms: norm("ffn_norm"),
+        form: MlpForm::Gated,
+        activation: ActivationSpec::Known(activation),
+        up: LinearSpec::stacked(up, width),
+        down: LinearSpec::new(name("feed_forward.down_proj"), width, inner),
+    };
+    let attention = AttentionSpec::new(norm("attention_norm"), heads, qkv, out);
+    LayerSpec::new(AttentionSpec { rope: Some(0), ..attention }, mlp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decoder_spec, tower_spec};
+
+    fn specs(
+        architecture: &str,
+        top: &str,
+        vision: &str,
+    ) -> Result<(DecoderSpec, TowerSpec), String> {
+        let text = format!(
+            r#"{{"architectures": ["{architecture}"], {top} "vision_config": {{{vision}
+            "model_type": "pixtral", "hidden_act": "silu", "hidden_size": 24, "head_dim": 8,
+            "num_attention_heads": 3}}, "text_config": {{"model_type": "mistral",
+            "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
+            "vocab_size": 13}}}}"#
+        );
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
+        Ok((decoder, tower.expect("a tower")))
+    }
+
+    const LLAVA: &str = "LlavaForConditionalGeneration";
+    const PIXTRAL_TOP: &str = r#""vision_feature_layer": -1, "image_token_index": 12,
+        "vision_feature_select_strategy": "full","#;
+    const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
+
+    #[test]
+    fn towers_have_the_defaults_of_their_classes_and_all_tensors() {
+        let of_layers = 24 * 9;
+        let (decoder, tower) = specs(LLAVA, PIXTRAL_TOP, "").unwrap();
+        assert_eq!((tower.patch_size, tower.merge_size, tower.image_token_id), (16, 1, 12));
+        assert_eq!(tower.tensors().len(), 2 + of_layers + 4);
+        let (_, merging) = specs(MISTRAL3, "", "").unwrap();
+        assert_eq!((merging.patch_size, merging.merge_size, merging.image_token_id), (16, 2, 10));
+        let tensors = merging.tensors();
+        assert_eq!(tensors.len(), 2 + of_layers + 4);
+        let shape = |name: &str| {
+            let found = tensors.iter().find(|(found, _)| found == name);
+            found.unwrap_or_else(|| panic!("{name}")).1.clone()
+        };
+        assert_eq!(shape("model.vision_tower.patch_conv.weight"), [24, 3, 16, 16]);
+        let layer = "model.vision_tower.transformer.layers.23.feed_forward.down_proj.weight";
+        assert_eq!(shape(layer), [24, 4096]);
+        let merger = "model.multi_modal_projector.patch_merger.merging_layer.weight";
+        assert_eq!(shape(merger), [24, 96]);
+        assert_eq!(shape("model.multi_modal_projector.linear_1.weight"), [32, 24]);
+        let rope = tower.rope.unwrap();
+        let pairs: Vec<_> = rope.axes.iter().map(|pair| (pair.axis, pair.frequency)).collect();
+        assert_eq!(pairs, [(0, 0), (0, 2), (1, 1), (1, 3)]);
+        assert!(tensors.iter().all(|(name, _)| {
+            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+        }));
+    }
+
+    #[test]
+    fn layers_behind_the_one_that_is_named_are_left_unused() {
+        let (_, tower) = specs(MISTRAL3, r#""vision_feature_layer": 22,"#, "").unwrap();
+        assert_eq!(tower.layers.len(), 22);
+        assert_eq!(tower.unused.len(), 4);
+        assert_eq!(tower.unused[3], "vision_tower.transformer.layers.23.");
+    }
+
+    #[test]
+    fn what_no_tower_computes_is_refused() {
+        let default = PIXTRAL_TOP.replace("full", "default");
+        for (architecture, top, vision, expected) in [
+            (LLAVA, &default[..], "", "should be \"full\""),
+            (LLAVA, PIXTRAL_TOP, r#""rope_theta": 0,"#, "frequencies of its vision tower"),
+            (MISTRAL3, r#""vision_feature_layer": [1, 2],"#, "", "`vision_feature_layer`"),
+            (MISTRAL3, r#""image_token_index": 13,"#, "", "`image_token_index` of 13"),
+            (MISTRAL3, r#""spatial_merge_size": 90,"#, "", "token in patches of 90"),
+            (MISTRAL3, "", r#""qk_norm": true,"#, "`vision_config.qk_norm` is not known"),
+            (
+                MISTRAL3,
+                "",
+                r#""rope_parameters": {"rope_type": "yarn"},"#,
+                "rope_type` of `\"yarn\"`",
+            ),
+        ] {
+            let error = specs(architecture, top, vision).unwrap_err();
+            assert!(error.contains(expected), "{top} {vision}: {error}");
+        }
+    }
+}
