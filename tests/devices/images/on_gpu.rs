@@ -3,16 +3,21 @@
 use super::steps::Runner;
 use super::{MODELS, config, golden, is_transformers, placed, summary, table};
 use crate::gpu;
-use vllm_batch::engine::base::config::{DType, EngineConfig};
+use vllm_batch::engine::base::config::{DType, EngineConfig, KvCacheDType};
 use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::execute::model_executor::gpu_needs_of;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::device::{Device, open};
 
-/// Models whose towers a GPU computes in this type.
+/// Models that a GPU computes in this type, with their towers.
 fn on_gpus(dtype: DType) -> impl Iterator<Item = &'static str> {
     let step = 16 / dtype.size_bytes();
     MODELS.into_iter().filter(move |model| {
-        let tower = summary(model).tower.expect("a tower");
-        !tower.attends_to_whole && tower.heads().head_dim.is_multiple_of(step)
+        let ModelSummary { spec, tower, .. } = summary(model);
+        let tower = tower.expect("a tower");
+        let refusal = gpu_needs_of(&spec).refusal(dtype, KvCacheDType::Auto);
+        let is_taken = tower.heads().head_dim.is_multiple_of(step) && refusal.is_none();
+        is_taken && !tower.attends_to_whole
     })
 }
 
