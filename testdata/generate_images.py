@@ -26,12 +26,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
@@ -42,6 +44,9 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageP
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
+
+from golden_models.families import internvl
+from golden_models.families.towers import PATCH
 
 TESTDATA = Path(__file__).parent
 MIN_GAP = 1e-3  # between the two best logits of every greedy step
@@ -55,6 +60,7 @@ MODELS = [
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("internvl", GotOcr2ImageProcessor, 32, 32),
+    ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_saved", CLIPImageProcessor, 16, 16),
@@ -107,6 +113,13 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             image_std=[0.26862954, 0.26130258, 0.27577711], resample=3, rescale_factor=1 / 255,
             size=dict(shortest_edge=longest),
         )
+    if cls is GotOcr2ImageProcessorPil:
+        # What lies beside InternVL's own code, which does not read it.
+        return dict(
+            crop_size=tile, do_center_crop=True, do_normalize=True, do_resize=True,
+            feature_extractor_type="CLIPFeatureExtractor", image_mean=[0.485, 0.456, 0.406],
+            image_std=[0.229, 0.224, 0.225], resample=3, size=tile,
+        )
     if cls is GotOcr2ImageProcessor:
         return dict(
             crop_size=None, crop_to_patches=False, data_format="channels_first",
@@ -147,6 +160,7 @@ def rounded(values: torch.Tensor) -> list[float]:
 SHOWN = {
     Gemma3ImageProcessor: "<start_of_image>", GotOcr2ImageProcessor: "<IMG_CONTEXT>",
     PixtralImageProcessor: "[IMG]",
+    GotOcr2ImageProcessorPil: "<IMG_CONTEXT>",
 }
 
 
@@ -218,7 +232,14 @@ def write(path: Path, data: dict) -> None:
 
 
 def make_processor(folder: Path, config: dict, image_processor, tile: int):
-    images = image_processor.from_pretrained(folder)
+    if image_processor is GotOcr2ImageProcessorPil:
+        images = image_processor(
+            crop_to_patches=True, max_patches=config["max_dynamic_patch"],
+            min_patches=config["min_dynamic_patch"], size=dict(height=tile, width=tile),
+            image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225], resample=3,
+        )
+    else:
+        images = image_processor.from_pretrained(folder)
     if image_processor is Gemma3ImageProcessor:
         names = dict(
             boi_token="<start_of_image>", eoi_token="<end_of_image>",
@@ -226,14 +247,15 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
         return Gemma3Processor(images, tokenizer, image_seq_length=config["mm_tokens_per_image"])
-    if image_processor is GotOcr2ImageProcessor:
+    if image_processor in (GotOcr2ImageProcessor, GotOcr2ImageProcessorPil):
         names = dict(
             start_image_token="<img>", end_image_token="</img>",
             context_image_token="<IMG_CONTEXT>", video_token="<video>",
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
         vision = config["vision_config"]
-        side = int(tile // vision["patch_size"][0] * config["downsample_ratio"])
+        patch = vision["patch_size"] if isinstance(vision["patch_size"], int) else PATCH
+        side = int(tile // patch * config["downsample_ratio"])
         return InternVLProcessor(
             images, tokenizer, InternVLVideoProcessor(), image_seq_length=side * side
         )
@@ -252,6 +274,21 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
     side = tile // patch // config["scale_factor"]
     return Idefics3Processor(images, tokenizer, image_seq_len=side * side)
+
+
+def load_model(folder: Path, config: dict):
+    """The multimodal class with the folder's weights."""
+    multimodal_class = getattr(transformers, config["architectures"][0], None)
+    if multimodal_class is not None:
+        return multimodal_class.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+    of_hf = transformers.InternVLConfig(**internvl.chat_as_hf(config))
+    of_hf._attn_implementation = "eager"
+    model = transformers.InternVLForConditionalGeneration(of_hf).float()
+    tensors = internvl.of_hf(load_file(folder / "model.safetensors"))
+    model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    return model.eval()
 
 
 def main() -> None:
@@ -280,9 +317,7 @@ def main() -> None:
             template = CHAT_TEMPLATE.replace("<image>", mark)
             (folder / "chat_template.jinja").write_text(template)
         config = json.loads((folder / "config.json").read_text())
-        model = getattr(transformers, config["architectures"][0]).from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        model = load_model(folder, config)
         processor = make_processor(folder, config, image_processor, tile)
         prompts = [record(model, processor, *prompt) for prompt in PROMPTS]
         path = folder / "images.json"

@@ -15,6 +15,7 @@ from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
 from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
@@ -319,6 +320,7 @@ PROCESSORS = [
 
 # Processors of which there is one that resizes with Pillow.
 PIL_CLASSES = {
+    "internvl": GotOcr2ImageProcessorPil,
     "qwen2_vl": Qwen2VLImageProcessorPil,
     "smolvlm": SmolVLMImageProcessorPil,
     "siglip": SiglipImageProcessorPil,

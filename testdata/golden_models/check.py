@@ -51,9 +51,10 @@ def check_multimodal(folder: Path, name: str, records: list[dict]) -> None:
     """transformers' multimodal class computes the same from the folder, with vision tensors that
     are made up where the folder lacks them."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "vision_config" not in config:
+    multimodal_class = getattr(transformers, config["architectures"][0], None)
+    if "vision_config" not in config or multimodal_class is None:
         return
-    model = getattr(transformers, config["architectures"][0]).from_pretrained(
+    model = multimodal_class.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", ignore_mismatched_sizes=True
     )
     for record in records:

@@ -108,6 +108,7 @@ families! {
     internlm2
     internlm3
     internvl
+    internvl_chat
     internvl_published
     iquestcoder
     lfm2

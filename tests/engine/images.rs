@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 13] = [
+const MODELS: [&str; 14] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -31,6 +31,7 @@ const MODELS: [&str; 13] = [
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
     "testdata/golden/pixtral",
+    "testdata/golden/internvl_chat",
 ];
 
 fn path(name: &str) -> std::path::PathBuf {

@@ -86,6 +86,7 @@ const PUBLISHED: &[Published] = &[
     ("internlm2-chat-7b", 7_737_708_544, 98_304),
     ("internlm2.5-7b-chat", 7_737_708_544, 65_536),
     ("internlm3-8b-instruct", 8_804_241_408, 196_608),
+    ("internvl2.5-2b", 2_205_754_368, 65_536),
     ("internvl3-1b-hf", 938_193_024, 65_536),
     ("llama-2-7b-chat", 6_738_415_616, 4_096),
     ("llama-2-7b", 6_738_415_616, 4_096),

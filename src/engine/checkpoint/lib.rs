@@ -25,6 +25,7 @@ pub use encoders::{
 };
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;
+use serde_json::Value;
 use spec::{DecoderSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
@@ -68,6 +69,17 @@ pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
     let spec = tower(config)?;
     limits::check_tower(&spec).map_err(|text| config.error(text))?;
     Ok(Some(spec))
+}
+
+/// The configuration of its image processor, in the words of transformers, where config.json says
+/// how images are cut; None: another file does.
+///
+/// # Errors
+/// The config has a key of another value than are supported.
+pub fn image_processor(config: &HfConfig) -> Result<Option<Value>, EngineError> {
+    let names = config.architectures()?;
+    let known = names.iter().find_map(|name| families::find(name));
+    known.and_then(|known| known.processor).map(|processor| processor(config)).transpose()
 }
 
 /// The architectures whose names are nearest to one that is not there.

@@ -510,9 +510,7 @@ fn decoders_input_processor(
 ) -> Result<Arc<InputProcessor>, EngineError> {
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
     let processor = load_input_processor(config, &summary.files, limits, defaults)?;
-    let of_tower = |tower| image_input((&summary.spec, tower), &summary.files);
-    let images = summary.tower.as_ref().map(of_tower);
-    Ok(Arc::new(match images.transpose()? {
+    Ok(Arc::new(match image_input(summary, &processor.tokenizer())? {
         Some(images) => processor.with_images(images),
         None => processor,
     }))

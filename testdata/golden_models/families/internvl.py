@@ -92,6 +92,83 @@ def published(config: dict) -> dict:
     )
 
 
+# Names in InternVL's own code, and those of transformers, as convert_internvl_weights_to_hf.py has
+# them.
+RENAMED = [
+    ("model.vision_tower.", "vision_model."), ("encoder.layer.", "encoder.layers."),
+    ("cls_token", "class_embedding"), ("position_embeddings", "position_embedding"),
+    ("patch_embeddings.projection", "patch_embedding"), (".lambda_", ".ls"),
+    ("attention.projection_layer", "attn.proj"), ("layernorm_before", "norm1"),
+    ("layernorm_after", "norm2"), ("model.multi_modal_projector.layer_norm", "mlp1.0"),
+    ("model.multi_modal_projector.linear_1", "mlp1.1"),
+    ("model.multi_modal_projector.linear_2", "mlp1.3"),
+]
+
+
+def chat_tower(sizes: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
+    """The same as `tower`, under the names of InternVL's own code."""
+    shapes = {}
+    of_hf = tower("model.vision_tower.", "model.multi_modal_projector.", sizes)
+    for name, shape in of_hf.items():
+        for theirs, own in RENAMED:
+            name = name.replace(theirs, own)
+        if "attention.q_proj" in name:
+            name, shape = name.replace("attention.q_proj", "attn.qkv"), (3 * WIDTH, *shape[1:])
+        if "attention." not in name:
+            shapes[name] = shape
+    return shapes
+
+
+def of_hf(tensors: dict) -> dict:
+    """Tensors of a file of InternVL's own code, under the names of transformers."""
+    out = {}
+    for name, tensor in tensors.items():
+        if name.startswith(("vision_model.", "mlp1.")):
+            if "attn.qkv" in name:
+                parts = zip("qkv", tensor.chunk(3), strict=True)
+                named = {name.replace("attn.qkv", f"attention.{part}_proj"): t for part, t in parts}
+            else:
+                named = {name: tensor}
+            for own_name, part in named.items():
+                for theirs, own in RENAMED:
+                    own_name = own_name.replace(own, theirs)
+                out[own_name] = part
+        else:
+            name = name.replace("language_model.model.", "model.language_model.")
+            out[name.replace("language_model.lm_head.", "lm_head.")] = tensor
+    return out
+
+
+def chat(config: dict) -> dict:
+    """As in the files of InternVL's own code."""
+    text = {
+        k: v for k, v in config.items() if k not in ("dtype", "transformers_version")
+    }
+    return dict(
+        architectures=["InternVLChatModel"],
+        auto_map={"AutoModel": "modeling_internvl_chat.InternVLChatModel"}, downsample_ratio=0.5,
+        dynamic_image_size=True, force_image_size=32, llm_config=text, max_dynamic_patch=4,
+        min_dynamic_patch=1, model_type="internvl_chat", pad2square=False, ps_version="v2",
+        select_layer=-1, template="internvl2_5", tie_word_embeddings=False,
+        torch_dtype="bfloat16", transformers_version=None, use_backbone_lora=0, use_llm_lora=0,
+        use_thumbnail=True,
+        vision_config=dict(
+            architectures=["InternVisionModel"], attention_dropout=0.0, capacity_factor=1.2,
+            drop_path_rate=0.1, dropout=0.0, hidden_act="gelu", hidden_size=WIDTH, image_size=32,
+            initializer_factor=0.1, initializer_range=1e-10, intermediate_size=INNER,
+            layer_norm_eps=1e-5, model_type="intern_vit_6b", norm_type="layer_norm",
+            num_attention_heads=3, num_channels=3, num_experts=8, num_hidden_layers=LAYERS,
+            patch_size=PATCH, qk_normalization=False, qkv_bias=True, torch_dtype="bfloat16",
+            use_bfloat16=True, use_flash_attn=True, use_moe=False,
+        ),
+    )
+
+
+def chat_as_hf(config: dict) -> dict:
+    """The same in the words of transformers."""
+    return saved(dict(config["llm_config"], transformers_version=None))
+
+
 def qwen2(layout, **more) -> Family:
     return small(
         "Qwen2Config",
@@ -110,6 +187,12 @@ FAMILIES: dict[str, Family] = {
             "model.language_model.", "lm_head.",
             tower("model.vision_tower.", "model.multi_modal_projector.", (4, 2, 48)),
             saved, of_tower,
+        )
+    ),
+    "internvl_chat": qwen2(
+        wrapped(
+            "language_model.model.", "language_model.lm_head.", chat_tower((4, 2, 48)), chat,
+            of_tower,
         )
     ),
     "internvl_published": small(

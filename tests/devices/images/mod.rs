@@ -13,23 +13,23 @@ use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
 use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, ModelConfig};
-use vllm_batch::engine::checkpoint::spec::TowerSpec;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model::tower::Tower as LoadedTower;
+use vllm_batch::engine::core::load::images::image_processor;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::media_table::{MediaTable, TableMedium};
 use vllm_batch::engine::device::Device;
-use vllm_batch::engine::media::{
-    Backend, Encoded, ImageProcessor, Limits, MediaError, Medium, Tower,
-};
+use vllm_batch::engine::media::{Encoded, Limits, MediaError, Medium};
+use vllm_batch::engine::text::Tokenizer;
 
-use steps::{Row, Runner};
+use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 16] = [
+const MODELS: [&str; 17] = [
     "gemma3_multimodal",
     "gemma3_published",
     "idefics3",
     "internvl",
+    "internvl_chat",
     "internvl_published",
     "llava",
     "llava_saved",
@@ -92,10 +92,8 @@ fn summary(model: &str) -> ModelSummary {
 
 /// A table that keeps so many bytes of patches.
 fn table(model: &str, max_patch_bytes: usize) -> Arc<MediaTable> {
-    let keys = serde_json::from_str(&read(model, "preprocessor_config.json")).unwrap();
-    let tower = summary(model).tower.expect("a tower");
-    let tower = Tower { patch_size: tower.patch_size, merge_size: tower.merge_size };
-    let processor = ImageProcessor::from_config(&keys, tower, Backend::Torchvision).unwrap();
+    let summary = summary(model);
+    let processor = image_processor(summary.tower.as_ref().expect("a tower"), &summary).unwrap();
     Arc::new(MediaTable::new(processor, max_patch_bytes))
 }
 
@@ -114,15 +112,19 @@ fn placed(
     prompt: &GoldenPrompt,
 ) -> (Row, Vec<Arc<TableMedium>>) {
     let placed = table.place(&media(prompt)).unwrap();
-    let (tower, has_axes) = of_rows(model);
-    (Row::new(&prompt.prompt_token_ids, &placed, (&tower, has_axes)), placed)
+    (Row::new(&prompt.prompt_token_ids, &placed, of_rows(model)), placed)
 }
 
-/// The tower, and whether tokens have positions on axes.
-fn of_rows(model: &str) -> (TowerSpec, bool) {
+/// What rows of a model go by.
+fn of_rows(model: &str) -> RowKind {
     let ModelSummary { spec, tower, .. } = summary(model);
-    let has_axes = spec.ropes.iter().any(|rope| !rope.axes.is_empty());
-    (tower.expect("a tower"), has_axes)
+    let tower = tower.expect("a tower");
+    let tokenizer = Tokenizer::from_dir(&testdata("golden").join(model)).unwrap();
+    RowKind {
+        image_token_id: tower.image_token_id.find(|text| tokenizer.token_id(text)).unwrap(),
+        attends_to_whole: tower.attends_to_whole,
+        has_axes: spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
+    }
 }
 
 fn assert_close(got: &[f32], expected: &[f32], what: &str) {
@@ -254,8 +256,7 @@ fn an_image_that_changed_is_lost_and_its_step_goes_on() {
     let medium = Medium::new(Replaced(Arc::clone(&bytes)), Limits::default()).unwrap();
     let medium = Arc::new(medium);
     let placed = table.place(&[Arc::clone(&medium)]).unwrap();
-    let (tower, has_axes) = of_rows(model);
-    let row = Row::new(&prompt.prompt_token_ids, &placed, (&tower, has_axes));
+    let row = Row::new(&prompt.prompt_token_ids, &placed, of_rows(model));
     *bytes.lock().unwrap() = file("thin.png");
     let number = placed[0].number();
     runner.prefill(&[&row], 1000);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use vllm_batch::engine::base::config::EngineConfig;
-use vllm_batch::engine::checkpoint::spec::TowerSpec;
 use vllm_batch::engine::core::execute::executor::Executor;
 use vllm_batch::engine::core::execute::model_executor::ModelExecutor;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
@@ -30,15 +29,22 @@ pub struct Row {
     whole: Vec<Range<usize>>,
 }
 
+/// What differs between rows of models.
+#[derive(Clone, Copy)]
+pub struct RowKind {
+    /// The token that stands for one of an image's.
+    pub image_token_id: u32,
+    /// Tokens of an image attend to all of it.
+    pub attends_to_whole: bool,
+    /// Tokens have positions on axes.
+    pub has_axes: bool,
+}
+
 impl Row {
     /// The tokens of the media stand where the model's token of images does, without others
     /// between if tokens have positions on axes.
-    pub fn new(
-        ids: &[u32],
-        media: &[Arc<TableMedium>],
-        (tower, has_axes): (&TowerSpec, bool),
-    ) -> Self {
-        let image_token_id = tower.image_token_id;
+    pub fn new(ids: &[u32], media: &[Arc<TableMedium>], kind: RowKind) -> Self {
+        let RowKind { image_token_id, attends_to_whole, has_axes } = kind;
         let mut tokens = media.iter().flat_map(|medium| {
             let number = medium.number();
             (0..medium.layout().num_tokens() as u32).map(move |token| (number, token))
@@ -50,7 +56,7 @@ impl Row {
             end += run.len();
             (run[0] == image_token_id).then_some(end - run.len()..end)
         });
-        let whole = runs.flatten().filter(|_| tower.attends_to_whole).collect();
+        let whole = runs.flatten().filter(|_| attends_to_whole).collect();
         let mut row = Self { ids: ids.to_vec(), media: of_tokens, placed: Vec::new(), whole };
         assert!(tokens.next().is_none(), "a place for each token of an image");
         if has_axes {

@@ -2,11 +2,11 @@
 //! normalized before one product makes tokens of them. Tokens of an image attend to all of it.
 
 use super::gemma3;
-use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id};
+use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
-    NormSpec, TowerSpec,
+    NormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -17,16 +17,6 @@ const HEAD: [&str; 4] = [
     "model.vision_tower.vision_model.head.",
     "vision_tower.head.",
     "vision_tower.vision_model.head.",
-];
-
-/// Keys of the tower that have no defaults here.
-const SIZES: [&str; 6] = [
-    "hidden_size",
-    "image_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "patch_size",
 ];
 
 /// Defaults of `SiglipVisionConfig`.
@@ -59,20 +49,18 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     keys.expect("model_type", "siglip_vision_model")?;
     // The head is never used, whether it is there or not.
     keys.ignore(&["vision_use_head"]);
-    // All files have these, and the text part has some of the same names.
-    for key in SIZES {
-        keys.size(key)?;
-    }
+    vision::require_sizes(&keys)?;
     let vision = VisionKeys::read(config, SIGLIP, 1)?;
     let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
     let (side, num_tokens) = (vision.side(), root.optional_size("mm_tokens_per_image")?);
     let merge_size = merge_size(side, num_tokens.unwrap_or(256)).ok_or_else(|| {
         config.error(format!("`mm_tokens_per_image` is no square that {side}x{side} patches make"))
     })?;
-    let token_id = |keys: [&str; 2], default| match root.value(keys[1]).is_some() {
-        true => image_token_id(config, keys[1], default),
-        false => image_token_id(config, keys[0], default),
+    let token_of = |keys: [&str; 2], default| match root.value(keys[1]).is_some() {
+        true => token_id(config, keys[1], default),
+        false => token_id(config, keys[0], default),
     };
+    let token = token_of(["image_token_index", "image_token_id"], 262_144)?;
     let name = |part: &str| format!("model.vision_tower.vision_model.{part}");
     let projector = |part: &str| format!("model.multi_modal_projector.{part}");
     let patches = LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size);
@@ -82,10 +70,10 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     Ok(TowerSpec {
         patch_size,
         merge_size,
-        image_token_id: token_id(["image_token_index", "image_token_id"], 262_144)?,
+        image_token_id: TokenId::Known(token),
         text: ImageText::Paragraph {
-            start: token_id(["boi_token_index", "boi_token_id"], 255_999)?,
-            end: token_id(["eoi_token_index", "eoi_token_id"], 256_000)?,
+            start: token_of(["boi_token_index", "boi_token_id"], 255_999)?,
+            end: token_of(["eoi_token_index", "eoi_token_id"], 256_000)?,
         },
         attends_to_whole: true,
         patches: patches.with_bias(true),

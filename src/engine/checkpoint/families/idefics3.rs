@@ -92,6 +92,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::TokenId;
     use crate::{decoder_spec, tower_spec};
 
     const VISION: &str = r#""hidden_size": 24, "num_attention_heads": 3"#;
@@ -117,7 +118,8 @@ mod tests {
             (32, 2, 7)
         );
         assert_eq!((tower.layers.len(), tower.heads().head_dim), (12, 8));
-        assert_eq!((tower.image_token_id, tower.connector.n()), (8, decoder.hidden_size()));
+        let token = (tower.image_token_id, tower.connector.n());
+        assert_eq!(token, (TokenId::Known(8), decoder.hidden_size()));
         let tensors = tower.tensors();
         let shape = |name: &str| {
             let found = tensors.iter().find(|(found, _)| found == name);

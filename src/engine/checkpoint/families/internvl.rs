@@ -1,12 +1,15 @@
 //! InternVL 2.5 and later: a text model of another family, and a tower with layer scale, whose
-//! patches are brought together by squares (pixel shuffle) before an MLP makes tokens of them.
+//! patches are brought together by squares (pixel shuffle) before an MLP makes tokens of them. In
+//! the layout of transformers, and in that of its own code (`InternVLChatModel`).
 
-use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
+use serde_json::{Value, json};
+
+use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
 use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit,
     GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan, NormSpec,
-    QkNormOrder, QkNormSpec, TowerSpec,
+    QkNormOrder, QkNormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, NormKind};
@@ -46,7 +49,8 @@ struct Names {
     out: &'static str,
     /// Factors of what attention and the MLP add.
     scales: [&'static str; 2],
-    final_norm: &'static str,
+    /// Behind the last layer, in towers that have it.
+    final_norm: Option<&'static str>,
     /// The norm and the two products.
     connector: [&'static str; 3],
 }
@@ -63,13 +67,62 @@ const NAMES: Names = Names {
     qk_norms: ["attention.q_norm", "attention.k_norm"],
     out: "attention.projection_layer",
     scales: ["lambda_1", "lambda_2"],
-    final_norm: "layernorm",
+    final_norm: Some("layernorm"),
     connector: [
         "model.multi_modal_projector.layer_norm",
         "model.multi_modal_projector.linear_1",
         "model.multi_modal_projector.linear_2",
     ],
 };
+
+/// Those of InternVL's own code.
+const CHAT_NAMES: Names = Names {
+    tower: "vision_model",
+    layers: "encoder.layers",
+    class_token: "embeddings.class_embedding",
+    positions: "embeddings.position_embedding",
+    patches: "embeddings.patch_embedding",
+    norms: ["norm1", "norm2"],
+    qkv: &["attn.qkv"],
+    qk_norms: ["attn.q_norm", "attn.k_norm"],
+    out: "attn.proj",
+    scales: ["ls1", "ls2"],
+    final_norm: None,
+    connector: ["mlp1.0", "mlp1.1", "mlp1.3"],
+};
+
+/// Prefixes of those, for those who run the model for text alone.
+const CHAT_TENSORS: &[&str] = &["mlp1.", "vision_model."];
+
+/// Defaults of its `InternVisionConfig`.
+const CHAT_DEFAULTS: VisionDefaults = VisionDefaults {
+    hidden_size: 3200,
+    intermediate_size: 12_800,
+    num_layers: 48,
+    num_heads: 25,
+    image_size: 224,
+    patch_size: 14,
+    layer_norm_eps: 1e-6,
+    activation: Activation::Gelu,
+};
+
+/// Keys of experts that its towers do not have, of which some files say much all the same.
+const OF_EXPERTS: &[&str] = &[
+    "capacity_factor",
+    "eval_capacity_factor",
+    "laux_allreduce",
+    "moe_coeff_ratio",
+    "moe_intermediate_size",
+    "moe_output_scale",
+    "noisy_gate_policy",
+    "num_experts",
+    "num_routed_experts",
+    "num_shared_experts",
+    "shared_expert_intermediate_size",
+    "use_residual",
+    "use_rts",
+    "use_weighted_residual",
+];
 
 /// What differs between towers besides their sizes.
 struct Form {
@@ -82,7 +135,7 @@ struct Form {
     /// Patches of the side of a token.
     merge_size: usize,
     projector_activation: Activation,
-    image_token_id: u32,
+    image_token_id: TokenId,
 }
 
 /// The text part.
@@ -124,6 +177,83 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     };
     let vision = VisionKeys::read(config, DEFAULTS, form.merge_size)?;
     of_names(config, &NAMES, &vision, &form)
+}
+
+/// The text part of a file of InternVL's own code.
+pub(super) fn chat_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Their keys are this file's too.
+    chat_tower(config)?;
+    chat_processor(config)?;
+    let root = config.root();
+    root.expect("use_backbone_lora", 0)?;
+    root.expect("use_llm_lora", 0)?;
+    // The name of a conversation in that code, which the tokenizer's template has.
+    root.ignore(&["template", "system_message"]);
+    let mut spec = text_part(config, "qwen2")?;
+    spec.embedding.of_images = CHAT_TENSORS;
+    Ok(spec)
+}
+
+/// Its tower.
+pub(super) fn chat_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let root = config.root();
+    let Some(keys) = root.section("vision_config")? else {
+        return Err(config.error("`vision_config` is missing"));
+    };
+    keys.expect("model_type", "intern_vit_6b")?;
+    keys.expect("use_moe", false)?;
+    vision::require_sizes(&keys)?;
+    // Of training.
+    keys.ignore(&["drop_path_rate", "initializer_factor"]);
+    keys.ignore(OF_EXPERTS);
+    root.expect("select_layer", -1)?;
+    let version = root.text("ps_version")?.unwrap_or("v1");
+    if version != "v2" {
+        let text = format!("`ps_version` of `{version}` is not supported; v2 is");
+        return Err(config.error(text));
+    }
+    let has_qk_norms = keys.flag("qk_normalization")?.unwrap_or(true);
+    let has_qkv_biases = keys.flag("qkv_bias")?.unwrap_or(false);
+    let norms = norm_kind(config, &keys, NormKind::Rms)?;
+    let merge_size = merge_size(config)?;
+    let vision = VisionKeys::read(config, CHAT_DEFAULTS, merge_size)?;
+    let form = Form {
+        norms,
+        has_qkv_biases,
+        qk_eps: has_qk_norms.then_some(vision.eps),
+        has_final_norm: false,
+        merge_size,
+        projector_activation: Activation::Gelu,
+        image_token_id: TokenId::OfText("<IMG_CONTEXT>"),
+    };
+    of_names(config, &CHAT_NAMES, &vision, &form)
+}
+
+/// What the configuration of its image processor would be, in the words of transformers: config.json
+/// says how images are cut.
+pub(super) fn chat_processor(config: &HfConfig) -> Result<Value, EngineError> {
+    let root = config.root();
+    let tower = chat_tower(config)?;
+    let side = tower.positions.map_or(0, |positions| positions.side) * tower.patch_size;
+    root.expect("force_image_size", side)?;
+    root.expect("pad2square", false)?;
+    let is_cut = root.flag("dynamic_image_size")?.unwrap_or(false);
+    let [min, max] = [("min_dynamic_patch", 1), ("max_dynamic_patch", 6)]
+        .map(|(key, default)| root.size_or(key, default));
+    let has_whole = root.flag("use_thumbnail")?.unwrap_or(false);
+    if is_cut && !has_whole {
+        return Err(config.error("`use_thumbnail` of false is not supported; true is"));
+    }
+    Ok(json!({
+        "image_processor_type": "GotOcr2ImageProcessor",
+        "crop_to_patches": is_cut,
+        "min_patches": min?,
+        "max_patches": max?,
+        "size": {"height": side, "width": side},
+        "resample": 3,
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
+    }))
 }
 
 /// Patches of the side of a token.
@@ -192,9 +322,10 @@ fn of_names(
         embed_norm: None,
         layers: (0..num_layers).map(|index| layer(names, vision, form, index)).collect(),
         windows: None,
-        final_norm: form
-            .has_final_norm
-            .then(|| NormSpec::layer(name(names.final_norm), width, eps)),
+        final_norm: names
+            .final_norm
+            .filter(|_| form.has_final_norm)
+            .map(|part| NormSpec::layer(name(part), width, eps)),
         connector: ConnectorSpec {
             steps: vec![
                 ConnectorStep::Merge,
@@ -281,6 +412,46 @@ mod tests {
         assert!(tensors.iter().all(|(name, _)| {
             decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
         }));
+    }
+
+    fn chat(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec, Value), String> {
+        let text = format!(
+            r#"{{"architectures": ["InternVLChatModel"], {top} "vision_config": {{{vision}
+            "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "patch_size": 8,
+            "image_size": 32, "intermediate_size": 40}}, "llm_config": {{"model_type": "internlm2",
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "max_position_embeddings": 64, "vocab_size": 9}}}}"#
+        );
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
+        let processor = crate::image_processor(&config).map_err(|error| error.to_string())?;
+        Ok((decoder, tower.expect("a tower"), processor.expect("a processor of its own")))
+    }
+
+    #[test]
+    fn files_of_its_own_code_are_the_same_under_other_names() {
+        let keys = r#""ps_version": "v2", "dynamic_image_size": true, "use_thumbnail": true,
+            "max_dynamic_patch": 12,"#;
+        let (decoder, tower, processor) = chat(keys, "").unwrap();
+        assert_eq!(tower.image_token_id, TokenId::OfText("<IMG_CONTEXT>"));
+        let (tiles, side) = (&processor["max_patches"], &processor["size"]["width"]);
+        assert_eq!((tiles, side), (&json!(12), &json!(32)));
+        let tensors = tower.tensors();
+        let qkv = "vision_model.encoder.layers.1.attn.qkv.weight";
+        assert!(tensors.contains(&(qkv.into(), vec![72, 24])));
+        assert_eq!(tensors.len(), 4 + 2 * (1 + 2 + 4 + 2 + 2 + 2) + 6);
+        assert!(decoder.tensors().iter().any(|(name, _)| name == "model.tok_embeddings.weight"));
+        for (top, vision, expected) in [
+            ("", "", "`ps_version` of `v1`"),
+            (r#""ps_version": "v2", "select_layer": -4,"#, "", "`select_layer`"),
+            (r#""ps_version": "v2", "force_image_size": 448,"#, "", "`force_image_size`"),
+            (r#""ps_version": "v2", "dynamic_image_size": true,"#, "", "`use_thumbnail`"),
+            (r#""ps_version": "v2","#, r#""use_moe": true,"#, "`vision_config.use_moe`"),
+        ] {
+            let error = chat(top, vision).unwrap_err();
+            assert!(error.contains(expected), "{top} {vision}: {error}");
+        }
     }
 
     #[test]

@@ -89,6 +89,8 @@ mod starcoder2;
 mod vision;
 mod youtu;
 
+use serde_json::Value;
+
 use super::hf_config::HfConfig;
 use super::spec::{DecoderSpec, TowerSpec};
 use vllm_batch_base::EngineError;
@@ -99,6 +101,9 @@ pub type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
 /// From the same config to the spec of its vision tower.
 pub type BuildTower = fn(&HfConfig) -> Result<TowerSpec, EngineError>;
 
+/// From the same config to what the configuration of an image processor would be.
+pub type BuildProcessor = fn(&HfConfig) -> Result<Value, EngineError>;
+
 /// A family that the engine has.
 #[derive(Clone, Copy, Debug)]
 pub struct Architecture {
@@ -108,12 +113,14 @@ pub struct Architecture {
     pub spec: BuildSpec,
     /// Builder of its tower's; None: it is run for text alone.
     pub tower: Option<BuildTower>,
+    /// Builder of its image processor's configuration; None: a file of its own has that.
+    pub processor: Option<BuildProcessor>,
     /// The models that people know it by.
     pub models: &'static str,
 }
 
 const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Architecture {
-    Architecture { name, spec, tower: None, models }
+    Architecture { name, spec, tower: None, processor: None, models }
 }
 
 const fn seeing(
@@ -122,7 +129,18 @@ const fn seeing(
     tower: BuildTower,
     models: &'static str,
 ) -> Architecture {
-    Architecture { name, spec, tower: Some(tower), models }
+    Architecture { name, spec, tower: Some(tower), processor: None, models }
+}
+
+/// A family whose config.json says how images are cut.
+const fn seeing_tiles(
+    name: &'static str,
+    spec: BuildSpec,
+    tower: BuildTower,
+    processor: BuildProcessor,
+    models: &'static str,
+) -> Architecture {
+    Architecture { name, spec, tower: Some(tower), processor: Some(processor), models }
 }
 
 /// Names that early files of a family have, and the name that it has now.
@@ -213,6 +231,13 @@ pub const ARCHITECTURES: &[Architecture] = &[
     ),
     family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
     family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
+    seeing_tiles(
+        "InternVLChatModel",
+        internvl::chat_spec,
+        internvl::chat_tower,
+        internvl::chat_processor,
+        "InternVL 2.5, 3, 3.5",
+    ),
     seeing(
         "InternVLForConditionalGeneration",
         internvl::spec,

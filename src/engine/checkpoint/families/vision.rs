@@ -8,7 +8,7 @@ use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm,
-    MlpSpec, NormSpec, QkvHeads,
+    MlpSpec, NormSpec, QkvHeads, TokenId,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
@@ -126,6 +126,20 @@ impl VisionKeys {
     }
 }
 
+/// Refuses a `vision_config` without its sizes: all files have them, and the text part has some of
+/// the same names.
+pub(super) fn require_sizes(keys: &Section<'_>) -> Result<(), EngineError> {
+    let sizes = [
+        "hidden_size",
+        "image_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "patch_size",
+    ];
+    sizes.into_iter().try_for_each(|key| keys.size(key).map(|_| ()))
+}
+
 /// The side of a square in pixels: one number, or two that are equal.
 fn side_of_square(
     config: &HfConfig,
@@ -184,7 +198,12 @@ pub(super) fn image_token_id(
     config: &HfConfig,
     key: &str,
     default: usize,
-) -> Result<u32, EngineError> {
+) -> Result<TokenId, EngineError> {
+    token_id(config, key, default).map(TokenId::Known)
+}
+
+/// A token of the vocabulary.
+pub(super) fn token_id(config: &HfConfig, key: &str, default: usize) -> Result<u32, EngineError> {
     let id = config.root().optional_size(key)?.unwrap_or(default);
     let vocab_size = config.text_part().vocab_size()?;
     match id < vocab_size {

@@ -25,6 +25,9 @@ use vllm_batch_base::hf_overrides::{self, HfOverrides, NESTED_CONFIGS};
 use vllm_batch_base::weight_files::QUANTIZATION_CONFIGS;
 use vllm_batch_base::{EngineError, Setting};
 
+/// Keys that a text part may have: that of transformers, and that of InternVL's own code.
+const TEXT_KEYS: [&str; 2] = ["text_config", "llm_config"];
+
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
 pub struct HfConfig {
@@ -37,8 +40,10 @@ pub struct HfConfig {
     ignored: RefCell<BTreeSet<String>>,
     /// Values of keys that the file leaves out.
     defaults: OnceCell<Map<String, Value>>,
-    /// The `text_config` of a multimodal model.
+    /// The text part of a multimodal model.
     text: Option<Box<HfConfig>>,
+    /// The key of the text part.
+    text_key: &'static str,
     /// How many tensors are of which type, of a GGUF file; for people to read.
     gguf_types: Option<String>,
     /// The output layer has its own matrix, whatever the keys say.
@@ -99,7 +104,9 @@ impl HfConfig {
     }
 
     fn new(mut keys: Map<String, Value>, path: String) -> Self {
-        let text = match keys.remove("text_config") {
+        let has = |key: &&&str| keys.get(**key).is_some_and(|value| !value.is_null());
+        let text_key = *TEXT_KEYS.iter().find(has).unwrap_or(&TEXT_KEYS[0]);
+        let text = match keys.remove(text_key) {
             Some(Value::Object(mut text)) => {
                 // Said at the top alone, it is of the text part too. If either ties, the files
                 // decide: `own_head`.
@@ -111,18 +118,18 @@ impl HfConfig {
                 {
                     text.insert(key.to_owned(), value);
                 }
-                Some(Box::new(Self::new(text, format!("{path}: text_config"))))
+                Some(Box::new(Self::new(text, format!("{path}: {text_key}"))))
             }
             None | Some(Value::Null) => None,
             Some(other) => {
-                keys.insert("text_config".to_owned(), other);
+                keys.insert(text_key.to_owned(), other);
                 None
             }
         };
         let (read, ignored) = (RefCell::default(), RefCell::default());
         let defaults = OnceCell::new();
         let (gguf_types, has_own_head) = (None, false);
-        Self { keys, path, read, ignored, defaults, text, gguf_types, has_own_head }
+        Self { keys, path, read, ignored, defaults, text, text_key, gguf_types, has_own_head }
     }
 
     /// The same file, with an output layer that has its own matrix whatever the keys say.
@@ -146,7 +153,7 @@ impl HfConfig {
         Section::new(self, &self.keys)
     }
 
-    /// The text part of a multimodal model: `text_config`, or the whole file (Qwen2.5-VL).
+    /// The text part of a multimodal model, or the whole file (Qwen2.5-VL).
     pub(super) fn text_part(&self) -> &HfConfig {
         self.text.as_deref().unwrap_or(self)
     }
@@ -230,7 +237,8 @@ impl HfConfig {
     /// Whether a key changes nothing: in any family, or in the one whose spec was made of this. One
     /// of an object has the object's name and a dot before it.
     pub fn is_harmless(&self, key: &str) -> bool {
-        match key.strip_prefix("text_config.").zip(self.text.as_ref()) {
+        let in_text = key.strip_prefix(self.text_key).and_then(|key| key.strip_prefix('.'));
+        match in_text.zip(self.text.as_ref()) {
             Some((key, text)) => text.is_harmless(key),
             None => {
                 harmless::is_harmless(key, self.keys.get(key))
@@ -251,7 +259,7 @@ impl HfConfig {
     /// Keys that no code has read and that none has said to change nothing here. What changes
     /// nothing in any family counts: for files that are no config.json.
     pub(super) fn unread(&self) -> Vec<String> {
-        let text = self.text.iter().map(|_| "text_config".to_owned());
+        let text = self.text.iter().map(|_| self.text_key.to_owned());
         let read = self.read.borrow();
         let unread = section::unread(&self.keys, &read);
         unread.filter(|key| !self.ignored.borrow().contains(key)).chain(text).collect()
@@ -280,7 +288,8 @@ impl HfConfig {
         let verb = match unread.len() {
             0 => {
                 let text = self.text.as_ref();
-                return text.map_or(Ok(()), |text| text.refuse_unread_of("text_config."));
+                let prefix = format!("{}.", self.text_key);
+                return text.map_or(Ok(()), |text| text.refuse_unread_of(&prefix));
             }
             1 => "is",
             _ => "are",

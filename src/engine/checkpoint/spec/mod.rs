@@ -36,7 +36,7 @@ pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
 };
-pub use tower::{DeepSpec, GridFit, GridPositions, ImageText, TowerSpec, WindowsSpec};
+pub use tower::{DeepSpec, GridFit, GridPositions, ImageText, TokenId, TowerSpec, WindowsSpec};
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;

@@ -15,7 +15,7 @@ pub struct TowerSpec {
     /// Patches of the side of a square that becomes one token.
     pub merge_size: usize,
     /// The token that stands for one of an image's.
-    pub image_token_id: u32,
+    pub image_token_id: TokenId,
     /// What a prompt has for an image.
     pub text: ImageText,
     /// Tokens of an image attend to all of it, in all layers of the decoder (Gemma 3).
@@ -120,6 +120,28 @@ impl GridPositions {
                 ((row * self.side + column) as u32, share_of_row * share_of_column)
             },
         )
+    }
+}
+
+/// A token, by its id or by its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenId {
+    /// config.json has the id.
+    Known(u32),
+    /// The tokenizer's files have it alone (InternVL in its own layout).
+    OfText(&'static str),
+}
+
+impl TokenId {
+    /// The id, where `find` finds those of texts.
+    ///
+    /// # Errors
+    /// There is no such token; its text.
+    pub fn find(self, find: impl FnOnce(&str) -> Option<u32>) -> Result<u32, &'static str> {
+        match self {
+            Self::Known(id) => Ok(id),
+            Self::OfText(text) => find(text).ok_or(text),
+        }
     }
 }
 

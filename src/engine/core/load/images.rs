@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::model_summary::ModelSummary;
 use crate::media_table::MediaTable;
 use crate::serve::input_processor::ImageInput;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::{self, quoted, unreadable};
 use vllm_batch_base::weight_files::PROCESSOR_CONFIGS;
 use vllm_batch_checkpoint::model_files::ModelFiles;
-use vllm_batch_checkpoint::spec::{DecoderSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::TowerSpec;
 use vllm_batch_media::{Backend, ImageProcessor, Tower};
+use vllm_batch_text::Tokenizer;
 
 /// Patches that wait for a tower, of all requests together.
 const MAX_PATCH_BYTES: usize = 256 << 20;
@@ -20,30 +22,55 @@ const MAX_PATCH_BYTES: usize = 256 << 20;
 /// Most bytes of such a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The images of a model with a tower.
+/// The images of a model; None: it has no tower.
+///
+/// # Errors
+/// As [`image_processor`]; or the tokenizer has no token that stands for an image's.
+pub fn image_input(
+    summary: &ModelSummary,
+    tokenizer: &Tokenizer,
+) -> Result<Option<ImageInput>, EngineError> {
+    let Some(tower) = &summary.tower else { return Ok(None) };
+    let image_token_id = tower.image_token_id.find(|text| tokenizer.token_id(text));
+    let image_token_id = image_token_id.map_err(|text| {
+        EngineError::Model(format!(
+            "the tokenizer has no token {text:?}, which stands for an image's; help: copy \
+             tokenizer.json from the model's repository"
+        ))
+    })?;
+    let processor = image_processor(tower, summary)?;
+    Ok(Some(ImageInput {
+        table: Arc::new(MediaTable::new(processor, MAX_PATCH_BYTES)),
+        image_token_id,
+        text: tower.text,
+        has_axes: summary.spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
+        are_whole: tower.attends_to_whole,
+    }))
+}
+
+/// The image processor of a model with this tower.
 ///
 /// # Errors
 /// There is no configuration of an image processor, or it is of a kind that is not supported.
-pub fn image_input(
-    (decoder, tower): (&DecoderSpec, &TowerSpec),
-    files: &ModelFiles,
-) -> Result<ImageInput, EngineError> {
-    let folder = match files {
+pub fn image_processor(
+    tower: &TowerSpec,
+    summary: &ModelSummary,
+) -> Result<ImageProcessor, EngineError> {
+    let folder = match &summary.files {
         ModelFiles::Folder(folder) => folder,
         ModelFiles::Gguf(_) => unreachable!("a GGUF file has no tower"),
     };
-    let (name, config) = config(folder)?;
+    let (name, config, backend) = match &summary.processor {
+        // What has no class of transformers is resized by Pillow.
+        Some(config) => ("config.json", config.clone(), Backend::Pillow),
+        None => {
+            let (name, config) = config(folder)?;
+            (name, config, Backend::Torchvision)
+        }
+    };
     let sizes = Tower { patch_size: tower.patch_size, merge_size: tower.merge_size };
-    let processor = ImageProcessor::from_config(&config, sizes, Backend::Torchvision);
-    let processor = processor
-        .map_err(|error| EngineError::Model(format!("{}: {error}", folder.join(name).display())))?;
-    Ok(ImageInput {
-        table: Arc::new(MediaTable::new(processor, MAX_PATCH_BYTES)),
-        image_token_id: tower.image_token_id,
-        text: tower.text,
-        has_axes: decoder.ropes.iter().any(|rope| !rope.axes.is_empty()),
-        are_whole: tower.attends_to_whole,
-    })
+    ImageProcessor::from_config(&config, sizes, backend)
+        .map_err(|error| EngineError::Model(format!("{}: {error}", folder.join(name).display())))
 }
 
 /// The configuration, and the name of its file.
@@ -75,4 +102,25 @@ fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
          from the model's repository",
         quoted(&folder.display().to_string())
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As transformers 5 writes them: InternVL's whole processor has its images cut.
+    #[test]
+    fn what_a_whole_processor_is_goes_with_its_images() {
+        let folder = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("preprocessor_config.json", "{}");
+        write(
+            "processor_config.json",
+            r#"{"image_processor": {"crop_to_patches": false}, "processor_class": "InternVLProcessor"}"#,
+        );
+        let (name, config) = config(folder.path()).unwrap();
+        assert_eq!((name, &config["crop_to_patches"]), ("processor_config.json", &false.into()));
+        assert_eq!(config["processor_class"], "InternVLProcessor");
+    }
 }

@@ -2,6 +2,8 @@
 //! read before the weights, so that a flag that does not fit the model is refused before anything
 //! large is loaded.
 
+use serde_json::Value;
+
 use super::combinations::{Side, Sides};
 use super::gguf_text;
 use crate::serve::input_processor::{ModelLimits, default_sampling_params};
@@ -27,6 +29,8 @@ pub struct ModelSummary {
     pub spec: DecoderSpec,
     /// What makes embeddings of images; None: it is run for text alone.
     pub tower: Option<TowerSpec>,
+    /// The configuration of its image processor, where config.json has it.
+    pub processor: Option<Value>,
     /// How the checkpoint's linear layers are stored, where they are quantized.
     pub quantization: Option<QuantizationConfig>,
     /// How many tensors are of which type, of a GGUF file.
@@ -58,6 +62,7 @@ impl ModelSummary {
         let spec = checkpoint::decoder_spec(&hf_config)?;
         let tower = checkpoint::tower_spec(&hf_config)?;
         let tower = tower.filter(|_| !config.language_model_only);
+        let processor = checkpoint::image_processor(&hf_config)?;
         let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
@@ -67,6 +72,7 @@ impl ModelSummary {
             files,
             spec,
             tower,
+            processor,
             quantization,
             gguf_types,
             dtype,

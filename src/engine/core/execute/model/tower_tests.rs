@@ -4,7 +4,7 @@ use super::*;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_checkpoint::spec::{
     ActivationSpec, BlockNorms, ConnectorSpec, GridFit, GridPositions, ImageText, LayerSpec,
-    LinearSpec, MlpForm, MlpSpec, NormSpec,
+    LinearSpec, MlpForm, MlpSpec, NormSpec, TokenId,
 };
 
 /// A tower whose layers have no attention, so that each patch is computed by itself: a token each.
@@ -20,7 +20,7 @@ fn tower(device: &Device) -> Tower {
     let spec = TowerSpec {
         patch_size,
         merge_size: 1,
-        image_token_id: 0,
+        image_token_id: TokenId::Known(0),
         text: ImageText::Tiles,
         attends_to_whole: false,
         patches: LinearSpec::of_patches("patches", width, patch_size).with_bias(true),
