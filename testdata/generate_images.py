@@ -72,6 +72,7 @@ MODELS = [
     ("qwen3_5_moe_multimodal", Qwen2VLImageProcessor, 1024, 8192),
     ("qwen3_5_multimodal", Qwen2VLImageProcessor, 2048, 8192),
     ("qwen3_vl", Qwen2VLImageProcessor, 2048, 8192),
+    ("qwen3_vl_moe", Qwen2VLImageProcessor, 1024, 8192),
     ("smolvlm", SmolVLMImageProcessor, 64, 32),
 ]
 PROMPTS = [

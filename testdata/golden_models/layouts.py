@@ -80,6 +80,22 @@ def stacked(tensors: dict) -> dict:
     return out
 
 
+def with_turned_experts(layout: Layout) -> Layout:
+    """The same with experts stacked in two tensors of (experts, inputs, outputs)."""
+
+    def turned(tensors: dict) -> dict:
+        return {
+            name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
+            for name, tensor in tensors.items()
+        }
+
+    return Layout(
+        layout.config,
+        lambda tensors: layout.publish(turned(stacked(tensors))),
+        lambda tensors: turned(layout.restore(tensors)),
+    )
+
+
 def causal_masks(name: str, layers: int, length: int, dtype: torch.dtype):
     """The masks that old checkpoints hold as tensors: `name` with {} for the layer."""
 

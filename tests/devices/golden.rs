@@ -164,6 +164,7 @@ families! {
     qwen3_moe_sums
     qwen3_next
     qwen3_vl
+    qwen3_vl_moe
     seed_oss
     smollm3
     smolvlm

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 14] = [
+const MODELS: [&str; 15] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -30,6 +30,7 @@ const MODELS: [&str; 14] = [
     "testdata/golden/internvl_published",
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
+    "testdata/golden/qwen3_vl_moe",
     "testdata/golden/pixtral",
     "testdata/golden/internvl_chat",
 ];
@@ -136,7 +137,8 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
 
 #[test]
 fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
-    for model in ["smolvlm", "qwen2_vl", "qwen3_vl", "qwen3_5_multimodal", "internvl", "mistral3"] {
+    let models = ["smolvlm", "qwen2_vl", "qwen3_vl", "qwen3_5_multimodal", "internvl", "mistral3"];
+    for model in models {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }
 }

@@ -53,6 +53,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Qwen2VLForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2_5_VLForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen3VLForConditionalGeneration", "`vision_config` is missing"),
+    ("Qwen3VLMoeForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen3_5ForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen3_5MoeForConditionalGeneration", "`vision_config` is missing"),
     ("Idefics3ForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),

@@ -2,8 +2,9 @@
 the multimodal class makes of images."""
 
 from ..family import Family, dims, rope, small
-from ..layouts import of_tower, wrapped
+from ..layouts import of_tower, with_turned_experts, wrapped
 from ..mistakes import swapped, without, zeroed
+from ..routing import swapped_gate_and_up
 from .towers import IMAGE_TOKEN, INNER, PATCH, WIDTH
 
 DEPTH, HEADS = 3, 3
@@ -143,6 +144,17 @@ def qwen3_vl(config: dict) -> dict:
     )
 
 
+def qwen3_vl_moe(config: dict) -> dict:
+    """As in the files of Qwen3-VL with experts."""
+    out = qwen3_vl(config)
+    out["text_config"]["model_type"] = "qwen3_vl_moe_text"
+    out["vision_config"]["model_type"] = "qwen3_vl_moe"
+    return {
+        **out, "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+        "model_type": "qwen3_vl_moe", "tie_word_embeddings": False,
+    }
+
+
 FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": qwen2(
         wrapped("model.", "lm_head.", qwen2_5_tower(48), qwen2_5_vl, of_tower), old_config=True
@@ -159,6 +171,19 @@ FAMILIES: dict[str, Family] = {
             "model.language_model.", "lm_head.", qwen3_tower(32, 5), qwen3_vl, of_tower
         ),
         oracle="transformers Qwen3ForCausalLM, inside of a multimodal checkpoint",
+        shared="images", old_config=True,
+    ),
+    "qwen3_vl_moe": small(
+        "Qwen3MoeConfig",
+        dims(32, 48, 3, 4, 2, head_dim=16, tie_word_embeddings=False, num_experts=6,
+             num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
+             mlp_only_layers=[1], rms_norm_eps=1e-6, rope_parameters=rope(5000000.0)),
+        [dict(rope_parameters=rope(10000.0)), dict(norm_topk_prob=False), swapped_gate_and_up,
+         dict(num_experts_per_tok=2), dict(num_experts_per_tok=4)],
+        layout=with_turned_experts(
+            wrapped("model.language_model.", "lm_head.", qwen3_tower(32, 5), qwen3_vl_moe, of_tower)
+        ),
+        oracle="transformers Qwen3MoeForCausalLM, inside of a multimodal checkpoint",
         shared="images", old_config=True,
     ),
 }

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 18] = [
     "gemma3_multimodal",
     "gemma3_published",
     "idefics3",
@@ -41,6 +41,7 @@ const MODELS: [&str; 17] = [
     "qwen3_5_moe_multimodal",
     "qwen3_5_multimodal",
     "qwen3_vl",
+    "qwen3_vl_moe",
     "smolvlm",
 ];
 

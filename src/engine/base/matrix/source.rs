@@ -19,7 +19,9 @@ pub struct SourceMatrix<'a> {
     pub num_columns: usize,
     /// Where values come from.
     pub values: SourceValues<'a>,
-    is_transposed: bool,
+    /// Of a transpose, the columns that are stored, and which of them is its first row; None: it is
+    /// none.
+    transposed: Option<(usize, usize)>,
     /// Stored row of each row; `None`: row by row.
     order: Option<Arc<[u32]>>,
     /// Columns that are stored, and which of them is the first; None: all are columns of this.
@@ -66,7 +68,7 @@ pub trait QuantizedMatrix: Debug + Send + Sync {
 impl<'a> SourceMatrix<'a> {
     /// A matrix whose rows are stored one after the other.
     pub fn new(num_rows: usize, num_columns: usize, values: SourceValues<'a>) -> Self {
-        Self { num_rows, num_columns, values, is_transposed: false, order: None, window: None }
+        Self { num_rows, num_columns, values, transposed: None, order: None, window: None }
     }
 
     /// Elements of a weight file.
@@ -86,15 +88,21 @@ impl<'a> SourceMatrix<'a> {
     /// The transpose of this, as which it is read from then on.
     ///
     /// # Panics
-    /// The rows have an order, or it is quantized: no format of ours is transposed.
+    /// The rows have an order, it is the transpose of some columns, or it is quantized: no format of
+    /// ours is transposed.
     pub fn transposed(self) -> Self {
         let is_quantized = matches!(self.values, SourceValues::Quantized(_));
         assert!(self.order.is_none() && !is_quantized, "only plain matrices are transposed");
-        assert!(self.window.is_none(), "all columns of a matrix become rows");
+        let transposed = match (self.transposed, self.window) {
+            (None, _) => Some(self.stored_columns()),
+            (Some(stored), None) if stored == (self.num_rows, 0) => None,
+            _ => unreachable!("all columns of a matrix become rows again"),
+        };
         Self {
             num_rows: self.num_columns,
             num_columns: self.num_rows,
-            is_transposed: !self.is_transposed,
+            transposed,
+            window: None,
             ..self
         }
     }
@@ -114,7 +122,7 @@ impl<'a> SourceMatrix<'a> {
     /// They do not fill the rows, have an order, or are quantized.
     pub fn in_rows(self, num_rows: usize) -> Self {
         let is_quantized = matches!(self.values, SourceValues::Quantized(_));
-        let is_stored = self.order.is_none() && !self.is_transposed && self.window.is_none();
+        let is_stored = self.is_as_stored();
         let num_values = self.num_rows * self.num_columns;
         assert!(is_stored && !is_quantized && num_values.is_multiple_of(num_rows), "rows");
         Self { num_rows, num_columns: num_values / num_rows, ..self }
@@ -135,7 +143,7 @@ impl<'a> SourceMatrix<'a> {
     /// # Panics
     /// `index` is not below `count`, the rows are no multiple of it, or have another order.
     pub fn slice(self, index: usize, count: usize) -> Self {
-        let is_stored = self.order.is_none() && !self.is_transposed && self.window.is_none();
+        let is_stored = self.is_as_stored();
         assert!(is_stored && index < count && self.num_rows.is_multiple_of(count), "a slice");
         let num_rows = self.num_rows / count;
         let (first, len) = (index * num_rows * self.num_columns, num_rows * self.num_columns);
@@ -200,7 +208,7 @@ impl<'a> SourceMatrix<'a> {
     /// Bytes of elements of `dtype` in these columns, where they lie like that.
     pub fn bytes_of(&self, dtype: DType, row: usize, columns: Range<usize>) -> Option<&'a [u8]> {
         match self.values {
-            SourceValues::Bytes(of, bytes) if of == dtype && !self.is_transposed => {
+            SourceValues::Bytes(of, bytes) if of == dtype && self.transposed.is_none() => {
                 let (num_stored, first) = self.stored_columns();
                 let start = self.stored_row(row) * num_stored + first;
                 let size = dtype.size_bytes();
@@ -211,7 +219,7 @@ impl<'a> SourceMatrix<'a> {
     }
 
     fn is_as_stored(&self) -> bool {
-        !self.is_transposed && self.order.is_none() && self.window.is_none()
+        self.transposed.is_none() && self.order.is_none() && self.window.is_none()
     }
 
     /// Bytes of all elements in order of rows, where they are stored so in `dtype`.
@@ -241,9 +249,9 @@ impl<'a> SourceMatrix<'a> {
         let (num_stored, first) = self.stored_columns();
         let columns = first + columns.start..first + columns.end;
         // Indices of the first value and of those behind it.
-        let (first, step) = match self.is_transposed {
-            false => (row * num_stored + columns.start, 1),
-            true => (columns.start * self.num_rows + row, self.num_rows),
+        let (first, step) = match self.transposed {
+            None => (row * num_stored + columns.start, 1),
+            Some((num_stored, first)) => (columns.start * num_stored + first + row, num_stored),
         };
         let indices = (first..).step_by(step);
         match &self.values {

@@ -306,6 +306,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Qwen3MoeForCausalLM", qwen3_moe::spec, "Qwen3 30B-A3B, 235B-A22B"),
     family("Qwen3NextForCausalLM", qwen3_next::spec, "Qwen3-Next 80B-A3B"),
     seeing("Qwen3VLForConditionalGeneration", qwen3_vl::spec, qwen3_vl::tower, "Qwen3-VL, dense"),
+    seeing(
+        "Qwen3VLMoeForConditionalGeneration",
+        qwen3_vl::spec_with_experts,
+        qwen3_vl::tower,
+        "Qwen3-VL with experts",
+    ),
     family("RWForCausalLM", falcon::spec, "Falcon of early files"),
     family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),
     family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),

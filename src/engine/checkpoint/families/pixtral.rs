@@ -9,7 +9,7 @@ use crate::hf_config::HfConfig;
 use crate::spec::{
     ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
     DecoderSpec, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, RopeScaling,
-    RopeSpec, TowerSpec,
+    RopeSpec, TokenId, TowerSpec,
 };
 use serde_json::json;
 use vllm_batch_base::EngineError;
@@ -112,7 +112,7 @@ pub(super) fn mistral3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError
 fn tower_of(
     config: &HfConfig,
     vision: &VisionKeys,
-    (merge_size, image_token_id): (usize, u32),
+    (merge_size, image_token_id): (usize, TokenId),
     connector: ConnectorSpec,
 ) -> Result<TowerSpec, EngineError> {
     let VisionKeys { patch_size, width, eps, num_layers, heads, .. } = *vision;

@@ -2,8 +2,10 @@
 //! positions, some of whose layers give what is added behind the decoder's first layers
 //! (deepstack).
 
+use serde_json::json;
+
 use super::qwen_vision::{self, QwenVision, name};
-use super::{BuildSpec, qwen3};
+use super::{BuildSpec, qwen3, qwen3_moe};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ActivationSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec, DeepSpec,
@@ -17,6 +19,15 @@ const EPS: f32 = 1e-6;
 /// The text part.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     with_tower(config, &tower(config)?, (qwen3::spec, [24, 20, 20]))
+}
+
+/// The text part with experts.
+pub(super) fn spec_with_experts(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let text = config.text_part();
+    // Its class computes so, and has no key for it.
+    text.assume(&[("norm_topk_prob", json!(true))]);
+    text.root().expect("norm_topk_prob", true)?;
+    with_tower(config, &tower(config)?, (qwen3_moe::spec, [24, 20, 20]))
 }
 
 /// The tower.

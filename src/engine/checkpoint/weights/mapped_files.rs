@@ -52,6 +52,15 @@ pub(super) struct Entry {
 enum Stored {
     /// Values, one after the other.
     Values(DType),
+    /// Those of some outputs of a matrix of (inputs, outputs).
+    Transposed {
+        /// Their type.
+        dtype: DType,
+        /// Outputs of the matrix.
+        num_stored: usize,
+        /// The first of these.
+        first: usize,
+    },
     /// Rows of a GGUF file.
     Rows(StoredRows),
     /// Type that weights do not have.
@@ -77,7 +86,7 @@ impl Entry {
             Stored::Values(DType::BFloat16) => Dtype::BF16,
             Stored::Values(DType::Float16) => Dtype::F16,
             Stored::Other(dtype) => dtype,
-            Stored::Rows(_) => return None,
+            Stored::Transposed { .. } | Stored::Rows(_) => return None,
         })
     }
 
@@ -98,9 +107,33 @@ impl Entry {
         }))
     }
 
+    /// Pieces of this shape of matrices of (inputs, outputs), so many beside each other in each;
+    /// None: it is not of such matrices, or not plain.
+    pub(super) fn transposed_pieces(
+        &self,
+        shape: [usize; 2],
+        num_beside: usize,
+    ) -> Option<impl Iterator<Item = Self> + use<>> {
+        let Stored::Values(dtype) = self.stored else { return None };
+        let [rows, columns] = shape;
+        let num_stored = rows * num_beside;
+        let matrices = self.pieces(&[columns, num_stored])?;
+        Some(matrices.flat_map(move |matrix| {
+            (0..num_beside).map(move |index| {
+                let stored = Stored::Transposed { dtype, num_stored, first: index * rows };
+                Self {
+                    stored,
+                    shape: shape.to_vec(),
+                    file: matrix.file,
+                    range: matrix.range.clone(),
+                }
+            })
+        }))
+    }
+
     /// Whether it is of values that need no format.
     pub(super) fn is_plain(&self) -> bool {
-        matches!(self.stored, Stored::Values(_))
+        matches!(self.stored, Stored::Values(_) | Stored::Transposed { .. })
     }
 }
 
@@ -304,6 +337,11 @@ impl MappedFiles {
                 let columns = shape.last().copied().unwrap_or(1);
                 let rows = shape.iter().rev().skip(1).product();
                 SourceMatrix::from_bytes(rows, columns, *dtype, bytes)
+            }
+            &Stored::Transposed { dtype, num_stored, first } => {
+                let (rows, columns) = (shape[0], shape[1]);
+                let stored = SourceMatrix::from_bytes(columns, num_stored, dtype, bytes);
+                stored.of_columns(first..first + rows).transposed()
             }
             Stored::Rows(rows) => rows.source(shape.iter().product(), bytes),
             Stored::Other(dtype) => unreachable!("{dtype} is refused by `checked`"),

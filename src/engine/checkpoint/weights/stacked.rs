@@ -13,7 +13,8 @@ impl MappedFiles {
     /// Where the model asks for `experts.0.gate_proj.weight` and its like, and the files have
     /// `experts.gate_up_proj` (experts, 2 * inner, hidden), that becomes a tensor of each expert's
     /// gate and of its up; and so `experts.down_proj` (experts, hidden, inner). transformers keeps
-    /// them so in memory, and Qwen3.5's files have them so.
+    /// them so in memory, and Qwen3.5's files have them so. Those of Qwen3-VL are transposed, which
+    /// their shape shows; one that fits both ways is not, as in transformers.
     pub(super) fn unstack<'a>(&mut self, asked: impl Iterator<Item = &'a Part>) {
         for part in asked.filter(|part| part.slice.is_none()) {
             for (matrix, stack, names) in STACKS {
@@ -21,21 +22,27 @@ impl MappedFiles {
                 let experts = part.name.strip_suffix(&first).filter(|n| n.ends_with(".experts"));
                 let is_there = |_: &&str| self.has(&part.weight_name());
                 if let Some(experts) = experts.filter(|name| !is_there(name)) {
-                    self.take_apart(&format!("{experts}.{stack}"), names);
+                    self.take_apart(&format!("{experts}.{stack}"), (names, part.rows));
                 }
             }
         }
     }
 
-    /// A tensor of (experts, rows, columns) becomes as many of each expert as there are names.
-    fn take_apart(&mut self, stack: &str, names: &[&str]) {
+    /// A tensor of (experts, rows, columns), or (experts, columns, rows), becomes as many of each
+    /// expert as there are names, which should have so many rows.
+    fn take_apart(&mut self, stack: &str, (names, rows_of_one): (&[&str], usize)) {
         let Some((found, entry)) = self.find(stack) else { return };
         let &[_, rows, columns] = &entry.shape[..] else { return };
-        let shape = [rows / names.len(), columns];
-        let Some(pieces) = entry.pieces(&shape).filter(|_| rows.is_multiple_of(names.len())) else {
-            return;
-        };
-        let pieces: Vec<Entry> = pieces.collect();
+        let num = names.len();
+        let pieces: Option<Vec<Entry>> =
+            match rows != num * rows_of_one && columns == num * rows_of_one {
+                true => entry.transposed_pieces([rows_of_one, rows], num).map(Iterator::collect),
+                false => {
+                    let pieces = entry.pieces(&[rows / num, columns]);
+                    pieces.filter(|_| rows.is_multiple_of(num)).map(Iterator::collect)
+                }
+            };
+        let Some(pieces) = pieces else { return };
         self.tensors.remove(&found);
         self.unused.remove(&found);
         let experts = found.rsplit_once('.').map_or("", |(experts, _)| experts);
@@ -99,6 +106,20 @@ mod tests {
         let first = |tensor| checkpoint.matrix(&tensor).unwrap().to_vec()[0];
         let firsts = asked().into_iter().map(first);
         assert_eq!(firsts.collect::<Vec<_>>(), [0.0, 6.0, 0.0, 12.0, 18.0, 6.0]);
+        checkpoint.finish().unwrap();
+    }
+
+    #[test]
+    fn transposed_experts_are_turned() {
+        let (up, down) = ("model.mlp.experts.gate_up_proj", "model.mlp.experts.down_proj");
+        let (_folder, mut checkpoint) = checkpoint(&[(up, &[2, 2, 6]), (down, &[2, 3, 2])]);
+        checkpoint.check(&asked(), &[]).unwrap();
+        let values = asked().into_iter().map(|tensor| checkpoint.matrix(&tensor).unwrap().to_vec());
+        let values: Vec<_> = values.collect();
+        assert_eq!(values[0], [0.0, 6.0, 1.0, 7.0, 2.0, 8.0]);
+        assert_eq!(values[1], [3.0, 9.0, 4.0, 10.0, 5.0, 11.0]);
+        assert_eq!(values[2], [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
+        assert_eq!(values[4], [15.0, 21.0, 16.0, 22.0, 17.0, 23.0]);
         checkpoint.finish().unwrap();
     }
 

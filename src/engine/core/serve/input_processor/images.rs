@@ -31,7 +31,7 @@ impl ImageInput {
     fn shown_token_id(&self) -> u32 {
         match self.text {
             ImageText::Paragraph { start, .. } => start,
-            ImageText::Bare | ImageText::Rows | ImageText::Tiles | ImageText::Between { .. } => {
+            ImageText::Bare | ImageText::Between { .. } | ImageText::Rows | ImageText::Tiles => {
                 self.image_token_id
             }
         }
