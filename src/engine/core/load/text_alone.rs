@@ -28,22 +28,20 @@ pub(crate) fn text_alone(
 
 /// Why a GPU does not compute a tower; None: it does.
 fn refusal(config: &EngineConfig, tower: &TowerSpec, dtype: DType) -> Option<String> {
-    if tower.attends_to_whole {
-        return Some("no kernel of a GPU lets the tokens of an image see all of it yet".to_owned());
-    }
-    if config.device.quantization.is_some() {
-        return Some(
-            "`settings.quantization` is for its layers too, and no kernel narrows those of \
-                     a tower"
-                .to_owned(),
-        );
-    }
-    if config.cache.kv_cache_dtype == KvCacheDType::Fp8 {
-        return Some(
-            "`settings.kv_cache_dtype` fp8 is for its K and V too, which no kernel narrows"
-                .to_owned(),
-        );
-    }
+    let why = if tower.attends_to_whole {
+        "no kernel of a GPU lets the tokens of an image see all of it yet"
+    } else if config.device.quantization.is_some() {
+        "`settings.quantization` is for its layers too, and no kernel narrows those"
+    } else if config.cache.kv_cache_dtype == KvCacheDType::Fp8 {
+        "`settings.kv_cache_dtype` fp8 is for its K and V too, and no kernel narrows those"
+    } else {
+        return refusal_of_heads(config, tower, dtype);
+    };
+    Some(why.to_owned())
+}
+
+/// Why the kernels do not take its heads; None: they do.
+fn refusal_of_heads(config: &EngineConfig, tower: &TowerSpec, dtype: DType) -> Option<String> {
     let of_head = |head_dim| HeadWidths { head_dim, ..HeadWidths::default() };
     let heads = tower.attentions().map(|attention| of_head(attention.heads.head_dim)).collect();
     let needs = GpuNeeds { heads, is_of_texts: true, ..GpuNeeds::default() };
