@@ -38,6 +38,8 @@ from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -63,6 +65,8 @@ MODELS = [
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("llava", CLIPImageProcessor, 24, 24),
+    ("llava_next", LlavaNextImageProcessor, 24, 24),
+    ("llava_next_saved", LlavaNextImageProcessor, 16, 16),
     ("llava_saved", CLIPImageProcessor, 16, 16),
     ("ministral3_multimodal", PixtralImageProcessor, 48, 4),
     ("mistral3", PixtralImageProcessor, 48, 8),
@@ -105,6 +109,12 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             pan_and_scan_min_crop_size=None, pan_and_scan_min_ratio_to_activate=None,
             processor_class="Gemma3Processor", resample=2, rescale_factor=1 / 255,
             size=dict(height=tile, width=tile),
+        )
+    if cls is LlavaNextImageProcessor:
+        sides = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3], *([[1, 1]] if tile == 16 else [])]
+        return preprocessor_config(CLIPImageProcessor, longest, tile) | dict(
+            do_pad=True, image_processor_type=cls.__name__, processor_class="LlavaNextProcessor",
+            image_grid_pinpoints=[[rows * tile, columns * tile] for rows, columns in sides],
         )
     if cls is CLIPImageProcessor:
         return dict(
@@ -265,8 +275,9 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
     if image_processor is PixtralImageProcessor:
         merge = config.get("spatial_merge_size", 1)
         return PixtralProcessor(images, tokenizer, patch_size=patch, spatial_merge_size=merge)
-    if image_processor is CLIPImageProcessor:
-        return LlavaProcessor(
+    if image_processor in (CLIPImageProcessor, LlavaNextImageProcessor):
+        is_next = image_processor is LlavaNextImageProcessor
+        return (LlavaNextProcessor if is_next else LlavaProcessor)(
             images, tokenizer, patch_size=patch, vision_feature_select_strategy="default",
             num_additional_image_tokens=1,
         )

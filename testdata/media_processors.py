@@ -18,6 +18,8 @@ from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageP
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
 from transformers.models.llava.image_processing_llava import LlavaImageProcessor
+from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -302,6 +304,22 @@ PROCESSORS = [
         [(64, 48), (33, 90), (70, 70)],
     ),
     (
+        "llava_next",
+        LlavaNextImageProcessor,
+        {
+            **SCALED,
+            **CLIP,
+            "size": {"shortest_edge": 28},
+            "crop_size": {"height": 28, "width": 28},
+            "do_center_crop": True,
+            "do_pad": True,
+            "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]],
+            "resample": 3,
+        },
+        (7, 1),
+        [(64, 48), (48, 64), (28, 28), (200, 33), (9, 120), (1, 1), (90, 90), (57, 28), (28, 57), (84, 28)],
+    ),
+    (
         "pixtral",
         PixtralImageProcessor,
         {**SCALED, **CLIP, "size": {"longest_edge": 160}, "patch_size": {"height": 16, "width": 16}, "resample": 3},
@@ -337,6 +355,14 @@ def as_patches(pixels, patch):
     return parts.permute(1, 3, 0, 2, 4).reshape(-1, bands * patch * patch)
 
 
+def tokens_of_next(processor, size, patch):
+    """Tokens of an image of LLaVA-NeXT, newlines among them."""
+    whole = LlavaNextProcessor.__new__(LlavaNextProcessor)
+    whole.image_processor, whole.patch_size, whole.num_additional_image_tokens = processor, patch, 0
+    side = processor.crop_size["height"]
+    return whole._get_number_of_features(size[1], size[0], side, side)
+
+
 def processed():
     out = []
     pil = [(name, PIL_CLASSES[name], *rest) for name, _, *rest in PROCESSORS if name in PIL_CLASSES]
@@ -352,8 +378,13 @@ def processed():
                 patches = values
             else:
                 tiles = values.reshape(-1, *values.shape[-3:])
+                if processor_class is LlavaNextImageProcessor:
+                    tiles = tiles.roll(-1, 0)  # the whole image is behind its tiles, as elsewhere
                 grids = [[tile.shape[1] // patch, tile.shape[2] // patch] for tile in tiles]
                 patches = torch.cat([as_patches(tile, patch) for tile in tiles])
+            tokens = sum(h // merge * (w // merge) for h, w in grids)
+            if processor_class is LlavaNextImageProcessor:
+                tokens = tokens_of_next(processor, (width, height), patch)
             out.append(
                 {
                     "name": name,
@@ -364,7 +395,7 @@ def processed():
                     "from": [width, height],
                     "seed": seed,
                     "grids": grids,
-                    "tokens": sum(h // merge * (w // merge) for h, w in grids),
+                    "tokens": tokens,
                     "shape": list(patches.shape),
                     "blake3": blake3(patches.contiguous().numpy().tobytes()).hexdigest(),
                 }

@@ -120,6 +120,8 @@ families! {
     llama_dynamic
     llama_yarn
     llava
+    llava_next
+    llava_next_saved
     llava_saved
     mamba2
     minicpm

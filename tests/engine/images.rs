@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 15] = [
+const MODELS: [&str; 17] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -33,6 +33,8 @@ const MODELS: [&str; 15] = [
     "testdata/golden/qwen3_vl_moe",
     "testdata/golden/pixtral",
     "testdata/golden/internvl_chat",
+    "testdata/golden/llava_next",
+    "testdata/golden/llava_next_saved",
 ];
 
 fn path(name: &str) -> std::path::PathBuf {
@@ -137,8 +139,15 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
 
 #[test]
 fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
-    let models = ["smolvlm", "qwen2_vl", "qwen3_vl", "qwen3_5_multimodal", "internvl", "mistral3"];
-    for model in models {
+    for model in [
+        "smolvlm",
+        "qwen2_vl",
+        "qwen3_vl",
+        "qwen3_5_multimodal",
+        "internvl",
+        "mistral3",
+        "llava_next",
+    ] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }
 }

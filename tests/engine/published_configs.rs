@@ -99,6 +99,7 @@ const PUBLISHED: &[Published] = &[
     ("llama-7b", 6_738_415_616, 2_048),
     // Without the last layer of its tower and the norm behind that, which it has and nothing reads.
     ("llava-1.5-7b-hf", 7_050_828_800, 4_096),
+    ("llava-v1.6-mistral-7b-hf", 7_554_149_376, 32_768),
     ("minicpm-2b-sft", 2_724_880_896, 4_096),
     ("minicpm4-0.5b", 433_873_920, 32_768),
     ("ministral-3-3b", 3_849_090_048, 262_144),

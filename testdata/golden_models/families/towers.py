@@ -95,6 +95,28 @@ def llava_saved(config: dict) -> dict:
     )
 
 
+PINPOINTS = [[24, 48], [48, 24], [48, 48], [72, 24], [24, 72]]
+
+
+def llava_next(config: dict) -> dict:
+    """As in LLaVA-NeXT's own files of Mistral, whose text part says little."""
+    of_llava = llava(config)
+    text = of_llava["text_config"] | dict(model_type="mistral", sliding_window=None)
+    return of_llava | dict(
+        architectures=["LlavaNextForConditionalGeneration"], image_grid_pinpoints=PINPOINTS,
+        model_type="llava_next", text_config=text, transformers_version="4.39.0.dev0",
+        use_image_newline_parameter=True,
+    )
+
+
+def llava_next_saved(config: dict) -> dict:
+    """As transformers 5 writes it."""
+    return llava_saved(config) | dict(
+        architectures=["LlavaNextForConditionalGeneration"], model_type="llava_next",
+        image_grid_pinpoints=[[16, 32], [32, 16], [32, 32], [48, 16], [16, 48], [16, 16]],
+    )
+
+
 def smolvlm(config: dict) -> dict:
     """All keys, as transformers 5 writes them."""
     text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
@@ -159,6 +181,28 @@ FAMILIES: dict[str, Family] = {
         (32, 64, 2, 4, 2),
         clip("vision_tower.vision_model.", 3, 4) | projector("multi_modal_projector.", 32),
         llava, model="language_model.model.", head="language_model.lm_head.", old_config=True,
+    ),
+    "llava_next": small(
+        "MistralConfig",
+        dims(32, 64, 2, 4, 2, head_dim=16, sliding_window=None, tie_word_embeddings=False,
+             rms_norm_eps=1e-5, rope_parameters=rope(1000000.0)),
+        [dict(rope_parameters=rope(10000.0)), swapped("gate_proj", "up_proj")],
+        layout=wrapped(
+            "language_model.model.", "language_model.lm_head.",
+            clip("vision_tower.vision_model.", 3, 4) | projector("multi_modal_projector.", 32)
+            | {"image_newline": (32,)},
+            llava_next, of_tower,
+        ),
+        oracle="transformers MistralForCausalLM, inside of a multimodal checkpoint",
+        shared="images", old_config=True,
+    ),
+    "llava_next_saved": llama(
+        (48, 64, 2, 3, 1),
+        clip("model.vision_tower.", 2, 4) | {
+            name: shape for name, shape in projector("model.multi_modal_projector.", 48).items()
+            if "bias" not in name
+        } | {"model.image_newline": (48,)},
+        llava_next_saved, model="model.language_model.",
     ),
     "llava_saved": llama(
         (48, 64, 2, 3, 1),

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 18] = [
+const MODELS: [&str; 20] = [
     "gemma3_multimodal",
     "gemma3_published",
     "idefics3",
@@ -32,6 +32,8 @@ const MODELS: [&str; 18] = [
     "internvl_chat",
     "internvl_published",
     "llava",
+    "llava_next",
+    "llava_next_saved",
     "llava_saved",
     "ministral3_multimodal",
     "mistral3",
@@ -277,8 +279,8 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
         assert_eq!(info.parameters.all, summary.spec.parameters().all + of_tower.all);
         assert_eq!(info.weight_bytes, 4 * info.parameters.all);
         let num_behind = match model {
-            "llava" => 16 + 2,
-            "llava_saved" => 2 * 16 + 2,
+            "llava" | "llava_next" => 16 + 2,
+            "llava_saved" | "llava_next_saved" => 2 * 16 + 2,
             "ministral3_multimodal" => 2 * 9,
             _ => 0,
         };

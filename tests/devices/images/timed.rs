@@ -39,7 +39,14 @@ fn image(spec: &TowerSpec, side: usize) -> Patches {
     let own = spec.positions.as_ref().filter(|positions| positions.fit != GridFit::Between);
     let side = own.map_or(side, |positions| positions.side);
     let merge_size = spec.merge_size;
-    let layout = Layout { rows: side, columns: side, tile_rows: 0, tile_columns: 0, merge_size };
+    let layout = Layout {
+        rows: side,
+        columns: side,
+        tile_rows: 0,
+        tile_columns: 0,
+        merge_size,
+        middle: None,
+    };
     let has_windows = spec.windows.is_some() || own.is_none();
     let order = if has_windows { PatchOrder::Merged } else { PatchOrder::Rows };
     let num_bytes = layout.num_patches() * 3 * spec.patch_size * spec.patch_size;

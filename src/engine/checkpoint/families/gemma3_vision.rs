@@ -93,6 +93,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
             last: last.transposed().as_parameters(),
         },
         deep: Vec::new(),
+        newline: None,
         unused: HEAD.map(str::to_owned).to_vec(),
     })
 }

@@ -85,6 +85,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
             ),
         },
         deep: Vec::new(),
+        newline: None,
         unused: Vec::new(),
     })
 }

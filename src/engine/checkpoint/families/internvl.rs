@@ -336,6 +336,7 @@ fn of_names(
             last: product(last, hidden_size),
         },
         deep: Vec::new(),
+        newline: None,
         unused: Vec::new(),
     })
 }

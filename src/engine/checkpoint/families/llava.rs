@@ -1,8 +1,9 @@
 //! LLaVA 1.5: Llama, and CLIP up to one of its last layers, whose patches go through an MLP.
+//! LLaVA-NeXT (1.6): the same with tiles, and with text models of other families.
 
 use serde_json::json;
 
-use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id};
+use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
 use super::{llama, pixtral};
 use crate::hf_config::HfConfig;
 use crate::spec::{
@@ -33,14 +34,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     }
     let text = config.text_part();
     text.root().expect("model_type", "llama")?;
-    text.assume(&[
-        ("hidden_size", json!(4096)),
-        ("intermediate_size", json!(11_008)),
-        ("num_hidden_layers", json!(32)),
-        ("num_attention_heads", json!(32)),
-        ("max_position_embeddings", json!(2048)),
-        ("vocab_size", json!(32_000)),
-    ]);
+    assume_defaults(text)?;
     // Its keys are this file's too.
     tower(config)?;
     // Of training; tokens of an image, which are counted.
@@ -48,6 +42,60 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(text)?;
     spec.embedding.of_images = IMAGE_TENSORS;
     Ok(spec)
+}
+
+/// Defaults of classes of texts, which some published files lack.
+fn assume_defaults(text: &HfConfig) -> Result<(), EngineError> {
+    let common = [
+        ("hidden_size", json!(4096)),
+        ("num_hidden_layers", json!(32)),
+        ("num_attention_heads", json!(32)),
+        ("vocab_size", json!(32_000)),
+    ];
+    let own = match text.root().text("model_type")? {
+        None | Some("llama") => {
+            vec![("intermediate_size", json!(11_008)), ("max_position_embeddings", json!(2048))]
+        }
+        Some("mistral") => vec![
+            ("intermediate_size", json!(14_336)),
+            ("max_position_embeddings", json!(131_072)),
+            ("num_key_value_heads", json!(8)),
+            ("sliding_window", json!(4096)),
+        ],
+        Some(_) => return Ok(()),
+    };
+    text.assume(&[&common[..], &own[..]].concat());
+    Ok(())
+}
+
+/// Prefixes of LLaVA-NeXT's tensors, for those who run the model for text alone.
+const NEXT_TENSORS: &[&str] = &[
+    "image_newline",
+    "model.image_newline",
+    "model.multi_modal_projector.",
+    "model.vision_tower.",
+    "multi_modal_projector.",
+    "vision_tower.",
+];
+
+/// The text part of LLaVA-NeXT, with the defaults of its class, which some published files lack.
+pub(super) fn next_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    assume_defaults(config.text_part())?;
+    // Its keys are this file's too.
+    next_tower(config)?;
+    let root = config.root();
+    root.expect("use_image_newline_parameter", true)?;
+    // Of training; what the image processor's own file has, and tokens of a tile, which are counted.
+    root.ignore(&["ignore_index", "image_grid_pinpoints", "image_seq_length"]);
+    let mut spec = text_part(config, "llama")?;
+    spec.embedding.of_images = NEXT_TENSORS;
+    Ok(spec)
+}
+
+/// The tower of LLaVA-NeXT.
+pub(super) fn next_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let newline = vec![config.text_part().hidden_size()?];
+    Ok(TowerSpec { newline: Some(("model.image_newline".to_owned(), newline)), ..tower(config)? })
 }
 
 /// The tower.
@@ -90,6 +138,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         final_norm: None,
         connector: projector(config, width)?,
         deep: Vec::new(),
+        newline: None,
         unused: unused(num_used..num_layers),
     })
 }
@@ -173,6 +222,33 @@ mod tests {
             let error = specs(&format!("\"vision_feature_layer\": {top},"), "").unwrap_err();
             assert!(error.contains("`vision_feature_layer`"), "{error}");
         }
+    }
+
+    #[test]
+    fn tiles_have_a_newline_and_texts_of_other_families() {
+        let config = |text: &str| {
+            let text = format!(
+                r#"{{"architectures": ["LlavaNextForConditionalGeneration"],
+                "image_token_index": 8, "image_grid_pinpoints": [[32, 64]],
+                "vision_config": {{"hidden_size": 24, "num_hidden_layers": 5, "patch_size": 8,
+                "image_size": 32}}, "text_config": {{{text} "hidden_size": 32,
+                "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 9}}}}"#
+            );
+            HfConfig::parse(&text, "config.json").unwrap()
+        };
+        let mistral = config(r#""model_type": "mistral", "num_key_value_heads": 2,"#);
+        let decoder = decoder_spec(&mistral).unwrap();
+        let attention = decoder.attentions().next().unwrap();
+        assert_eq!(attention.sliding_window, Some(4096));
+        let tower = tower_spec(&mistral).unwrap().unwrap();
+        assert_eq!(tower.newline, Some(("model.image_newline".to_owned(), vec![32])));
+        assert!(tower.tensors().iter().all(|(name, _)| {
+            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+        }));
+        let llama = decoder_spec(&config("")).unwrap();
+        assert_eq!(llama.mlps().next().unwrap().down.k, 11_008);
+        let error = decoder_spec(&config(r#""model_type": "opt","#)).unwrap_err().to_string();
+        assert!(error.contains("a text part of type `opt`"), "{error}");
     }
 
     #[test]

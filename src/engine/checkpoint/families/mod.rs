@@ -253,6 +253,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
     ),
     seeing("LlavaForConditionalGeneration", llava::spec, llava::tower, "LLaVA 1.5, Pixtral"),
+    seeing(
+        "LlavaNextForConditionalGeneration",
+        llava::next_spec,
+        llava::next_tower,
+        "LLaVA-NeXT (1.6)",
+    ),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),

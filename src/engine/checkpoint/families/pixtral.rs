@@ -158,6 +158,7 @@ fn tower_of(
         final_norm: None,
         connector,
         deep: Vec::new(),
+        newline: None,
         unused: unused.collect(),
     })
 }
@@ -189,6 +190,7 @@ fn layer(vision: &VisionKeys, index: usize) -> LayerSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::TokenId;
     use crate::{decoder_spec, tower_spec};
 
     fn specs(
@@ -219,10 +221,12 @@ mod tests {
     fn towers_have_the_defaults_of_their_classes_and_all_tensors() {
         let of_layers = 24 * 9;
         let (decoder, tower) = specs(LLAVA, PIXTRAL_TOP, "").unwrap();
-        assert_eq!((tower.patch_size, tower.merge_size, tower.image_token_id), (16, 1, 12));
+        let sizes = (tower.patch_size, tower.merge_size);
+        assert_eq!((sizes, tower.image_token_id), ((16, 1), TokenId::Known(12)));
         assert_eq!(tower.tensors().len(), 2 + of_layers + 4);
         let (_, merging) = specs(MISTRAL3, "", "").unwrap();
-        assert_eq!((merging.patch_size, merging.merge_size, merging.image_token_id), (16, 2, 10));
+        let sizes = (merging.patch_size, merging.merge_size);
+        assert_eq!((sizes, merging.image_token_id), ((16, 2), TokenId::Known(10)));
         let tensors = merging.tensors();
         assert_eq!(tensors.len(), 2 + of_layers + 4);
         let shape = |name: &str| {

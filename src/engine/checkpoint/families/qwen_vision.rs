@@ -110,6 +110,7 @@ impl<'a> QwenVision<'a> {
             final_norm: None,
             connector,
             deep: Vec::new(),
+            newline: None,
             unused: Vec::new(),
         };
         let hidden_size = config.text_part().hidden_size()?;

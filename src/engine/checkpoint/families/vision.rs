@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{BuildSpec, internlm2, llama, qwen2, qwen3, qwen3_moe};
+use super::{BuildSpec, internlm2, llama, mistral, qwen2, qwen3, qwen3_moe};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
@@ -161,6 +161,7 @@ fn side_of_square(
 const TEXTS: &[(&str, BuildSpec)] = &[
     ("internlm2", internlm2::spec),
     ("llama", llama::spec),
+    ("mistral", mistral::spec),
     ("qwen2", qwen2::spec),
     ("qwen3", qwen3::spec),
     ("qwen3_moe", qwen3_moe::spec),

@@ -41,6 +41,9 @@ pub struct TowerSpec {
     /// What the decoder's stream has of images besides, behind its first layers, one after the
     /// other; by layers of the tower.
     pub deep: Vec<DeepSpec>,
+    /// (hidden_size): an embedding behind each row of an image, where tiles are laid out as one
+    /// picture (LLaVA-NeXT).
+    pub newline: Option<NamedShape>,
     /// Prefixes of tensors behind the last of these layers. They are left unused.
     pub unused: Vec<String>,
 }
@@ -223,7 +226,13 @@ impl TowerSpec {
         let of_ends = of_ends.chain(self.connectors().flat_map(ConnectorSpec::tensors));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         let norms = self.embed_norm.iter().chain(&self.final_norm).flat_map(NormSpec::tensors);
-        distinct(of_ends.chain(of_layers).chain(norms).chain(self.class_token.clone()))
+        distinct(
+            of_ends
+                .chain(of_layers)
+                .chain(norms)
+                .chain(self.class_token.clone())
+                .chain(self.newline.clone()),
+        )
     }
 
     /// Number of parameters.

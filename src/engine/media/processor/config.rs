@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind};
 use super::keys::{Keys, Sides};
-use super::sizes::Size;
+use super::sizes::{Size, Splits};
 use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
 use crate::resize::{Backend, Filter};
 
@@ -61,6 +61,7 @@ impl ImageProcessor {
             }
             Kind::Fixed => fixed(&mut keys, family, size)?,
             Kind::Grid => grid(&mut keys, size)?,
+            Kind::AnyRes => any_res(&mut keys, family, size)?,
             Kind::Tiles => tiles(&mut keys, size, tower)?,
             Kind::Bounded => bounded(&mut keys, size, tower)?,
         };
@@ -100,7 +101,7 @@ enum Asked {
 fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
     let is_square = keys.flag("default_to_square", false)?;
     let single: &[&str] = match (family.kind, is_square) {
-        (Kind::Fixed, false) => &["shortest_edge"],
+        (Kind::Fixed | Kind::AnyRes, false) => &["shortest_edge"],
         _ => &["width", "height"],
     };
     let sides = keys.sides("size", single)?;
@@ -116,7 +117,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
         Kind::Smart => {
             sides.only(["shortest_edge", "longest_edge"]).map(|[min, max]| Asked::Areas(min, max))
         }
-        Kind::Fixed => {
+        Kind::Fixed | Kind::AnyRes => {
             let shortest = sides.only(["shortest_edge"]).map(|[side]| Side::Shortest(side));
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
@@ -201,6 +202,8 @@ fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Si
     let mean = keys.bands("image_mean")?.unwrap_or(mean);
     let square = match (keys.flag("do_pad", false)?, family.pads_to_square) {
         (true, true) => Some(mean.map(|mean| (mean * 255.0) as u8)),
+        // There it fills batches up.
+        (true, false) if family.kind == Kind::AnyRes => None,
         (true, false) => return Err(ConfigError::new("`do_pad` is true, which is not read here")),
         (false, _) => None,
     };
@@ -245,6 +248,46 @@ fn grid(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError>
         true => Sizing::Grid { tile, min_tiles, max_tiles },
         false => Sizing::Fixed { size: Some(Side::Both(tile)), crop: None, square: None },
     })
+}
+
+/// Grids of tiles where a configuration has none, as heights and widths.
+const PINPOINTS: [[usize; 2]; 5] = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]];
+
+fn any_res(
+    keys: &mut Keys<'_>,
+    family: &Family,
+    size: Option<Asked>,
+) -> Result<Sizing, ConfigError> {
+    let whole = match fixed(keys, family, size)? {
+        Sizing::Fixed { size: Some(Side::Both(size)), crop, .. } => (size, crop),
+        Sizing::Fixed { size: Some(Side::Shortest(side)), crop, .. } => {
+            (Size { width: side, height: side }, crop)
+        }
+        _ => return Err(ConfigError::new("`do_resize` is false, which is not read here")),
+    };
+    let (whole, crop) = whole;
+    let tile = whole.width;
+    if whole.height != tile || crop.is_some_and(|crop| crop != whole) {
+        return Err(ConfigError::new(format!(
+            "`size` of {whole} and `crop_size` are not one square, which tiles are"
+        )));
+    }
+    let pinpoints = keys.pairs("image_grid_pinpoints")?.unwrap_or(PINPOINTS.to_vec());
+    let grid = |&[height, width]: &[usize; 2]| {
+        let splits = Splits { rows: height / tile, columns: width / tile };
+        let is_whole = splits.size(whole) == Size { width, height };
+        let is_sensible = (1..=MAX_TILES).contains(&splits.rows.saturating_mul(splits.columns));
+        (is_whole && is_sensible).then_some(splits).ok_or_else(|| {
+            ConfigError::new(format!(
+                "`image_grid_pinpoints` has {height} by {width} pixels, which are no tiles of {tile}"
+            ))
+        })
+    };
+    let grids = pinpoints.iter().map(grid).collect::<Result<Vec<_>, _>>()?;
+    match grids.is_empty() || grids.len() > MAX_TILES || tile > MAX_TILE_SIDE {
+        true => Err(ConfigError::new("`image_grid_pinpoints` has no sensible number of grids")),
+        false => Ok(Sizing::AnyRes { tile, grids }),
+    }
 }
 
 fn tiles(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {

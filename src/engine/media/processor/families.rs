@@ -8,6 +8,7 @@ pub(super) enum Kind {
     Smart,
     Fixed,
     Grid,
+    AnyRes,
     Tiles,
     Bounded,
 }
@@ -94,6 +95,15 @@ pub(super) const FAMILIES: &[Family] = &[
         mean_and_std: CLIP,
         crop: Some(224),
         pads_to_square: true,
+    },
+    Family {
+        names: &["LlavaNextImageProcessor"],
+        kind: Kind::AnyRes,
+        size: DefaultSize::Shortest(224),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
+        crop: Some(224),
+        pads_to_square: false,
     },
     Family {
         names: &["PixtralImageProcessor"],

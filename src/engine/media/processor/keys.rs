@@ -78,6 +78,20 @@ impl<'a> Keys<'a> {
         })
     }
 
+    /// Pairs of whole numbers above 0.
+    pub(super) fn pairs(
+        &mut self,
+        key: &'static str,
+    ) -> Result<Option<Vec<[usize; 2]>>, ConfigError> {
+        self.of_kind(key, "list of pairs of whole numbers above 0", |value| {
+            let pair = |pair: &Value| {
+                let numbers: Option<Vec<usize>> = pair.as_array()?.iter().map(count).collect();
+                numbers?.try_into().ok()
+            };
+            value.as_array()?.iter().map(pair).collect()
+        })
+    }
+
     /// Sides in pixels by name (`height`, `shortest_edge`), or one number for all of `single`.
     pub(super) fn sides(
         &mut self,

@@ -46,6 +46,9 @@ enum Sizing {
     /// Tiles of one size, in a grid as wide or high as the image of those of so many tiles, beside
     /// the whole image (InternVL).
     Grid { tile: Size, min_tiles: usize, max_tiles: usize },
+    /// Tiles of one size, in the grid of those that shows most of the image, which is in the middle
+    /// of it; beside the whole image (LLaVA-NeXT).
+    AnyRes { tile: usize, grids: Vec<Splits> },
     /// Bounds of both sides, which are then rounded up to whole tokens (Pixtral).
     Bounded { size: Option<Size> },
 }
@@ -83,6 +86,22 @@ pub struct Layout {
     pub tile_columns: usize,
     /// As in [`Tower`].
     pub merge_size: usize,
+    /// What of the tiles is an image's; None: all tokens, one tile after the other.
+    pub middle: Option<Middle>,
+}
+
+/// The middle of the tiles, laid out as the picture that they are of. The tokens of an image are
+/// those of the whole image, then those of the middle, row after row, and a newline after each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Middle {
+    /// Rows of tokens above it.
+    pub top: usize,
+    /// Rows of tokens.
+    pub rows: usize,
+    /// Tokens of a row before it.
+    pub left: usize,
+    /// Tokens of a row.
+    pub columns: usize,
 }
 
 impl Layout {
@@ -96,9 +115,33 @@ impl Layout {
         (self.rows / self.merge_size) * (self.columns / self.merge_size)
     }
 
+    /// Tokens that a tower makes of the tiles.
+    pub fn num_tile_tokens(&self) -> usize {
+        self.num_tiles() * self.tokens_per_tile()
+    }
+
     /// Placeholder tokens of the image.
     pub fn num_tokens(&self) -> usize {
-        self.num_tiles() * self.tokens_per_tile()
+        match self.middle {
+            None => self.num_tile_tokens(),
+            Some(Middle { rows, columns, .. }) => self.tokens_per_tile() + rows * (columns + 1),
+        }
+    }
+
+    /// Of each token of the image, which of the tiles' it is, where they are not all of these; the
+    /// number behind the last is the newline.
+    pub fn sources(&self) -> Option<Vec<u32>> {
+        let Middle { top, rows, left, columns } = self.middle?;
+        let (of_tile, newline) = (self.tokens_per_tile(), self.num_tile_tokens());
+        let (height, width) = (self.rows / self.merge_size, self.columns / self.merge_size);
+        let place = |row: usize, column: usize| {
+            let tile = row / height * self.tile_columns + column / width;
+            tile * of_tile + row % height * width + column % width
+        };
+        let whole = newline - of_tile..newline;
+        let row = |row| (left..left + columns).map(move |column| place(row, column));
+        let rows = (top..top + rows).flat_map(|at| row(at).chain([newline]));
+        Some(whole.chain(rows).map(|source| source as u32).collect())
     }
 
     /// Patches of the image.
@@ -125,17 +168,28 @@ impl ImageProcessor {
     /// If an image of this shape cannot be resized as the model wants it.
     pub fn tokens(&self, header: &Header) -> Result<Layout, MediaError> {
         let size = Size { width: header.width as usize, height: header.height as usize };
-        Ok(self.layout(&self.steps(size)?))
+        Ok(self.layout(size, &self.steps(size)?))
     }
 
-    fn layout(&self, steps: &Steps) -> Layout {
+    fn layout(&self, size: Size, steps: &Steps) -> Layout {
         let Tower { patch_size, merge_size } = self.tower;
-        Layout {
+        let layout = Layout {
             rows: steps.tile.height / patch_size,
             columns: steps.tile.width / patch_size,
             tile_rows: steps.splits.rows,
             tile_columns: steps.splits.columns,
             merge_size,
+            middle: None,
+        };
+        let whole = Size {
+            width: layout.tile_columns * layout.columns / merge_size,
+            height: layout.tile_rows * layout.rows / merge_size,
+        };
+        match self.sizing {
+            Sizing::AnyRes { .. } => {
+                Layout { middle: Some(sizes::unpadded(size, whole)), ..layout }
+            }
+            _ => layout,
         }
     }
 
@@ -178,6 +232,12 @@ impl ImageProcessor {
                 let splits = sizes::grid(size, tile, (min_tiles, max_tiles));
                 Steps { padded: size, resized: size, tile, splits }
             }
+            Sizing::AnyRes { tile, grids } => {
+                let splits = sizes::any_res(size, *tile, grids);
+                let square = Size { width: *tile, height: *tile };
+                let resized = sizes::within(size, splits.size(square));
+                Steps { padded: size, resized, tile: square, splits }
+            }
             Sizing::Bounded { size: bounds } => {
                 let resized = match bounds {
                     Some(bounds) => sizes::bounded(size, *bounds, token_side),
@@ -203,7 +263,7 @@ impl ImageProcessor {
     pub fn patches(&self, image: &Rgb8) -> Result<Patches, MediaError> {
         let size = Size { width: image.width(), height: image.height() };
         let steps = self.steps(size)?;
-        let layout = self.layout(&steps);
+        let layout = self.layout(size, &steps);
         let mut patches = Patches::new(layout, self.tower.patch_size, self.order, self.num_frames);
         let padded = match &self.sizing {
             Sizing::Fixed { square: Some(colour), .. } if steps.padded != size => {
@@ -225,15 +285,21 @@ impl ImageProcessor {
             Sizing::Grid { tile, .. } => {
                 let Splits { rows, columns } = steps.splits;
                 if rows > 0 {
-                    let split = Size { width: columns * tile.width, height: rows * tile.height };
-                    let split = self.resized(image, split);
-                    for (row, column) in
-                        (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c)))
-                    {
+                    let split = self.resized(image, steps.splits.size(*tile));
+                    for at in 0..rows * columns {
+                        let (row, column) = (at / columns, at % columns);
                         patches.push_tile(&split, (row * tile.height, column * tile.width));
                     }
                 }
                 patches.push_tile(&self.resized(image, *tile), (0, 0));
+            }
+            Sizing::AnyRes { tile, .. } => {
+                let Splits { rows, columns } = steps.splits;
+                let split = patches::padded(&resized, steps.splits.size(steps.tile), [0; 3]);
+                for at in 0..rows * columns {
+                    patches.push_tile(&split, (at / columns * tile, at % columns * tile));
+                }
+                patches.push_tile(&self.resized(image, steps.tile), (0, 0));
             }
             Sizing::Tiles { is_split: false, .. } => {
                 patches.push_tile(&self.resized(&resized, steps.tile), (0, 0));
@@ -259,11 +325,7 @@ impl ImageProcessor {
 impl Steps {
     /// No step may have more pixels than are sensible.
     fn check(&self, size: Size) -> Result<(), MediaError> {
-        let split = Size {
-            width: self.splits.columns * self.tile.width,
-            height: self.splits.rows * self.tile.height,
-        };
-        for step in [self.padded, self.resized, split] {
+        for step in [self.padded, self.resized, self.splits.size(self.tile)] {
             let pixels = step.width as u64 * step.height as u64;
             if step != size && pixels > MAX_RESIZED_PIXELS {
                 return Err(MediaError::TooLarge(format!(

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::Middle;
 use crate::error::MediaError;
 
 /// Width and height in pixels.
@@ -27,6 +28,11 @@ pub(super) struct Splits {
 
 impl Splits {
     pub(super) const NONE: Self = Splits { rows: 0, columns: 0 };
+
+    /// All of them together.
+    pub(super) fn size(self, tile: Size) -> Size {
+        Size { width: self.columns * tile.width, height: self.rows * tile.height }
+    }
 }
 
 /// The longest side over the shortest that Qwen's processors take.
@@ -145,6 +151,58 @@ pub(super) fn grid(size: Size, tile: Size, (min, max): (usize, usize)) -> Splits
         Splits { rows: 1, columns: 1 } => Splits::NONE,
         _ => best,
     }
+}
+
+/// The grid that shows most pixels of an image without another shape, and of these the one with the
+/// least beside it: `select_best_resolution` of transformers.
+pub(super) fn any_res(size: Size, tile: usize, grids: &[Splits]) -> Splits {
+    let area = size.width * size.height;
+    let (mut best, mut most, mut least) = (Splits { rows: 1, columns: 1 }, 0, usize::MAX);
+    for grid in grids {
+        let Size { width, height } = grid.size(Size { width: tile, height: tile });
+        let scale = (width as f64 / size.width as f64).min(height as f64 / size.height as f64);
+        let scaled = |side: usize| (side as f64 * scale) as usize;
+        let shown = (scaled(size.width) * scaled(size.height)).min(area);
+        let wasted = width * height - shown;
+        if shown > most || (shown == most && wasted < least) {
+            (best, most, least) = (*grid, shown, wasted);
+        }
+    }
+    best
+}
+
+/// The largest size of an image's shape within another, rounded up: `get_patch_output_size` of
+/// transformers.
+pub(super) fn within(size: Size, bounds: Size) -> Size {
+    let (width, height) = (size.width as f64, size.height as f64);
+    let (by_width, by_height) = (bounds.width as f64 / width, bounds.height as f64 / height);
+    match by_width < by_height {
+        true => {
+            let height = ((height * by_width).ceil() as usize).min(bounds.height);
+            Size { width: bounds.width, height }
+        }
+        false => {
+            let width = ((width * by_height).ceil() as usize).min(bounds.width);
+            Size { width, height: bounds.height }
+        }
+    }
+}
+
+/// What of a picture of so many tokens an image of this size is, the same on both sides of what is
+/// beside it: `unpad_image` of transformers.
+pub(super) fn unpadded(size: Size, tokens: Size) -> Middle {
+    let (width, height) = (size.width as f64, size.height as f64);
+    let (columns, rows) = (tokens.width as f64, tokens.height as f64);
+    // `int(round(side, 7))`
+    let whole = |side: f64| match (side - side.round()).abs() < 5e-8 {
+        true => side.round() as usize,
+        false => side as usize,
+    };
+    let (top, left) = match width / height > columns / rows {
+        true => ((tokens.height - whole(height * (columns / width))) / 2, 0),
+        false => (0, (tokens.width - whole(width * (rows / height))) / 2),
+    };
+    Middle { top, rows: tokens.height - 2 * top, left, columns: tokens.width - 2 * left }
 }
 
 /// Neither side exceeds its bound, and both are rounded up to whole tokens.

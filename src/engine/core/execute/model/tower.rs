@@ -9,7 +9,7 @@ use super::tower_pass::{Pass, PlacedTile, places};
 use super::windows::Windows;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{GridFit, TowerSpec};
+use vllm_batch_checkpoint::spec::{GridFit, NamedShape, TowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::{Layout, PatchOrder, Patches};
@@ -52,6 +52,8 @@ pub(super) struct Weights {
     pub final_norm: Option<NormWeight>,
     /// That of embeddings, and those of what is added later.
     pub connectors: Vec<Connector>,
+    /// (1, hidden_size)
+    newline: Option<Tensor>,
 }
 
 /// Inputs and activations, for steps of up to T patches and class tokens.
@@ -116,6 +118,11 @@ impl Tower {
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
             connectors,
+            newline: spec
+                .newline
+                .as_ref()
+                .map(|tensor| newline(&mut loader, tensor))
+                .transpose()?,
         };
         let (batch, windows, mixed) = Default::default();
         let mut tower = Self { spec, weights, dtype, batch, mixed, windows, buffers: None };
@@ -140,7 +147,7 @@ impl Tower {
         images: &[Patches],
         tables: &BandTables,
     ) -> Result<Vec<Tensor>, EngineError> {
-        let rows = images.iter().map(|image| self.rows(device, image.layout.num_tokens()));
+        let rows = images.iter().map(|image| self.rows(device, image.layout.num_tile_tokens()));
         let mut rows: Vec<Tensor> = rows.collect::<Result<_, EngineError>>()?;
         for image in images {
             let Layout { merge_size, .. } = image.layout;
@@ -170,7 +177,33 @@ impl Tower {
             self.run(device, (images, step), tables, &mut rows)?;
             rest = after;
         }
+        let of_images = images.iter().zip(rows);
+        let rows = of_images.map(|(image, rows)| self.packed(device, image.layout, rows));
+        let rows = rows.collect::<Result<_, _>>()?;
         device.check()?;
+        Ok(rows)
+    }
+
+    /// The embeddings of an image, of those of its tiles.
+    fn packed(
+        &self,
+        device: &Device,
+        layout: Layout,
+        tiles: Tensor,
+    ) -> Result<Tensor, EngineError> {
+        let Some(sources) = layout.sources() else { return Ok(tiles) };
+        let Some(newline) = &self.weights.newline else { unreachable!("the grid was checked") };
+        assert!(self.spec.deep.is_empty(), "rows that are added later have no newlines");
+        let mut rows = self.rows(device, sources.len())?;
+        let (behind_all, mut first) = (layout.num_tile_tokens() as u32, 0);
+        for run in sources.chunk_by(|a, b| a + 1 == *b && *b != behind_all) {
+            let from = match run[0] == behind_all {
+                true => newline.rows_from(0),
+                false => tiles.rows_from(run[0] as usize),
+            };
+            ops::replace_rows(device, from, rows.rows_from_mut(first), run.len());
+            first += run.len();
+        }
         Ok(rows)
     }
 
@@ -208,6 +241,13 @@ impl Tower {
                  {num_frames}; help: preprocessor_config.json is another model's",
                 image.num_frames
             )));
+        }
+        if image.layout.middle.is_some() != self.spec.newline.is_some() {
+            return Err(EngineError::Model(
+                "the image processor and the vision tower are of different models: only one of \
+                 them has newlines; help: preprocessor_config.json is another model's"
+                    .to_owned(),
+            ));
         }
         let Some(positions) = &self.spec.positions else { return Ok(()) };
         let side = positions.side;
@@ -411,6 +451,15 @@ impl Buffers {
             connectors: connectors.collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// The embedding behind each row of an image, in the type of embeddings.
+fn newline(loader: &mut Loader<'_>, tensor: &NamedShape) -> Result<Tensor, EngineError> {
+    let values = loader.row(tensor)?;
+    let mut row = loader.device.tensor(1, values.width(), Precision::Activation)?;
+    row.set_num_rows(1);
+    ops::copy_rows(loader.device, values.rows_from(0), &mut row);
+    Ok(row)
 }
 
 fn patches_per_tile(layout: Layout) -> usize {

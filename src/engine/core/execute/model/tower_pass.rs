@@ -130,7 +130,7 @@ impl Pass<'_> {
         let mut from = 0;
         for tile in tiles {
             let layout = tile.image.layout;
-            let (num_tokens, of_tile) = (layout.num_tokens(), layout.tokens_per_tile());
+            let (num_tokens, of_tile) = (layout.num_tile_tokens(), layout.tokens_per_tile());
             let first = kind * num_tokens + tile.index * of_tile;
             let out = rows[tile.of_image].rows_from_mut(first);
             ops::replace_rows(device, tokens.rows_from(from), out, of_tile);
@@ -171,7 +171,14 @@ mod tests {
 
     #[test]
     fn the_patches_of_a_token_are_a_square_row_after_row() {
-        let layout = Layout { rows: 4, columns: 6, tile_rows: 0, tile_columns: 0, merge_size: 2 };
+        let layout = Layout {
+            rows: 4,
+            columns: 6,
+            tile_rows: 0,
+            tile_columns: 0,
+            merge_size: 2,
+            middle: None,
+        };
         let of_token = |token: usize| {
             patches_by_token(layout, PatchOrder::Rows, 100)[4 * token..][..4].to_vec()
         };

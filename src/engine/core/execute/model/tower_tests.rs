@@ -40,6 +40,7 @@ fn tower(device: &Device) -> Tower {
             last: LinearSpec::new("connector", 5, width),
         },
         deep: Vec::new(),
+        newline: None,
         unused: Vec::new(),
     };
     Tower::load(spec, DType::Float32, device, &mut Checkpoint::Dummy { seed: 3 }).unwrap()
@@ -47,7 +48,7 @@ fn tower(device: &Device) -> Tower {
 
 /// Tiles of rows and columns of patches, and bytes that no two patches share.
 fn image((rows, columns): (usize, usize), (tile_rows, tile_columns): (usize, usize)) -> Patches {
-    let layout = Layout { rows, columns, tile_rows, tile_columns, merge_size: 1 };
+    let layout = Layout { rows, columns, tile_rows, tile_columns, merge_size: 1, middle: None };
     let samples = (0..layout.num_patches() * 12).map(|index| {
         let (patch, sample) = (index / 12, index % 12);
         (patch.wrapping_mul(40_503) >> (sample % 3 * 5)) as u8 ^ (sample * 19) as u8
@@ -72,8 +73,14 @@ fn rows_are_those_of_their_patches_in_however_many_steps() {
     for (image, rows) in images.iter().zip(&rows) {
         assert_eq!((rows.num_rows(), rows.width()), (image.layout.num_patches(), 5));
         for patch in (0..rows.num_rows()).step_by(97).chain([rows.num_rows() - 1]) {
-            let layout =
-                Layout { rows: 1, columns: 1, tile_rows: 0, tile_columns: 0, merge_size: 1 };
+            let layout = Layout {
+                rows: 1,
+                columns: 1,
+                tile_rows: 0,
+                tile_columns: 0,
+                merge_size: 1,
+                middle: None,
+            };
             let samples = image.samples[patch * 12..][..12].to_vec();
             let alone = [Patches { layout, samples, ..image.clone() }];
             let alone = tower.encode(&device, &alone, &tables).unwrap();

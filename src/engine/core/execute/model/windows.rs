@@ -60,8 +60,14 @@ mod tests {
     /// `get_vision_window_index` of transformers 5.24 for these grids.
     #[test]
     fn windows_are_row_after_row_and_may_be_ragged() {
-        let layout =
-            |rows, columns| Layout { rows, columns, tile_rows: 0, tile_columns: 0, merge_size: 1 };
+        let layout = |rows, columns| Layout {
+            rows,
+            columns,
+            tile_rows: 0,
+            tile_columns: 0,
+            merge_size: 1,
+            middle: None,
+        };
         let windows = Windows::new(layout(3, 5), 2);
         assert_eq!(windows.patches, [0, 1, 5, 6, 2, 3, 7, 8, 4, 9, 10, 11, 12, 13, 14]);
         assert_eq!(windows.ends, [4, 8, 10, 12, 14, 15]);

@@ -42,19 +42,19 @@ impl ImageInput {
     /// As `processing_idefics3.py`, `processing_smolvlm.py`, `processing_gemma3.py` and
     /// `processing_internvl.py`, `processing_pixtral.py` of transformers write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
-        let tile = tokenizer.token_text(self.image_token_id).repeat(layout.tokens_per_tile());
+        let token = tokenizer.token_text(self.image_token_id);
+        let (all, tile) =
+            (token.repeat(layout.num_tokens()), token.repeat(layout.tokens_per_tile()));
         match self.text {
-            ImageText::Bare => tile.repeat(layout.num_tiles()),
-            ImageText::Between { start, end } => {
-                format!("{start}{}{end}", tile.repeat(layout.num_tiles()))
-            }
+            ImageText::Bare => all,
+            ImageText::Between { start, end } => format!("{start}{all}{end}"),
             ImageText::Paragraph { start, end } => {
                 let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
                 format!("\n\n{start}{tile}{end}\n\n")
             }
             ImageText::Rows => {
                 let Layout { rows, columns, merge_size, .. } = layout;
-                let row = tokenizer.token_text(self.image_token_id).repeat(columns / merge_size);
+                let row = token.repeat(columns / merge_size);
                 [&row[..]].repeat(rows / merge_size).join("[IMG_BREAK]") + "[IMG_END]"
             }
             ImageText::Tiles => {
