@@ -94,8 +94,8 @@ struct RowGroup {
   }
   __device__ __forceinline__ bool do_all_see(const Inputs& in, const AttentionWork& item,
                                              u32 tile) const {
-    // A row that is no text's sees up to itself.
-    const u32 last = IS_TEXTS ? last_position(in, item) : end - 1;
+    // Else a row sees up to itself.
+    const u32 last = SEES_BEHIND ? last_position(in, item) : end - 1;
     return tile + TILE - 1 <= in.last_seen(item, first_position) && tile >= in.first_seen(last);
   }
 };
@@ -138,7 +138,7 @@ struct Queries {
   template <class Find>
   __device__ __forceinline__ void load(u32 group, const Find& find) {
     // What the stores of texts know of a row is worked out again there: heads of 256 spill else.
-    const u32 lane = (IS_TEXTS ? hide(threadIdx.x) : threadIdx.x) % 32;
+    const u32 lane = (SEES_BEHIND ? hide(threadIdx.x) : threadIdx.x) % 32;
     const T* from[2];
     bool is_row[2];
     for (u32 i = 0; i < 2; ++i) {

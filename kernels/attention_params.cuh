@@ -40,6 +40,16 @@ constexpr bool IS_TEXTS = true;
 constexpr bool IS_TEXTS = false;
 #endif
 
+// Whether tokens of images see all of theirs, which is in the step (-DIMAGES=1).
+#if IMAGES
+constexpr bool HAS_IMAGES = true;
+#else
+constexpr bool HAS_IMAGES = false;
+#endif
+// Whether a token may see others behind it.
+constexpr bool SEES_BEHIND = IS_TEXTS || HAS_IMAGES;
+static_assert(!(IS_TEXTS && HAS_IMAGES), "tokens of texts see all of theirs");
+
 // Whether a number is added to each score: ALiBi's slope times the distance (-DALIBI=1), or, in
 // texts, one from a table (-DBIAS=1). Models without pay nothing for it.
 #if ALIBI
@@ -82,12 +92,14 @@ struct AttentionParams {
   const float* biases;
   const float* sinks;  // SINKS: (num_heads)
   void* states;        // PREFILL_STATES_APART: of all warps of the blocks that are resident
+  const u32* ends;     // IMAGES: (num_tokens) where what each token sees ends; it never falls
 
   // The first and the last position that a token at `position` sees.
   __device__ __forceinline__ u32 first_seen(u32 position) const {
     return window > 0 && position + 1 > window ? position + 1 - window : 0;
   }
   __device__ __forceinline__ u32 last_seen(const AttentionWork& item, u32 position) const {
+    if (HAS_IMAGES) return ends[item.token + position - item.position] - 1;
     return IS_TEXTS ? min(item.end - 1, position + after) : position;
   }
   // BIAS: the numbers of a query at `position` and the keys from position `key` on.

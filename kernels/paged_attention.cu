@@ -13,8 +13,9 @@
 // by the shared memory of the GPU and the head (ops/paged_attention/cuda/launch.rs), with
 // PREFILL_GROUPS of 16 rows of a warp, and PREFILL_BLOCKS that the registers have to allow at once,
 // and compiles the kernels for them. Switches: -DKV_FP8=1 where the caches are E4M3, -DALIBI=1 and
-// -DBIAS=1 for biases, -DSINKS=1 for sinks, -DTEXTS=1 for whole texts, -DPREFILL_STATES_APART=1
-// where shared memory has no room for the states of as many warps as there should be.
+// -DBIAS=1 for biases, -DSINKS=1 for sinks, -DTEXTS=1 for whole texts, -DIMAGES=1 for
+// images that are seen whole, -DPREFILL_STATES_APART=1 where shared memory has no room for the
+// states of as many warps as there should be.
 // - paged_attention_prefill: one block per unit; work items of 16 PREFILL_WARPS PREFILL_GROUPS / G
 //   tokens, those that see most positions first.
 // - paged_attention_shared: work of 16 PREFILL_WARPS / G tokens. Any grid.
@@ -117,9 +118,9 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
     store_state(Partial::empty(), states[g]);
     if (g == 0) all_see_end = in.last_seen(item, rows.first_position) + 1;
     end = rows.num_rows > 0 ? rows.end : end;
-    if (IS_TEXTS && rows.num_rows > 0) last_position = rows.last_position(in, item);
+    if (SEES_BEHIND && rows.num_rows > 0) last_position = rows.last_position(in, item);
   }
-  const u32 all_see_start = in.first_seen(IS_TEXTS ? last_position : end - 1);
+  const u32 all_see_start = in.first_seen(SEES_BEHIND ? last_position : end - 1);
   if (in.are_scaled_first()) all_see_end = 0;
   const RowFactors<PREFILL_GROUPS> factors = queries.exponent_factors(in);
   tiles.open(in);
@@ -197,7 +198,7 @@ paged_attention_prefill(const T* qkv, const Kv* k_cache, const Kv* v_cache,
 }
 EXPORT(paged_attention_prefill)
 
-#if !TEXTS
+#if !TEXTS && !IMAGES
 // One group of rows per warp: with two, some sets of kernels spill.
 using SharedQueries = Queries<1, shared_groups(1)>;
 

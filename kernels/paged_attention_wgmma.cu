@@ -19,7 +19,7 @@
 #include "wgmma.cuh"
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "heads are whole pieces of 64 columns");
-static_assert(!IS_FP8 && !IS_TEXTS, "such caches and rows are paged_attention.cu's");
+static_assert(!IS_FP8 && !SEES_BEHIND, "such caches and rows are paged_attention.cu's");
 static_assert(PREFILL_WARPS == 8 && PREFILL_GROUPS == 1, "two warpgroups, 16 rows of each warp");
 
 // Positions that are fetched and scored at once.

@@ -97,10 +97,10 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const Angles& all_angle
 
 // Row t of qkv (num_tokens, row_stride), which begins with (num_heads + 2 * num_kv_heads) *
 // head_dim values: its q heads and k heads are rotated in place by the angles of its token: the
-// first rotary_dim values of each, which may be none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
-// (num_blocks, cache_heads, block_size, head_dim). head_dim and rotary_dim are even; null caches
-// are not written, and without that of v a row may lack v. Grid (num_tokens, any): the blocks of y
-// share a token; head_dim / 8 + 2 to 128 threads.
+// first rotary_dim values of each, which may be none; k and v go to slot_mapping (num_tokens) of
+// k_cache and v_cache (num_blocks, cache_heads, block_size, head_dim). head_dim and rotary_dim are
+// even; null caches are not written, and without that of v a row may lack v. Grid (num_tokens,
+// any): the blocks of y share a token; head_dim / 8 + 2 to 128 threads.
 KERNEL(128)
 rotary_and_cache(T* qkv, Angles angles, const u32* slot_mapping, KV* k_cache, KV* v_cache,
                  u32 row_stride, Shape shape) {

@@ -22,30 +22,33 @@ __device__ __forceinline__ bool is_finite(u32 word) {
 }
 
 // Adds the tokens first .. end - 1 of a work item to a list, those that are not there yet.
-__device__ __forceinline__ void add_tokens(const AttentionWork& item, u32 first, u32 end,
-                                           const DecodeList& list) {
+__device__ __forceinline__ void add_tokens(const Inputs& in, const AttentionWork& item, u32 first,
+                                           u32 end, const DecodeList& list) {
   for (u32 i = first; i < end; ++i) {
     const u32 token = item.token + i, position = item.position + i, bit = 1u << token % 32;
     u32* const word = list.is_added + token / 32;
     if ((*const_cast<volatile u32*>(word) & bit) != 0 || (atomicOr(word, bit) & bit) != 0) continue;
     const u32 place = atomicAdd(list.num_items, 1u);
-    list.items[place] = {token, 1, item.seq, position, 0, position + 1, NO_SLOT};
+    const u32 seen = in.last_seen(item, position) + 1;
+    list.items[place] = {token, 1, item.seq, position, 0, seen, NO_SLOT};
   }
 }
 
-// Looks at the V of a KV head where only some tokens of a work item see it: after the first token,
-// and where the windows begin. All threads of the block take part.
+// Looks at the V of a KV head where only some tokens of a work item see it: after what the first
+// token sees, and where the windows begin. All threads of the block take part.
 __device__ __forceinline__ void look_at(const Inputs& in, const AttentionWork& item, u32 kv_head,
                                         const DecodeList& list) {
   constexpr u32 CHUNKS = V_DIM * sizeof(Kv) / 16;
   static_assert(V_DIM * sizeof(Kv) % 16 == 0, "V is loaded by 16 bytes");
   const u32 last = item.num_tokens - 1, start = in.first_seen(item.position);
   const u32 num_left = in.first_seen(item.position + last) - start;
+  const u32 first_end = in.last_seen(item, item.position) + 1;
+  const u32 num_right = in.last_seen(item, item.position + last) + 1 - first_end;
   const u32* block_table = in.block_tables + u64(item.seq) * in.max_blocks_per_seq;
-  for (u32 i = threadIdx.x; i < (num_left + last) * CHUNKS; i += blockDim.x) {
+  for (u32 i = threadIdx.x; i < (num_left + num_right) * CHUNKS; i += blockDim.x) {
     const u32 place = i / CHUNKS;
     const bool is_left = place < num_left;
-    const u32 position = is_left ? start + place : item.position + 1 + place - num_left;
+    const u32 position = is_left ? start + place : first_end + place - num_left;
     const u32 block = block_table[position / in.block_size];
     const Kv* row = in.v_cache + in.rows_offset(block * in.cache_kv_heads + kv_head, position);
     const Words<4> v = *reinterpret_cast<const Words<4>*>(row + i % CHUNKS * (16 / sizeof(Kv)));
@@ -55,7 +58,8 @@ __device__ __forceinline__ void look_at(const Inputs& in, const AttentionWork& i
     }
     // Windows that begin after it, or tokens before it.
     const u32 first = is_left ? position + in.window - item.position : 0;
-    add_tokens(item, first, is_left ? item.num_tokens : position - item.position, list);
+    const bool are_all = is_left || HAS_IMAGES;
+    add_tokens(in, item, first, are_all ? item.num_tokens : position - item.position, list);
   }
 }
 

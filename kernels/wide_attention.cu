@@ -13,7 +13,7 @@
 // num_kv_heads at least, ceil(rows of the longest work item / (16 GROUPS))).
 #include "attention.cuh"
 
-static_assert(!IS_FP8 && !IS_TEXTS && !HAS_ALIBI && !HAS_BIAS && !HAS_SINKS, "no such heads");
+static_assert(!IS_FP8 && !SEES_BEHIND && !HAS_ALIBI && !HAS_BIAS && !HAS_SINKS, "no such heads");
 static_assert(V_DIM % 8 == 0, "rows are copied in pieces of 16 bytes");
 
 // Of a row of K.

@@ -34,6 +34,7 @@ const ATTENTION_F32: &[Defines] = &[
     &[("DTYPE", "float"), ("HEAD_DIM", "256")],
     &[("DTYPE", "float"), ("HEAD_DIM", "64"), ("SINKS", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "32"), ("TEXTS", "1")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "256"), ("IMAGES", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
 ];
 const WIDE_F32: &[Defines] = &[
@@ -175,6 +176,23 @@ const MODULES: &[Module] = &[
         ],
         &[(PREFILL, 255)],
     ),
+    // Gemma 3: its layers see all, or a window.
+    (
+        "paged_attention",
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("IMAGES", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("IMAGES", "1")],
+        ],
+        &[(PREFILL, 255)],
+    ),
+    (
+        "paged_attention_decode",
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("IMAGES", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("IMAGES", "1"), ("WINDOW", "1024")],
+        ],
+        &[(DECODE, 255)],
+    ),
     (
         "linear_codes",
         CODES,
@@ -194,6 +212,7 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "f16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "576"), ("LATENT_DIM", "512")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("IMAGES", "1")],
         ],
         &[("unseen_values", 40)],
     ),

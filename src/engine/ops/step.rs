@@ -90,6 +90,17 @@ impl<'a> Step<'a> {
         axes.expect("room for positions on axes").ptr()
     }
 
+    /// (num_rows) where what tokens attend to ends, in a GPU's memory; null: behind themselves.
+    ///
+    /// # Panics
+    /// It was not said that images are attended to whole.
+    pub(super) fn attended_ends_ptr(&self) -> DevicePtr {
+        match self.batch.attended_ends.is_empty() {
+            true => DevicePtr::NULL,
+            false => self.gpu_inputs().attended_ends.as_ref().expect("room for them").ptr(),
+        }
+    }
+
     /// (num_rows) segments, of a step of texts.
     pub fn token_types(&self) -> Ids<'a> {
         self.ids(&self.batch.token_types, |inputs| &inputs.texts().token_types)
@@ -180,6 +191,8 @@ pub struct StepLimits {
     pub has_states: bool,
     /// Tokens have positions on axes.
     pub has_axes: bool,
+    /// Tokens of images attend to all of theirs.
+    pub has_whole_images: bool,
 }
 
 impl StepInputs {
@@ -215,6 +228,8 @@ pub(super) struct GpuInputs {
     positions: DeviceBuffer,
     /// (num_rows, 3), if tokens have positions on axes; those of text are equal.
     axes: Option<DeviceBuffer>,
+    /// (num_rows) where what tokens attend to ends, if images are attended to whole.
+    attended_ends: Option<DeviceBuffer>,
     slot_mapping: DeviceBuffer,
     logits_indices: DeviceBuffer,
     /// Sampled rows of a step ahead.
@@ -374,6 +389,7 @@ impl GpuInputs {
             input_ids: ids(rows)?,
             positions: ids(rows)?,
             axes: limits.has_axes.then(|| ids(3 * rows)).transpose()?,
+            attended_ends: limits.has_whole_images.then(|| ids(rows)).transpose()?,
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
             sampled_rows: ids(limits.max_num_tokens)?,
@@ -429,6 +445,11 @@ impl GpuInputs {
         padded(&self.slot_mapping, &batch.slot_mapping, rows, NO_SLOT);
         padded(&self.block_tables, &batch.block_tables, batch.block_tables.len(), 0);
         padded(&self.sampled_rows, &batch.sampled_rows, batch.sampled_rows.len(), 0);
+        if let (Some(ends), false) = (&self.attended_ends, batch.attended_ends.is_empty()) {
+            let of_batch: Vec<u32> =
+                (0..batch.num_tokens()).map(|t| batch.attended_end(t)).collect();
+            padded(ends, &of_batch, rows, 0);
+        }
         if let Some(runs) = &mut self.runs {
             runs.upload(gpu, batch);
         }
@@ -477,7 +498,13 @@ impl GpuInputs {
                 |max_tokens| work_of(start..end, max_tokens, (block_table, first_position));
             match end - start {
                 1 => self.decode.host.extend(of_sequence(1)),
-                _ => self.prefill.host.extend(of_sequence(self.tokens_per_item)),
+                _ => {
+                    let seen = |work: AttentionWork| {
+                        let last = (work.token + work.num_tokens - 1) as usize;
+                        AttentionWork { end: batch.attended_end(last), ..work }
+                    };
+                    self.prefill.host.extend(of_sequence(self.tokens_per_item).map(seen));
+                }
             }
         }
     }

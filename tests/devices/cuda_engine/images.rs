@@ -67,7 +67,9 @@ const CHANGES: &[Change] = &[
 
 #[test]
 fn a_row_with_images_has_the_same_bits_however_it_is_run() {
-    for (model, seed) in [("qwen3_vl", 60), ("smolvlm", 80), ("qwen2_5_vl", 100)] {
+    for (model, seed) in
+        [("qwen3_vl", 60), ("smolvlm", 80), ("qwen2_5_vl", 100), ("gemma3_published", 120)]
+    {
         let outcome = |seed: u64, change: fn(&mut EngineConfig)| {
             let mut config = config(model, DType::BFloat16, &gpu::device(seed)?);
             change(&mut config);

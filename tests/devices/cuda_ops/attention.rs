@@ -125,6 +125,7 @@ impl<'a> Run<'a> {
             attends_to_all: case.window.is_none() && !case.has_alibi,
             has_states: false,
             has_axes: false,
+            has_whole_images: false,
         };
         let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
         let inputs = StepInputs::new(device, limits).expect("memory");

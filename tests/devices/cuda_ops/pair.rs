@@ -189,6 +189,7 @@ pub fn step_inputs(device: &Device, batch: &Batch) -> StepInputs {
         attends_to_all: false,
         has_states: false,
         has_axes: !batch.axes.is_empty(),
+        has_whole_images: false,
     };
     StepInputs::new(device, limits).expect("memory")
 }

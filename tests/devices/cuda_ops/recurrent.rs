@@ -80,6 +80,7 @@ impl<'a> Place<'a> {
             attends_to_all: false,
             has_states: true,
             has_axes: false,
+            has_whole_images: false,
         };
         let inputs = StepInputs::new(device, limits).expect("memory");
         Self { device, cache, inputs }

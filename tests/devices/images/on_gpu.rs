@@ -3,7 +3,7 @@
 use super::steps::Runner;
 use super::{MODELS, config, golden, is_transformers, placed, summary, table};
 use crate::gpu;
-use vllm_batch::engine::base::config::{DType, EngineConfig, KvCacheDType};
+use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model_executor::gpu_needs_of;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
@@ -16,8 +16,7 @@ fn on_gpus(dtype: DType) -> impl Iterator<Item = &'static str> {
         let ModelSummary { spec, tower, .. } = summary(model);
         let tower = tower.expect("a tower");
         let refusal = gpu_needs_of(&spec).refusal(dtype, KvCacheDType::Auto);
-        let is_taken = tower.heads().head_dim.is_multiple_of(step) && refusal.is_none();
-        is_taken && !tower.attends_to_whole
+        tower.heads().head_dim.is_multiple_of(step) && refusal.is_none()
     })
 }
 
@@ -60,12 +59,18 @@ fn no_bit_depends_on_what_is_beside_a_row_or_on_chunks() {
 
 #[test]
 fn what_no_kernel_computes_of_images_leaves_the_text() {
-    for (model, why) in [
-        ("gemma3_multimodal", "see all of it"),
-        ("idefics3", "head_dim is 12, and the kernels take multiples of 8"),
+    let usual = |model| config(model, DType::BFloat16);
+    let narrow = CacheConfig { kv_cache_dtype: KvCacheDType::Fp8, ..usual("qwen3_vl").cache };
+    for (model, config, why) in [
+        ("idefics3", usual("idefics3"), "head_dim is 12, and the kernels take multiples of 8"),
+        (
+            "qwen3_vl",
+            EngineConfig { cache: narrow, ..usual("qwen3_vl") },
+            "`settings.kv_cache_dtype`",
+        ),
     ] {
         let Some(device) = gpu::device(3) else { return };
-        let engine = Engine::load(&EngineConfig { device, ..config(model, DType::BFloat16) });
+        let engine = Engine::load(&EngineConfig { device, ..config });
         let info = engine.unwrap().info().clone();
         assert_eq!(info.parameters.all, summary(model).spec.parameters().all);
         let of_tower = |note: &&String| note.contains("the vision tower is left out");

@@ -57,6 +57,8 @@ pub struct DecoderToLoad {
     pub weight_bytes: u64,
     /// Bytes of a GPU that the KV cache leaves free: for encoded images.
     pub kept_bytes: u64,
+    /// Tokens of images attend to all of theirs.
+    pub has_whole_images: bool,
     /// What classifies its states, of which adapters may have layers.
     pub head: Option<HeadSpec>,
 }
@@ -137,8 +139,16 @@ impl ModelExecutor {
         let load = |spec| EncodedMedia::load(config, spec, (dtype, &device), &mut checkpoint);
         let media = tower.map(load).transpose()?;
         let kept_bytes = media.as_ref().map_or(0, EncodedMedia::max_bytes);
-        let decoder =
-            DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, kept_bytes, head };
+        let decoder = DecoderToLoad {
+            spec,
+            output,
+            dtype,
+            max_model_len,
+            weight_bytes,
+            kept_bytes,
+            has_whole_images: tower.is_some_and(|tower| tower.attends_to_whole),
+            head,
+        };
         let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
         let left = notes_of_left([num_of_images, num_behind, num_further, num_shared]);
@@ -379,6 +389,7 @@ fn step_limits(sizes: &StepSizes, cache: &CacheConfig, decoder: &DecoderToLoad) 
         attends_to_all: spec.attentions().any(AttentionSpec::attends_to_all),
         has_states: spec.recurrents().next().is_some(),
         has_axes: spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
+        has_whole_images: decoder.has_whole_images,
     }
 }
 

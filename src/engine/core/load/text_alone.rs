@@ -5,7 +5,7 @@ use crate::execute::model_executor::gpu_needs_of;
 use vllm_batch_base::config::{DType, DeviceKind, EngineConfig, KvCacheDType};
 use vllm_batch_checkpoint::spec::TowerSpec;
 use vllm_batch_device::gpu_trouble;
-use vllm_batch_ops::{GpuNeeds, HeadWidths};
+use vllm_batch_ops::{GpuNeeds, HeadWidths, MAX_NARROW_HEAD_DIM};
 
 /// The same without its tower, where a GPU takes the rest of it alone; and why, for people to read.
 /// None: it is as it is.
@@ -15,7 +15,7 @@ pub(crate) fn text_alone(
 ) -> Option<(ModelSummary, String)> {
     let tower = summary.tower.as_ref()?;
     gpu_needs_of(&summary.spec).memory_of_gpu(config, summary.dtype)?;
-    let why = refusal(config, tower, summary.dtype)?;
+    let why = refusal(config, summary, tower)?;
     if config.device.kind == DeviceKind::Auto && gpu_trouble(&config.device).is_some() {
         return None;
     }
@@ -27,15 +27,16 @@ pub(crate) fn text_alone(
 }
 
 /// Why a GPU does not compute a tower; None: it does.
-fn refusal(config: &EngineConfig, tower: &TowerSpec, dtype: DType) -> Option<String> {
-    let why = if tower.attends_to_whole {
-        "no kernel of a GPU lets the tokens of an image see all of it yet"
+fn refusal(config: &EngineConfig, summary: &ModelSummary, tower: &TowerSpec) -> Option<String> {
+    let head_dim = summary.spec.heads().head_dim;
+    let why = if tower.attends_to_whole && head_dim > MAX_NARROW_HEAD_DIM {
+        "no kernel over heads of such a width lets the tokens of an image see all of it"
     } else if config.device.quantization.is_some() {
         "`settings.quantization` is for its layers too, and no kernel narrows those"
     } else if config.cache.kv_cache_dtype == KvCacheDType::Fp8 {
         "`settings.kv_cache_dtype` fp8 is for its K and V too, and no kernel narrows those"
     } else {
-        return refusal_of_heads(config, tower, dtype);
+        return refusal_of_heads(config, tower, summary.dtype);
     };
     Some(why.to_owned())
 }

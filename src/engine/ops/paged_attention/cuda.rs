@@ -46,6 +46,8 @@ struct AttentionParams {
     sinks: DevicePtr,
     /// Null where they are in shared memory.
     states: DevicePtr,
+    /// (num_tokens) where what tokens attend to ends; null: each sees up to itself.
+    ends: DevicePtr,
 }
 
 impl AttentionParams {
@@ -142,7 +144,7 @@ pub(super) fn paged_attention(
 }
 
 impl CacheAttention {
-    fn params(&self, qkv: &Tensor, kv: KvLayerShape, states: DevicePtr) -> AttentionParams {
+    fn params(&self, (qkv, step): (&Tensor, Step<'_>), kv: KvLayerShape) -> AttentionParams {
         let (biases, stride, origin) = match self.biases {
             Biases::None => (DevicePtr::NULL, 0, 0),
             Biases::Alibi(slopes) => (slopes, 0, 0),
@@ -164,16 +166,18 @@ impl CacheAttention {
             soft_cap: self.soft_cap.unwrap_or(0.0),
             biases,
             sinks: self.sinks.unwrap_or(DevicePtr::NULL),
-            states,
+            states: step.gpu_inputs().prefill_states.ptr(),
+            ends: step.attended_ends_ptr(),
         }
     }
 
     /// `v_dim`: width of a head's output.
-    fn defines(&self, kv: KvLayerShape, v_dim: usize) -> AttentionDefines {
+    fn defines(&self, step: Step<'_>, kv: KvLayerShape, v_dim: usize) -> AttentionDefines {
         AttentionDefines {
             head_dim: kv.head_dim as u32,
             latent_dim: if kv.v_dim == 0 { v_dim as u32 } else { 0 },
             is_of_texts: self.after.is_some(),
+            has_images: !step.batch.attended_ends.is_empty(),
             has_biases: !matches!(self.biases, Biases::None),
             has_sinks: self.sinks.is_some(),
             launch: None,
@@ -193,8 +197,8 @@ pub(crate) fn attend(
     let kv = layer.shape();
     let v_dim = out.width() / attention.num_heads;
     assert!(kv.v_dim == 0 || kv.v_dim == v_dim);
-    let params = attention.params(qkv, kv, step.gpu_inputs().prefill_states.ptr());
-    let defines = attention.defines(kv, v_dim);
+    let params = attention.params((qkv, step), kv);
+    let defines = attention.defines(step, kv, v_dim);
     let cache = match (layer.ptrs(), kv.v_dim) {
         ((k, _), 0) => (k, k.offset((kv.head_dim - v_dim) * layer.cache.element_bytes())),
         (both, _) => both,
@@ -309,7 +313,8 @@ impl Task<'_> {
 
     fn queue_wide(&self) {
         let Self { gpu, defines, step, .. } = *self;
-        assert!(!(defines.is_of_texts || defines.has_biases || defines.has_sinks), "{defines:?}");
+        let AttentionDefines { is_of_texts, has_images, has_biases, has_sinks, .. } = defines;
+        assert!(!(is_of_texts || has_images || has_biases || has_sinks), "{defines:?}");
         let properties = gpu.properties();
         let block = |num_tokens: usize| {
             let num_rows = num_tokens * (self.num_heads.0 / self.num_heads.1);

@@ -68,6 +68,7 @@ impl GpuInputs {
                 attends_to_all: false,
                 has_states: false,
                 has_axes: limits.has_axes,
+                has_whole_images: false,
             },
         )?;
         let blocks: Vec<u32> = (0..limits.num_blocks() as u32).collect();

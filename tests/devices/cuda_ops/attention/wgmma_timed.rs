@@ -53,6 +53,7 @@ impl<'a> Prompts<'a> {
             attends_to_all: true,
             has_states: false,
             has_axes: false,
+            has_whole_images: false,
         };
         let mut inputs = StepInputs::new(device, limits).expect("memory");
         let mut cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");

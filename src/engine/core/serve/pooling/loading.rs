@@ -266,8 +266,16 @@ fn load_body(
     };
     let (output, width) = (Output::States, spec.hidden_size());
     let head = summary.head_layers().cloned();
-    let decoder =
-        DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, kept_bytes: 0, head };
+    let decoder = DecoderToLoad {
+        spec,
+        output,
+        dtype,
+        max_model_len,
+        weight_bytes,
+        kept_bytes: 0,
+        has_whole_images: false,
+        head,
+    };
     let mut executor =
         ModelExecutor::of_checkpoint(config, sizes, decoder, Arc::clone(device), checkpoint)?;
     if device.runs_ahead() {

@@ -11,6 +11,8 @@ pub(super) struct AttentionDefines {
     pub latent_dim: u32,
     /// Sequences are whole texts, whose tokens may see those after them.
     pub is_of_texts: bool,
+    /// Tokens of images see all of theirs.
+    pub has_images: bool,
     /// Scores have biases: from a table in texts, else ALiBi's.
     pub has_biases: bool,
     /// Heads have sinks.
@@ -125,8 +127,12 @@ impl AttentionDefines {
             Some(LaunchDefines::Prefill(sizes)) => sizes.defines(),
         };
         let of_biases = if self.is_of_texts { "BIAS" } else { "ALIBI" };
-        let switches =
-            [("TEXTS", self.is_of_texts), (of_biases, self.has_biases), ("SINKS", self.has_sinks)];
+        let switches = [
+            ("TEXTS", self.is_of_texts),
+            ("IMAGES", self.has_images),
+            (of_biases, self.has_biases),
+            ("SINKS", self.has_sinks),
+        ];
         let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
         let numbers = latent.into_iter().chain(of_launch);
         let numbers = numbers.chain(switched_on.map(|(name, _)| (name, 1)));

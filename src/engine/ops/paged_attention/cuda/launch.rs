@@ -301,6 +301,7 @@ mod tests {
             head_dim: 64,
             latent_dim: 0,
             is_of_texts: false,
+            has_images: false,
             has_biases: false,
             has_sinks: false,
             launch: None,

@@ -37,7 +37,8 @@ pub fn sizes(head_dim: usize) -> Option<PrefillSizes> {
 /// The same for a layer, where prefill is by it.
 pub(super) fn sizes_on(gpu: &Gpu, defines: &AttentionDefines) -> Option<PrefillSizes> {
     let is_chosen = gpu.prefill_kernel() == PrefillKernel::Wgmma;
-    let takes = is_chosen && !defines.is_of_texts && refusal_of_gpu(gpu).is_none();
+    let is_causal = !defines.is_of_texts && !defines.has_images;
+    let takes = is_chosen && is_causal && refusal_of_gpu(gpu).is_none();
     sizes(defines.head_dim as usize).filter(|_| takes)
 }
 
@@ -130,6 +131,7 @@ impl<'a> WgmmaTrial<'a> {
             attends_to_all: true,
             has_states: false,
             has_axes: false,
+            has_whole_images: false,
         };
         let positions: Vec<u32> = (0..NUM_TOKENS as u32).collect();
         let batch = Batch {

@@ -130,7 +130,9 @@ impl Plan {
         self.rows.clear();
         self.groups.clear();
         self.num_slots = 0;
-        if !batch.seq_lens.iter().any(|len| *len >= SPLIT) {
+        let is_short = !batch.seq_lens.iter().any(|len| *len >= SPLIT);
+        // Tokens that see others behind them have no parts.
+        if is_short || !batch.attended_ends.is_empty() {
             return;
         }
         sharing.find(batch, shape.block_size);
