@@ -293,6 +293,17 @@ impl Device {
         matches!(self, Device::Cuda(_))
     }
 
+    /// Bytes of a GPU's memory, those in use too; None: it is the CPU.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn memory_of_gpu(&self) -> Result<Option<u64>, EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(None),
+            Device::Cuda(gpu) => Ok(Some(gpu.memory_info()?.1 as u64)),
+        }
+    }
+
     /// Rows that a product of so many reads and writes, at most.
     pub fn padded_rows(&self, num_rows: usize) -> usize {
         match self {

@@ -46,48 +46,6 @@ pub fn release_freed() {
 mod tests {
     use super::*;
 
-    /// Bytes of this process that are in memory.
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    fn resident_bytes() -> u64 {
-        let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-        meminfo_bytes(&status, "VmRSS:").expect("a number")
-    }
-
-    /// With it no test runs beside another.
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    const ALONE: &str = "--test-threads=1";
-
-    /// The memory of a process is counted: tests beside it in one process would count too, and
-    /// one of them takes half a gigabyte.
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[test]
-    fn freed_memory_is_given_back_below_a_block_in_use() {
-        if std::env::args().any(|arg| arg == ALONE) {
-            return frees_below_a_block_in_use();
-        }
-        let name = "memory::tests::freed_memory_is_given_back_below_a_block_in_use";
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, ALONE])
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(said.contains("1 passed"), "{said}");
-    }
-
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    fn frees_below_a_block_in_use() {
-        const SIZE: usize = 1 << 10;
-        let mut blocks: Vec<_> = (0..200 << 10).map(|_| vec![1u8; SIZE]).collect();
-        let last = blocks.pop();
-        let before = resident_bytes();
-        drop(blocks);
-        release_freed();
-        let after = resident_bytes();
-        assert!(after + (150 << 20) < before, "{after} of {before} bytes");
-        assert!(last.is_some_and(|block| block[SIZE - 1] == 1));
-    }
-
     #[test]
     fn a_cgroup_limit_bounds_it_and_max_does_not() {
         let folder = tempfile::tempdir().unwrap();

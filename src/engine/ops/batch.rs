@@ -97,8 +97,8 @@ pub struct Batch {
     pub block_tables: Vec<u32>,
     /// Width of `block_tables`.
     pub max_blocks_per_seq: usize,
-    /// (num_logits) flat token indices whose logits are wanted, ascending. Of a vision tower's step,
-    /// patches in the order of tokens.
+    /// (num_logits) flat token indices whose logits are wanted, ascending. Of a vision tower's
+    /// step, patches in the order of tokens.
     pub logits_indices: Vec<u32>,
     /// (num_tokens) or empty: of a step ahead, rows of the step before whose sampled tokens are the
     /// `input_ids`, which are unknown here; `KNOWN` of others.

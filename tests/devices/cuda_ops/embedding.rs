@@ -130,7 +130,7 @@ fn random_fill_makes_the_weights_that_the_cpu_makes() {
 }
 
 #[test]
-fn rows_are_replaced_and_added_where_they_go() {
+fn widen_and_copies_replace_rows_where_they_go() {
     in_every_dtype(130, |pair| {
         for (width, num_rows) in [16, 48, 1000, 4096, 6, 576, 64].into_iter().zip(NUM_ROWS) {
             let given = pair.values(num_rows, width, 5, 2.0);
@@ -163,7 +163,7 @@ fn rows_are_replaced_and_added_where_they_go() {
 }
 
 #[test]
-fn means_and_mixtures_are_those_of_the_cpu() {
+fn mean_rows_and_add_mixed_rows_are_those_of_the_cpu() {
     in_every_dtype(140, |pair| {
         for (width, num_rows) in [16, 48, 300, 1152].into_iter().zip(NUM_ROWS) {
             let x = pair.values(num_rows * 4, width, 7, 2.0);
@@ -198,7 +198,7 @@ fn means_and_mixtures_are_those_of_the_cpu() {
 }
 
 #[test]
-fn patches_become_the_numbers_of_their_bytes() {
+fn patch_values_are_the_numbers_of_bytes() {
     let number = |band: usize, byte: usize| (band as f32 + 1.0) * (byte as f32 - 99.5) / 77.0;
     let tables = [0, 1, 2].map(|band| std::array::from_fn(|byte| number(band, byte)));
     in_every_dtype(150, |pair| {

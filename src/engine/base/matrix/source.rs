@@ -88,8 +88,8 @@ impl<'a> SourceMatrix<'a> {
     /// The transpose of this, as which it is read from then on.
     ///
     /// # Panics
-    /// The rows have an order, it is the transpose of some columns, or it is quantized: no format of
-    /// ours is transposed.
+    /// The rows have an order, it is the transpose of some columns, or it is quantized: no format
+    /// of ours is transposed.
     pub fn transposed(self) -> Self {
         let is_quantized = matches!(self.values, SourceValues::Quantized(_));
         assert!(self.order.is_none() && !is_quantized, "only plain matrices are transposed");

@@ -229,8 +229,8 @@ pub(super) fn chat_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     of_names(config, &CHAT_NAMES, &vision, &form)
 }
 
-/// What the configuration of its image processor would be, in the words of transformers: config.json
-/// says how images are cut.
+/// What the configuration of its image processor would be, in the words of transformers:
+/// config.json says how images are cut.
 pub(super) fn chat_processor(config: &HfConfig) -> Result<Value, EngineError> {
     let root = config.root();
     let tower = chat_tower(config)?;

@@ -85,7 +85,7 @@ pub(super) fn next_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     next_tower(config)?;
     let root = config.root();
     root.expect("use_image_newline_parameter", true)?;
-    // Of training; what the image processor's own file has, and tokens of a tile, which are counted.
+    // Of training; what the image processor's own file has; tokens of a tile, which are counted.
     root.ignore(&["ignore_index", "image_grid_pinpoints", "image_seq_length"]);
     let mut spec = text_part(config, "llama")?;
     spec.embedding.of_images = NEXT_TENSORS;

@@ -49,10 +49,8 @@ impl EncodedMedia {
         checkpoint: &mut Checkpoint,
     ) -> Result<Self, EngineError> {
         let tower = Tower::load(spec.clone(), dtype, device, checkpoint)?;
-        let usual = match device {
-            Device::Cpu(_) => CACHE_BYTES,
-            Device::Cuda(gpu) => CACHE_BYTES.min(gpu.memory_info()?.1 as u64 / CACHE_PART),
-        };
+        let of_gpu = device.memory_of_gpu()?.map_or(u64::MAX, |bytes| bytes / CACHE_PART);
+        let usual = CACHE_BYTES.min(of_gpu);
         let cache = TowerCache::new(config.cache.tower_cache_bytes.unwrap_or(usual));
         Ok(Self { tower, cache, source: None, num_encoded: 0, encode_time: Duration::ZERO })
     }

@@ -296,6 +296,7 @@ mod tests {
             biases: DevicePtr::NULL,
             sinks: DevicePtr::NULL,
             states: DevicePtr::NULL,
+            ends: DevicePtr::NULL,
         };
         let defines = AttentionDefines {
             head_dim: 64,
