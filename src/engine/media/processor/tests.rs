@@ -143,6 +143,48 @@ fn images_of_internvl_are_cut_whatever_their_own_file_says() {
     }
 }
 
+#[test]
+fn the_middle_of_tiles_is_one_picture_with_newlines() {
+    let middle = Middle { top: 1, rows: 1, left: 1, columns: 2 };
+    let tiles =
+        Layout { rows: 2, columns: 2, tile_rows: 1, tile_columns: 2, merge_size: 1, middle: None };
+    let layout = Layout { middle: Some(middle), ..tiles };
+    // 0 1 | 4 5
+    // 2 3 | 6 7, then the whole image.
+    assert_eq!(layout.sources().expect("newlines"), [8, 9, 10, 11, 3, 6, 12]);
+    assert_eq!((layout.num_tile_tokens(), layout.num_tokens()), (12, 7));
+    assert_eq!((tiles.sources(), tiles.num_tokens()), (None, 12));
+}
+
+#[test]
+fn grids_of_llava_next_that_are_no_tiles_are_refused() {
+    let tower = Tower { patch_size: 14, merge_size: 1 };
+    let next = |key: &str, value: Value| {
+        let mut config = json!({"image_processor_type": "LlavaNextImageProcessor", "do_pad": true,
+            "size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28},
+            "image_grid_pinpoints": [[28, 56], [56, 28]]});
+        config[key] = value;
+        ImageProcessor::from_config(&config, tower, Backend::Torchvision)
+    };
+    // 2 x 2 tokens, and of 2 x 4 all, with two newlines.
+    let tokens =
+        |processor: ImageProcessor| processor.tokens(&header(56, 28)).unwrap().num_tokens();
+    assert_eq!(tokens(next("do_pad", json!(null)).unwrap()), 4 + 8 + 2);
+    for (key, value, named) in [
+        ("image_grid_pinpoints", json!([[28, 57]]), "28 by 57"),
+        ("image_grid_pinpoints", json!([[0, 28]]), "image_grid_pinpoints"),
+        ("image_grid_pinpoints", json!([[28, 28, 28]]), "image_grid_pinpoints"),
+        ("image_grid_pinpoints", json!([]), "image_grid_pinpoints"),
+        ("image_grid_pinpoints", json!([[28, 280_000]]), "28 by 280000"),
+        ("crop_size", json!(14), "crop_size"),
+        ("size", json!({"height": 28, "width": 14}), "size"),
+        ("do_resize", json!(false), "do_resize"),
+    ] {
+        let error = next(key, value).expect_err(key).to_string();
+        assert!(error.contains(named), "{key}: {error}");
+    }
+}
+
 /// Pillow's numbers differ from torchvision's in the last bits.
 #[test]
 fn numbers_of_pillow_are_scaled_first() {
