@@ -269,7 +269,7 @@ mod tests {
                 MISTRAL3,
                 "",
                 r#""rope_parameters": {"rope_type": "yarn"},"#,
-                "rope_type` of `\"yarn\"`",
+                "`vision_config.rope_parameters.rope_type`",
             ),
         ] {
             let error = specs(architecture, top, vision).unwrap_err();
