@@ -32,6 +32,10 @@ from transformers.models.idefics3.image_processing_idefics3 import Idefics3Image
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
+from transformers.models.gemma4.image_processing_gemma4 import Gemma4ImageProcessor
+from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
+from transformers.models.gemma4.video_processing_gemma4 import Gemma4VideoProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
@@ -60,6 +64,7 @@ MAX_DISTANCE = 2e-5
 MODELS = [
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
+    ("gemma4_moe", Gemma4ImageProcessor, 70, 4),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("internvl", GotOcr2ImageProcessor, 32, 32),
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
@@ -116,6 +121,13 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             do_pad=True, image_processor_type=cls.__name__, processor_class="LlavaNextProcessor",
             image_grid_pinpoints=[[rows * tile, columns * tile] for rows, columns in sides],
         )
+    if cls is Gemma4ImageProcessor:
+        return dict(
+            do_convert_rgb=True, do_normalize=False, do_rescale=True, do_resize=True,
+            image_mean=[0.0] * 3, image_processor_type=cls.__name__, image_seq_length=280,
+            image_std=[1.0] * 3, max_soft_tokens=longest, patch_size=tile, pooling_kernel_size=2,
+            processor_class="Gemma4Processor", resample=3, rescale_factor=1 / 255,
+        )
     if cls is CLIPImageProcessor:
         return dict(
             crop_size=dict(height=tile, width=tile), do_center_crop=True, do_convert_rgb=True,
@@ -169,7 +181,8 @@ def rounded(values: torch.Tensor) -> list[float]:
 
 # What templates show for an image where it is not `<image>`.
 SHOWN = {
-    Gemma3ImageProcessor: "<start_of_image>", GotOcr2ImageProcessor: "<IMG_CONTEXT>",
+    Gemma3ImageProcessor: "<start_of_image>", Gemma4ImageProcessor: "<image_soft_token>",
+    GotOcr2ImageProcessor: "<IMG_CONTEXT>",
     PixtralImageProcessor: "[IMG]",
     GotOcr2ImageProcessorPil: "<IMG_CONTEXT>",
 }
@@ -187,13 +200,15 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
     if is_qwen:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
     inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
-    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_grid", "image_sizes"))}
+    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_"))}
     ids = inputs["input_ids"]
     out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
 
     def logits_of(ids) -> torch.Tensor:
         more = dict(pixels)
         if is_qwen and images:
+            more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+        if isinstance(processor, Gemma4Processor):
             more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
         if isinstance(processor, Gemma3Processor):
             more["token_type_ids"] = (ids == model.config.image_token_id).long()
@@ -270,6 +285,16 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         return InternVLProcessor(
             images, tokenizer, InternVLVideoProcessor(), image_seq_length=side * side
         )
+    if image_processor is Gemma4ImageProcessor:
+        names = dict(
+            boi_token="<start_of_image>", eoi_token="<end_of_image>",
+            image_token="<image_soft_token>", boa_token="<|endoftext|>", eoa_token="<|endoftext|>",
+            audio_token="<|endoftext|>",
+        )
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        tokenizer.pad_token = "<|endoftext|>"
+        sounds, videos = Gemma4AudioFeatureExtractor(), Gemma4VideoProcessor()
+        return Gemma4Processor(sounds, images, tokenizer, videos)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     patch = config["vision_config"]["patch_size"]
     if image_processor is PixtralImageProcessor:

@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import functional as tvF
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
+from transformers.models.gemma4.image_processing_gemma4 import Gemma4ImageProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
@@ -327,6 +328,15 @@ PROCESSORS = [
         [(64, 48), (161, 90), (33, 400), (1, 1), (160, 160)],
     ),
     (
+        "gemma4",
+        Gemma4ImageProcessor,
+        {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": False, "do_resize": True,
+         "image_mean": [0.0] * 3, "image_std": [1.0] * 3, "max_soft_tokens": 70,
+         "patch_size": 16, "pooling_kernel_size": 3, "resample": 3},
+        (16, 3),
+        [(64, 48), (161, 90), (1, 1), (1, 40), (300, 3), (480, 336), (999, 777)],
+    ),
+    (
         "mistral3",
         PixtralImageProcessor,
         {**SCALED, **CLIP, "size": {"longest_edge": 154}, "patch_size": 28, "resample": 3},
@@ -373,7 +383,13 @@ def processed():
             source = Image.fromarray(generate_media.noise(width, height, seed))
             result = processor(source, return_tensors="pt")
             values = result["pixel_values"]
-            if "image_grid_thw" in result:
+            if "image_position_ids" in result:
+                columns, rows = (result["image_position_ids"][0].amax(0) + 1).tolist()
+                grids = [[rows, columns]]
+                # As its tower reads them, in another order.
+                patches = 2 * (values[0, : rows * columns] - 0.5)
+                patches = patches.unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2).flatten(1)
+            elif "image_grid_thw" in result:
                 grids = [result["image_grid_thw"][0, 1:].tolist()]
                 patches = values
             else:

@@ -78,6 +78,7 @@ fn run(bencher: Bencher, dtype: DType, case: Case) {
         scale,
         soft_cap: None,
         sliding_window: None,
+        is_causal: false,
         alibi: None,
         sinks: None,
     };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
-use vllm_batch::engine::base::config::{EngineConfig, SpeculationMethod};
+use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::request::axes_of;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 18] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -28,6 +28,7 @@ const MODELS: [&str; 17] = [
     "testdata/golden/qwen3_5_multimodal",
     "testdata/golden/internvl",
     "testdata/golden/internvl_published",
+    "testdata/golden/gemma4_moe",
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
     "testdata/golden/qwen3_vl_moe",
@@ -114,7 +115,10 @@ fn chats_with_images_are_tokenized_and_answered_as_by_transformers() {
     for model in MODELS {
         let golden = std::fs::read_to_string(path(model).join("images.json")).unwrap();
         let golden: Value = serde_json::from_str(&golden).unwrap();
-        let mut engine = Engine::load(&speculation::config(model, (4, 400), None)).unwrap();
+        let mut config = speculation::config(model, (4, 400), None);
+        // As transformers computed it.
+        config.model.dtype = Some(DType::Float32);
+        let mut engine = Engine::load(&config).unwrap();
         let processor = engine.input_processor();
         for (index, parts) in [(0, &["<wide2.png>", "What is this?"][..]), (3, &["What is this?"])]
         {
@@ -156,6 +160,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
 #[test]
 fn no_byte_of_a_row_whose_images_are_not_cut_depends_on_what_runs_beside_it() {
     no_byte_of_a_row_depends_on_what_runs_beside_it(MODELS[5]);
+    no_byte_of_a_row_depends_on_what_runs_beside_it("testdata/golden/gemma4_moe");
 }
 
 fn no_byte_of_a_row_depends_on_what_runs_beside_it(model: &str) {

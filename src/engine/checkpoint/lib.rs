@@ -24,6 +24,7 @@ pub use encoders::{
     masked_lm, matryoshka_dimensions,
 };
 pub use families::ARCHITECTURES;
+use families::Sight;
 use hf_config::HfConfig;
 use serde_json::Value;
 use spec::{DecoderSpec, TowerSpec};
@@ -65,10 +66,15 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
     let names = config.architectures()?;
     let known = names.iter().find_map(|name| families::find(name));
-    let Some(tower) = known.and_then(|known| known.tower) else { return Ok(None) };
-    let spec = tower(config)?;
-    limits::check_tower(&spec).map_err(|text| config.error(text))?;
-    Ok(Some(spec))
+    let spec = match known.map_or(Sight::None, |known| known.tower) {
+        Sight::None => None,
+        Sight::All(tower) => Some(tower(config)?),
+        Sight::Some(tower) => tower(config)?,
+    };
+    if let Some(spec) = &spec {
+        limits::check_tower(spec).map_err(|text| config.error(text))?;
+    }
+    Ok(spec)
 }
 
 /// The configuration of its image processor, in the words of transformers, where config.json says

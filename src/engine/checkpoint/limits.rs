@@ -122,6 +122,14 @@ pub(super) fn check_tower_frames(num_frames: usize) -> Result<(), String> {
     check_sizes(&[("number of frames of an image's patch", num_frames, MAX_FRAMES)])
 }
 
+/// Refuses more positions of an axis than any vision tower has.
+///
+/// # Errors
+/// The number is out of range.
+pub(super) fn check_tower_positions(num_positions: usize) -> Result<(), String> {
+    check_sizes(&[("number of positions of a vision tower", num_positions, MAX_IMAGE_SIZE)])
+}
+
 /// Refuses more layers than any vision tower has; checked before there is one value per layer.
 ///
 /// # Errors

@@ -92,6 +92,34 @@ pub fn gather_rows(device: &Device, x: &Tensor, indices: Ids<'_>, out: &mut Tens
     });
 }
 
+/// What the channels of rows are shifted and scaled by.
+#[derive(Clone, Debug)]
+pub struct Standardization {
+    /// Factor of all values, first.
+    pub factor: f32,
+    /// (width)
+    pub shift: Vec<f32>,
+    /// (width)
+    pub scale: Vec<f32>,
+}
+
+/// Each value of `x` = (value * factor - shift) * scale of its channel.
+///
+/// # Panics
+/// Widths differ. Or the device is a GPU, which has no kernel for it.
+pub fn standardize(device: &Device, of: &Standardization, x: &mut Tensor) {
+    let Standardization { factor, shift, scale } = of;
+    assert!(shift.len() == x.width() && scale.len() == x.width());
+    let Device::Cpu(cpu) = device else { unreachable!("a GPU reads such models for text alone") };
+    let work = || Work::elementwise(x.num_rows() * x.width(), 8);
+    let _timed = cpu.op_timer.timed(Op::new("standardize"), work);
+    for_each_row(cpu, x, &|_, values| {
+        for (value, (shift, scale)) in values.iter_mut().zip(shift.iter().zip(scale)) {
+            *value = (*value * factor - shift) * scale;
+        }
+    });
+}
+
 /// Each row of `out` = the mean of as many rows of `x` as there are for it, added upward. All are
 /// f32.
 ///
@@ -344,6 +372,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn channels_are_standardized() {
+        let device = Device::cpu(Some(2));
+        let mut x = Tensor::from_vec(vec![1.0, 2.0, 3.0, 4.0], 2);
+        let of = Standardization { factor: 2.0, shift: vec![1.0, -1.0], scale: vec![0.5, 3.0] };
+        standardize(&device, &of, &mut x);
+        assert_eq!((x.row(0), x.row(1)), (&[0.5, 15.0][..], &[2.5, 27.0][..]));
     }
 
     #[test]

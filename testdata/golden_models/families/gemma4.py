@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..family import FULL, SLIDING, Family, dims, rope, small
-from ..layouts import with_extra, wrapped
+from ..layouts import of_tower, with_extra, wrapped
 from ..mistakes import attributes, filled, named, swapped, without, zeroed
 from ..routing import swapped_gate_and_up
 
@@ -20,15 +20,41 @@ TURNING = dict(partial_rotary_factor=0.25)
 ROPE = {FULL: rope(1000.0, "proportional", **TURNING), SLIDING: rope(100.0)}
 WHOLE = {**ROPE, FULL: rope(1000.0)}
 
-VISION = {
-    "model.vision_tower.patch_embedder.input_proj.weight": (8, 12),
-    "model.vision_tower.encoder.layers.0.self_attn.q_proj.linear.weight": (8, 8),
-    "model.embed_vision.embedding_projection.weight": (32, 8),
-}
+START, END, SOFT = 288, 289, 290  # of tokenizer_kinds.shared_gemma_images
+WIDTH, INNER, PATCH, SIDE, DEPTH, HEADS, HEAD = 24, 40, 4, 160, 2, 3, 12
 VISION_CONFIG = dict(
-    hidden_size=8, intermediate_size=16, num_attention_heads=2, num_key_value_heads=2, head_dim=4,
-    num_hidden_layers=1, patch_size=2, position_embedding_size=16,
+    attention_bias=False, attention_dropout=0.0, default_output_length=280, global_head_dim=HEAD,
+    head_dim=HEAD, hidden_activation="gelu_pytorch_tanh", hidden_size=WIDTH,
+    initializer_range=0.02, intermediate_size=INNER, max_position_embeddings=131072,
+    model_type="gemma4_vision", num_attention_heads=HEADS, num_hidden_layers=DEPTH,
+    num_key_value_heads=HEADS, patch_size=PATCH, pooling_kernel_size=2,
+    position_embedding_size=SIDE, rms_norm_eps=1e-6, rope_parameters=dict(rope_theta=100.0, rope_type="default"),
+    standardize=True, use_clipped_linears=False,
 )
+
+
+def vision() -> dict[str, tuple[int, ...]]:
+    """Tensors of the tower, whose means are standardized."""
+    tower = "model.vision_tower."
+    tensors = {
+        f"{tower}patch_embedder.input_proj.weight": (WIDTH, 3 * PATCH * PATCH),
+        f"{tower}patch_embedder.position_embedding_table": (2, SIDE, WIDTH),
+        f"{tower}std_bias": (WIDTH,), f"{tower}std_scale": (WIDTH,),
+        "model.embed_vision.embedding_projection.weight": (32, WIDTH),
+    }
+    for layer in (f"{tower}encoder.layers.{index}." for index in range(DEPTH)):
+        for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            tensors[f"{layer}{norm}_layernorm.weight"] = (WIDTH,)
+        for norm in ("q_norm", "k_norm"):
+            tensors[f"{layer}self_attn.{norm}.weight"] = (HEAD,)
+        for part, shape in {
+            **{f"self_attn.{part}_proj": (HEADS * HEAD, WIDTH) for part in "qkv"},
+            "self_attn.o_proj": (WIDTH, HEADS * HEAD),
+            "mlp.gate_proj": (INNER, WIDTH), "mlp.up_proj": (INNER, WIDTH),
+            "mlp.down_proj": (WIDTH, INNER),
+        }.items():
+            tensors[f"{layer}{part}.linear.weight"] = shape
+    return tensors
 
 
 def scalars(model: nn.Module) -> None:
@@ -100,7 +126,7 @@ def unused_kv(tensors: dict) -> dict:
     return {name.replace("layers.2.", "layers.5."): tensor for name, tensor in of_layers.items()}
 
 
-def published(architecture: str, kind: str, widths: dict):
+def published(architecture: str, kind: str, widths: dict, images: dict):
     """A multimodal config whose text part has keys of global layers, as Google writes it."""
 
     def config(config: dict) -> dict:
@@ -108,15 +134,26 @@ def published(architecture: str, kind: str, widths: dict):
         text = {k: v for k, v in config.items() if k not in dropped} | {"pad_token_id": 0}
         return dict(
             architectures=[architecture], model_type=kind, audio_config=None, audio_token_id=300,
-            boa_token_id=301, boi_token_id=302, dtype="bfloat16", eoa_token_index=303,
-            eoi_token_id=304, eos_token_id=[config["eos_token_id"]], image_token_id=305,
+            boa_token_id=301, dtype="bfloat16", eoa_token_index=303,
+            eos_token_id=[config["eos_token_id"]],
             initializer_range=0.02, text_config={**text, **widths}, tie_word_embeddings=True,
-            transformers_version="5.7.0", video_token_id=306, vision_config=VISION_CONFIG,
+            transformers_version="5.7.0", video_token_id=306, **images,
         )
 
     return config
 
 
+IMAGES = dict(
+    boi_token_id=START, eoi_token_id=END, image_token_id=SOFT, vision_config=VISION_CONFIG,
+)
+# What the text part leaves alone.
+OTHER_IMAGES = dict(
+    boi_token_id=302, eoi_token_id=304, image_token_id=305,
+    vision_config=dict(
+        hidden_size=8, intermediate_size=16, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=4, num_hidden_layers=1, patch_size=2, position_embedding_size=16,
+    ),
+)
 EXPERTS_WIDTHS = dict(global_head_dim=24, num_global_key_value_heads=1)
 UNIFIED_WIDTHS = dict(global_head_dim=16, num_global_key_value_heads=2)
 
@@ -160,10 +197,11 @@ FAMILIES: dict[str, Family] = {
             zeroed("mlp.down_proj"), zeroed("experts.down_proj"), narrow_frequencies,
         ],
         layout=wrapped(
-            "model.language_model.", "lm_head.", VISION,
-            published("Gemma4ForConditionalGeneration", "gemma4", EXPERTS_WIDTHS),
+            "model.language_model.", "lm_head.", vision(),
+            published("Gemma4ForConditionalGeneration", "gemma4", EXPERTS_WIDTHS, IMAGES),
+            of_tower,
         ),
-        rounded=scalars, means={"router.scale": 4.0},
+        rounded=scalars, means={"router.scale": 4.0}, shared="gemma_images", first_seed=3,
     ),
     "gemma4_unified": small(
         "Gemma4UnifiedTextConfig",
@@ -175,7 +213,10 @@ FAMILIES: dict[str, Family] = {
         [normed_values, without("v_norm"), without_scalars, dict(sliding_window=256)],
         layout=wrapped(
             "model.language_model.", "lm_head.", {},
-            published("Gemma4UnifiedForConditionalGeneration", "gemma4_unified", UNIFIED_WIDTHS),
+            published(
+                "Gemma4UnifiedForConditionalGeneration", "gemma4_unified", UNIFIED_WIDTHS,
+                OTHER_IMAGES,
+            ),
         ),
         rounded=scalars,
     ),

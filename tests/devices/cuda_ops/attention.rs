@@ -214,6 +214,7 @@ impl<'a> Run<'a> {
             scale: 0.3,
             soft_cap: self.case.soft_cap,
             sliding_window: self.case.window,
+            is_causal: false,
             alibi: self.alibi.as_ref(),
             sinks: self.sinks.as_ref(),
         };

@@ -24,9 +24,10 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 20] = [
+const MODELS: [&str; 21] = [
     "gemma3_multimodal",
     "gemma3_published",
+    "gemma4_moe",
     "idefics3",
     "internvl",
     "internvl_chat",

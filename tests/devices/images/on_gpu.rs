@@ -16,7 +16,8 @@ fn on_gpus(dtype: DType) -> impl Iterator<Item = &'static str> {
         let ModelSummary { spec, tower, .. } = summary(model);
         let tower = tower.expect("a tower");
         let refusal = gpu_needs_of(&spec).refusal(dtype, KvCacheDType::Auto);
-        tower.heads().head_dim.is_multiple_of(step) && refusal.is_none()
+        let are_alike = spec.attentions().all(|attention| !attention.is_causal);
+        tower.heads().head_dim.is_multiple_of(step) && refusal.is_none() && are_alike
     })
 }
 

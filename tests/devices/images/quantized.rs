@@ -12,8 +12,8 @@ const TOWER: &str = "vision_tower.vision_model.encoder.layers.";
 
 /// Copies a model, with int8 codes and a scale for each output in the place of the linear layers
 /// whose names begin as `quantized`; or with the values of these codes.
-fn copied(to: &Path, quantized: &[&str], ignore: &[&str], as_values: bool) {
-    let from = testdata("golden/llava");
+fn copied(model: &str, to: &Path, (quantized, ignore): (&[&str], &[&str]), as_values: bool) {
+    let from = testdata("golden").join(model);
     for entry in std::fs::read_dir(&from).unwrap() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
@@ -59,7 +59,7 @@ fn copied(to: &Path, quantized: &[&str], ignore: &[&str], as_values: bool) {
     if as_values {
         return;
     }
-    let mut config: Value = serde_json::from_str(&read("llava", "config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&read(model, "config.json")).unwrap();
     let weights = json!({"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel"});
     config["quantization_config"] = json!({
         "quant_method": "compressed-tensors",
@@ -70,13 +70,13 @@ fn copied(to: &Path, quantized: &[&str], ignore: &[&str], as_values: bool) {
     std::fs::write(to.join("config.json"), config.to_string()).unwrap();
 }
 
-fn logits(folder: &Path) -> Vec<Vec<f32>> {
-    let table = table("llava", usize::MAX);
-    let of_folder = config("llava", DType::Float32);
+fn logits(name: &str, folder: &Path) -> Vec<Vec<f32>> {
+    let table = table(name, usize::MAX);
+    let of_folder = config(name, DType::Float32);
     let model = ModelConfig { model_dir: folder.to_owned(), ..of_folder.model };
     let mut runner = Runner::load(EngineConfig { model, ..of_folder }, 2, &table);
-    let prompts = golden("llava").prompts;
-    let placed: Vec<_> = prompts.iter().map(|prompt| placed(&table, "llava", prompt)).collect();
+    let prompts = golden(name).prompts;
+    let placed: Vec<_> = prompts.iter().map(|prompt| placed(&table, name, prompt)).collect();
     let rows: Vec<_> = placed.iter().map(|(row, _)| row).collect();
     runner.prefill(&rows, 64)
 }
@@ -84,16 +84,20 @@ fn logits(folder: &Path) -> Vec<Vec<f32>> {
 #[test]
 fn a_quantized_checkpoint_sees_as_its_values_do() {
     let ignored = ["lm_head", "re:.*vision_tower.*", "re:.*multi_modal_projector.*"];
-    for (quantized, ignore) in [
-        (&[LANGUAGE][..], &ignored[..]),
+    let merging = "multi_modal_projector.patch_merger.merging_layer";
+    for (model, quantized, ignore) in [
+        ("llava", &[LANGUAGE][..], &ignored[..]),
         // A config that does not name what is stored as it is.
-        (&[LANGUAGE], &ignored[..1]),
-        (&[LANGUAGE, TOWER, "multi_modal_projector.linear_2"], &ignored[..1]),
+        ("llava", &[LANGUAGE], &ignored[..1]),
+        ("llava", &[LANGUAGE, TOWER, "multi_modal_projector.linear_2"], &ignored[..1]),
+        ("mistral3", &[LANGUAGE], &ignored[..]),
+        // Inputs of the layer that merges patches are stored in another order.
+        ("mistral3", &[LANGUAGE, "vision_tower.transformer.layers.", merging], &ignored[..1]),
     ] {
         let (codes, values) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        copied(codes.path(), quantized, ignore, false);
-        copied(values.path(), quantized, ignore, true);
-        let (got, expected) = (logits(codes.path()), logits(values.path()));
+        copied(model, codes.path(), (quantized, ignore), false);
+        copied(model, values.path(), (quantized, ignore), true);
+        let (got, expected) = (logits(model, codes.path()), logits(model, values.path()));
         for (got, expected) in got.iter().zip(&expected) {
             assert_close(got, expected, &format!("{quantized:?}, {ignore:?}"));
         }
@@ -104,7 +108,7 @@ fn a_quantized_checkpoint_sees_as_its_values_do() {
 fn a_tower_that_its_config_leaves_alone_may_not_be_of_codes() {
     let folder = tempfile::tempdir().unwrap();
     let ignore = ["lm_head", "re:.*vision_tower.*", "re:.*multi_modal_projector.*"];
-    copied(folder.path(), &[LANGUAGE, TOWER], &ignore, false);
+    copied("llava", folder.path(), (&[LANGUAGE, TOWER], &ignore), false);
     let of_folder = config("llava", DType::Float32);
     let model = ModelConfig { model_dir: folder.path().to_owned(), ..of_folder.model };
     let loaded = Engine::load(&EngineConfig { model, ..of_folder });

@@ -245,6 +245,7 @@ fn attention(config: &HfConfig, heads: &Heads, index: usize) -> Result<Attention
     block.scale = 1.0;
     block.rope = Some(usize::from(slides));
     block.sliding_window = config.sliding_window()?.filter(|_| slides);
+    block.is_causal = !slides;
     Ok(block)
 }
 

@@ -21,6 +21,7 @@ mod gemma2;
 pub(super) mod gemma3;
 mod gemma3_vision;
 mod gemma4;
+mod gemma4_vision;
 mod glm;
 mod glm4;
 mod glm4_moe;
@@ -104,6 +105,20 @@ pub type BuildTower = fn(&HfConfig) -> Result<TowerSpec, EngineError>;
 /// From the same config to what the configuration of an image processor would be.
 pub type BuildProcessor = fn(&HfConfig) -> Result<Value, EngineError>;
 
+/// The same where some files have parts that are not computed; None: such a file.
+pub type BuildTowerOfSome = fn(&HfConfig) -> Result<Option<TowerSpec>, EngineError>;
+
+/// How the tower of a family is made.
+#[derive(Clone, Copy, Debug)]
+pub enum Sight {
+    /// It has none: the model is run for text alone.
+    None,
+    /// All files have one.
+    All(BuildTower),
+    /// Some have one, and others are run for text alone.
+    Some(BuildTowerOfSome),
+}
+
 /// A family that the engine has.
 #[derive(Clone, Copy, Debug)]
 pub struct Architecture {
@@ -111,8 +126,8 @@ pub struct Architecture {
     pub name: &'static str,
     /// Builder of its spec.
     pub spec: BuildSpec,
-    /// Builder of its tower's; None: it is run for text alone.
-    pub tower: Option<BuildTower>,
+    /// Builder of its tower's.
+    pub tower: Sight,
     /// Builder of its image processor's configuration; None: a file of its own has that.
     pub processor: Option<BuildProcessor>,
     /// The models that people know it by.
@@ -120,7 +135,7 @@ pub struct Architecture {
 }
 
 const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Architecture {
-    Architecture { name, spec, tower: None, processor: None, models }
+    Architecture { name, spec, tower: Sight::None, processor: None, models }
 }
 
 const fn seeing(
@@ -129,7 +144,7 @@ const fn seeing(
     tower: BuildTower,
     models: &'static str,
 ) -> Architecture {
-    Architecture { name, spec, tower: Some(tower), processor: None, models }
+    Architecture { name, spec, tower: Sight::All(tower), processor: None, models }
 }
 
 /// A family whose config.json says how images are cut.
@@ -140,7 +155,7 @@ const fn seeing_tiles(
     processor: BuildProcessor,
     models: &'static str,
 ) -> Architecture {
-    Architecture { name, spec, tower: Some(tower), processor: Some(processor), models }
+    Architecture { name, spec, tower: Sight::All(tower), processor: Some(processor), models }
 }
 
 /// Names that early files of a family have, and the name that it has now.
@@ -192,11 +207,13 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "Gemma 3 from 4B on",
     ),
     family("Gemma4ForCausalLM", gemma4::spec, "Gemma 4, text"),
-    family(
-        "Gemma4ForConditionalGeneration",
-        multimodal::gemma4,
-        "Gemma 4 E2B, E4B, 26B-A4B, 31B, text part",
-    ),
+    Architecture {
+        name: "Gemma4ForConditionalGeneration",
+        spec: gemma4_vision::spec,
+        tower: Sight::Some(gemma4_vision::tower),
+        processor: None,
+        models: "Gemma 4 26B-A4B and 31B; E2B and E4B, text part",
+    },
     family(
         "Gemma4UnifiedForConditionalGeneration",
         multimodal::gemma4_unified,

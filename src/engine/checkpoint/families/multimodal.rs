@@ -43,7 +43,7 @@ const IMAGE_TENSORS: &[&str] = &[
     "visual.",
 ];
 
-/// Gemma 4.
+/// Gemma 4 that is run for text alone.
 pub(super) fn gemma4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, gemma4::spec)
 }

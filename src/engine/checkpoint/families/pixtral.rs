@@ -147,7 +147,7 @@ fn tower_of(
         class_token: None,
         positions: None,
         rope: Some(RopeSpec {
-            theta: axial_theta(&keys)?,
+            theta: axial_theta(&keys, 10_000.0)?,
             rotary_dim: heads.head_dim,
             scaling: RopeScaling::None,
             axes: AxisFrequency::rows_and_columns(heads.head_dim / 2, [0, 1]),

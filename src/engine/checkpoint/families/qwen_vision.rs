@@ -125,7 +125,7 @@ impl<'a> QwenVision<'a> {
 
     /// Every second frequency of a head, of the row and then of the column.
     fn rope(&self) -> Result<RopeSpec, EngineError> {
-        let (theta, rotary_dim) = (axial_theta(&self.keys)?, self.heads.head_dim);
+        let (theta, rotary_dim) = (axial_theta(&self.keys, 10_000.0)?, self.heads.head_dim);
         let axes = AxisFrequency::rows_and_columns(rotary_dim / 2, [0, 0]);
         Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None, axes })
     }

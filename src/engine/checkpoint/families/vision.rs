@@ -183,7 +183,7 @@ pub(super) fn text_part(config: &HfConfig, default: &str) -> Result<DecoderSpec,
 }
 
 /// Base of the frequencies of rows and columns, under either of its names.
-pub(super) fn axial_theta(keys: &Section<'_>) -> Result<f64, EngineError> {
+pub(super) fn axial_theta(keys: &Section<'_>, default: f64) -> Result<f64, EngineError> {
     let mut theta = keys.number("rope_theta")?;
     if let Some(parameters) = keys.section("rope_parameters")? {
         if parameters.text("rope_type")? != Some("default") {
@@ -191,7 +191,7 @@ pub(super) fn axial_theta(keys: &Section<'_>) -> Result<f64, EngineError> {
         }
         theta = parameters.number("rope_theta")?.or(theta);
     }
-    Ok(theta.unwrap_or(10_000.0))
+    Ok(theta.unwrap_or(default))
 }
 
 /// The token that stands for one of an image's.

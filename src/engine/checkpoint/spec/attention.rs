@@ -36,6 +36,9 @@ pub struct AttentionSpec {
     pub sinks: Option<String>,
     /// Positions a token attends to, itself included; None: all before it.
     pub sliding_window: Option<usize>,
+    /// Tokens of images attend to none behind them, also where the tower says that they attend to
+    /// all of their image (Gemma 4's global layers).
+    pub is_causal: bool,
     /// What the heads' outputs are multiplied by, before `out`.
     pub gate: Option<OutputGate>,
     /// (hidden_size, num_heads * head_dim)
@@ -72,6 +75,7 @@ impl AttentionSpec {
             alibi_slopes: None,
             sinks: None,
             sliding_window: None,
+            is_causal: false,
             gate: None,
             out,
             unused: Vec::new(),

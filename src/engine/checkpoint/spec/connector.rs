@@ -23,6 +23,15 @@ pub enum ConnectorStep {
     Merge,
     /// The mean of the merge_size² patches of a token.
     MeanPool,
+    /// (value * factor - shift) * scale of each channel.
+    Standardize {
+        /// Factor of all.
+        factor: f32,
+        /// (width)
+        shift: NamedShape,
+        /// (width)
+        scale: NamedShape,
+    },
     /// Product of each row.
     Linear(LinearSpec),
     /// Of each value.
@@ -50,7 +59,11 @@ impl ConnectorSpec {
     /// All tensors.
     pub fn tensors(&self) -> impl Iterator<Item = NamedShape> {
         let norms = self.norms().flat_map(NormSpec::tensors);
-        self.linears().flat_map(LinearSpec::tensors).chain(norms)
+        let of_channels = self.steps.iter().flat_map(|step| match step {
+            ConnectorStep::Standardize { shift, scale, .. } => vec![shift.clone(), scale.clone()],
+            _ => Vec::new(),
+        });
+        self.linears().flat_map(LinearSpec::tensors).chain(norms).chain(of_channels)
     }
 
     /// The decoder's hidden_size.

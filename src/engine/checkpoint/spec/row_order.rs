@@ -77,6 +77,23 @@ impl RowOrder {
         Self::new((0..num_heads).flat_map(row).collect())
     }
 
+    /// Rotary embeddings that turn the halves of each half of a head, made those of halves of
+    /// heads, in every q and k head; v as stored (Gemma 4's tower).
+    pub fn rotated_in_halves(heads: QkvHeads) -> Self {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+        let num_rotated = num_heads + num_kv_heads;
+        let head = quarters_as_halves(head_dim);
+        let row = |h: usize| head.iter().map(move |&d| (h * head_dim + d) as u32);
+        let first_v = num_rotated * head_dim;
+        let v = first_v as u32..(first_v + num_kv_heads * head_dim) as u32;
+        Self::new((0..num_rotated).flat_map(row).chain(v).collect())
+    }
+
+    /// The same for values of one head alone: a norm of q or of k.
+    pub fn head_in_halves(head_dim: usize) -> Self {
+        Self::new(quarters_as_halves(head_dim).into_iter().map(|d| d as u32).collect())
+    }
+
     /// Two halves, the second one of which is stored first.
     pub fn halves_swapped(num_rows: usize) -> Self {
         let half = num_rows as u32 / 2;
@@ -133,6 +150,12 @@ impl RowOrder {
     }
 }
 
+/// Where value i of a head is stored, whose second and third quarters are exchanged.
+fn quarters_as_halves(head_dim: usize) -> Vec<usize> {
+    let quarter = head_dim / 4;
+    [0, 2, 1, 3].into_iter().flat_map(|at| at * quarter..(at + 1) * quarter).collect()
+}
+
 /// Where value i of a head is stored.
 fn pairs_as_halves(head_dim: usize, rotary_dim: usize) -> Vec<usize> {
     let half = rotary_dim / 2;
@@ -178,6 +201,11 @@ mod tests {
         let expected = [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17];
         assert_eq!(order.rows().unwrap()[..], expected);
         assert_eq!(RowOrder::heads_in_pairs(1, 6, 4).rows().unwrap()[..], expected[..6]);
+        let heads = QkvHeads { num_heads: 1, num_kv_heads: 1, head_dim: 8 };
+        let quarters = RowOrder::head_in_halves(8);
+        assert_eq!(quarters.rows().unwrap()[..], [0, 1, 4, 5, 2, 3, 6, 7]);
+        let order = RowOrder::rotated_in_halves(heads);
+        assert_eq!(order.rows().unwrap()[8..18], [8, 9, 12, 13, 10, 11, 14, 15, 16, 17]);
         assert_eq!(RowOrder::halves_by_turns(6).rows().unwrap()[..], [0, 2, 4, 1, 3, 5]);
     }
 }

@@ -5,6 +5,7 @@ use super::{
     AttentionSpec, ConnectorSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters,
     QkvHeads, RopeSpec, distinct,
 };
+use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
 /// What makes embeddings of images, in the place of a decoder's table of tokens. Families differ in
 /// these values only.
@@ -60,7 +61,7 @@ pub struct WindowsSpec {
 /// Learned positions of a square of patches, behind that of the class token if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GridPositions {
-    /// (side² and the class token, width), row after row.
+    /// (side² and the class token, width), row after row; or what `fit` says.
     pub table: LinearSpec,
     /// Rows and columns of the square.
     pub side: usize,
@@ -78,6 +79,9 @@ pub enum GridFit {
     /// Each patch has a mixture of the four around its place, where the corners of the grid are
     /// those of the square (Qwen3-VL).
     Between,
+    /// Each patch has the sum of that of its column and that of its row: (2 * side, width), those
+    /// of columns first (Gemma 4).
+    ByAxis,
 }
 
 /// What a tower gives of one of its layers.
@@ -103,12 +107,21 @@ impl GridPositions {
         (0..rows).flat_map(move |row| (0..columns).map(move |column| place(row, column)))
     }
 
-    /// Rows of the table around the place of a patch of a grid, with their shares.
-    pub fn between(
+    /// Patches have mixtures of rows of the table.
+    pub fn are_mixed(&self) -> bool {
+        matches!(self.fit, GridFit::Between | GridFit::ByAxis)
+    }
+
+    /// Rows of the table of the place of a patch of a grid, with their shares.
+    pub fn mixed(
         &self,
         (rows, columns): (usize, usize),
         (row, column): (usize, usize),
     ) -> [(u32, f32); 4] {
+        if self.fit == GridFit::ByAxis {
+            let of_row = (self.side + row) as u32;
+            return [(column as u32, 1.0), (of_row, 1.0), (0, 0.0), (0, 0.0)];
+        }
         let last = self.side - 1;
         // In f32, as `get_vision_interpolation_indices_and_weights` of transformers has it.
         let around = |index: usize, size: usize| {
@@ -164,6 +177,13 @@ pub enum ImageText {
     /// A token behind each row, `[IMG_BREAK]`, and another one behind the last, `[IMG_END]`
     /// (Pixtral).
     Rows,
+    /// These tokens before and after the image's (Gemma 4).
+    Enclosed {
+        /// The token before.
+        start: u32,
+        /// The token after.
+        end: u32,
+    },
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
     /// These tokens, by their texts, before and after the image's (InternVL).
@@ -189,7 +209,11 @@ impl TowerSpec {
     /// Tokens that a step has room for, so that each image that is attended to whole is in one.
     pub fn least_step(&self) -> usize {
         let of_image = self.positions.as_ref().filter(|_| self.attends_to_whole);
-        of_image.map_or(0, |positions| (positions.side / self.merge_size).pow(2))
+        of_image.map_or(0, |positions| match positions.fit {
+            // Of any shape.
+            GridFit::ByAxis => MAX_SOFT_TOKENS,
+            _ => (positions.side / self.merge_size).pow(2),
+        })
     }
 
     /// That of embeddings, and those of what is added later.
@@ -268,7 +292,7 @@ mod tests {
             let table = LinearSpec::new("positions", side * side, 8);
             GridPositions { table, side, fit: GridFit::Between }
         };
-        let place = |side, grid, place| positions(side).between(grid, place);
+        let place = |side, grid, place| positions(side).mixed(grid, place);
         assert_eq!(place(3, (3, 3), (1, 2))[..2], [(5, 1.0), (5, 0.0)]);
         assert_eq!(place(3, (5, 2), (1, 0)), [(0, 0.5), (1, 0.0), (3, 0.5), (4, 0.0)]);
         assert_eq!(place(3, (5, 2), (1, 1)), [(2, 0.5), (2, 0.0), (5, 0.5), (5, 0.0)]);

@@ -3,7 +3,7 @@
 use super::model_summary::ModelSummary;
 use crate::execute::model_executor::gpu_needs_of;
 use vllm_batch_base::config::{DType, DeviceKind, EngineConfig, KvCacheDType};
-use vllm_batch_checkpoint::spec::TowerSpec;
+use vllm_batch_checkpoint::spec::{ConnectorStep, TowerSpec};
 use vllm_batch_device::gpu_trouble;
 use vllm_batch_ops::{GpuNeeds, HeadWidths, MAX_NARROW_HEAD_DIM};
 
@@ -29,8 +29,15 @@ pub(crate) fn text_alone(
 /// Why a GPU does not compute a tower; None: it does.
 fn refusal(config: &EngineConfig, summary: &ModelSummary, tower: &TowerSpec) -> Option<String> {
     let head_dim = summary.spec.heads().head_dim;
+    let is_of_channels = |step: &ConnectorStep| matches!(step, ConnectorStep::Standardize { .. });
+    let is_of_some_layers =
+        tower.attends_to_whole && summary.spec.attentions().any(|attention| attention.is_causal);
     let why = if tower.attends_to_whole && head_dim > MAX_NARROW_HEAD_DIM {
         "no kernel over heads of such a width lets the tokens of an image see all of it"
+    } else if is_of_some_layers {
+        "no kernel lets the tokens of an image see all of it in some layers alone"
+    } else if tower.connector.steps.iter().any(is_of_channels) {
+        "no kernel of a GPU standardizes what it gives yet"
     } else if config.device.quantization.is_some() {
         "`settings.quantization` is for its layers too, and no kernel narrows those"
     } else if config.cache.kv_cache_dtype == KvCacheDType::Fp8 {

@@ -9,6 +9,7 @@ use super::keys::{Keys, Sides};
 use super::sizes::{Size, Splits};
 use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
 use crate::resize::{Backend, Filter};
+use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
 /// Why a model's image processor cannot be used. It does not name the file, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,7 @@ impl ImageProcessor {
             Kind::AnyRes => any_res(&mut keys, family, size)?,
             Kind::Tiles => tiles(&mut keys, size, tower)?,
             Kind::Bounded => bounded(&mut keys, size, tower)?,
+            Kind::Budget => budget(&mut keys, size, tower)?,
         };
         if family.kind != Kind::Fixed {
             keys.flag("do_pad", false)?;
@@ -122,6 +124,8 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
         Kind::Grid => sides.both().map(|size| Asked::Side(Side::Both(size))),
+        // It has none.
+        Kind::Budget => None,
         Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
         Kind::Bounded => {
             let longest = sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side));
@@ -143,10 +147,12 @@ fn normalization(
     let rescale_factor = keys.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
     let rescale_factor = keys.flag("do_rescale", true)?.then_some(rescale_factor);
     let (mean, std) = family.mean_and_std;
+    // What its model does with what it is given.
+    let is_centred = family.kind == Kind::Budget;
     let mean = keys.bands("image_mean")?.unwrap_or(mean);
     let std = keys.bands("image_std")?.unwrap_or(std);
-    let mean_and_std = keys.flag("do_normalize", true)?.then_some((mean, std));
-    Ok(Normalization { rescale_factor, mean_and_std, backend })
+    let mean_and_std = keys.flag("do_normalize", !is_centred)?.then_some((mean, std));
+    Ok(Normalization { rescale_factor, mean_and_std, is_centred, backend })
 }
 
 /// Pillow's numbers of filters.
@@ -337,6 +343,21 @@ fn bounded(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Siz
         _ => None,
     };
     Ok(Sizing::Bounded { size })
+}
+
+fn budget(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
+    same(keys, "patch_size", tower.patch_size)?;
+    same(keys, "pooling_kernel_size", tower.merge_size)?;
+    // What is counted of each image.
+    keys.value("image_seq_length");
+    let max_tokens = keys.count("max_soft_tokens")?.unwrap_or(280);
+    match size {
+        None => Err(ConfigError::new("`do_resize` is false, which is not read here")),
+        Some(_) if max_tokens > MAX_SOFT_TOKENS => Err(ConfigError::new(format!(
+            "`max_soft_tokens` is {max_tokens}, and {MAX_SOFT_TOKENS} is the limit"
+        ))),
+        Some(_) => Ok(Sizing::Budget { max_tokens }),
+    }
 }
 
 fn refuse_unread(keys: &mut Keys<'_>) -> Result<(), ConfigError> {

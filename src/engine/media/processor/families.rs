@@ -11,6 +11,7 @@ pub(super) enum Kind {
     AnyRes,
     Tiles,
     Bounded,
+    Budget,
 }
 
 /// A size where a configuration has none.
@@ -111,6 +112,15 @@ pub(super) const FAMILIES: &[Family] = &[
         size: DefaultSize::Longest(1024),
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
+        crop: None,
+        pads_to_square: false,
+    },
+    Family {
+        names: &["Gemma4ImageProcessor"],
+        kind: Kind::Budget,
+        size: DefaultSize::Square(1),
+        filter: Filter::Bicubic,
+        mean_and_std: ([0.0; 3], [1.0; 3]),
         crop: None,
         pads_to_square: false,
     },

@@ -51,6 +51,8 @@ enum Sizing {
     AnyRes { tile: usize, grids: Vec<Splits> },
     /// Bounds of both sides, which are then rounded up to whole tokens (Pixtral).
     Bounded { size: Option<Size> },
+    /// As many whole tokens as a budget has room for (Gemma 4).
+    Budget { max_tokens: usize },
 }
 
 /// A size that is asked for.
@@ -243,6 +245,10 @@ impl ImageProcessor {
                     Some(bounds) => sizes::bounded(size, *bounds, token_side),
                     None => size,
                 };
+                whole(size, resized, resized)
+            }
+            &Sizing::Budget { max_tokens } => {
+                let resized = sizes::budget(size, token_side, max_tokens)?;
                 whole(size, resized, resized)
             }
         };

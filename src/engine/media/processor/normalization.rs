@@ -9,6 +9,8 @@ pub struct Normalization {
     pub(super) rescale_factor: Option<f64>,
     /// Means and deviations of red, green and blue, if there are any.
     pub(super) mean_and_std: Option<([f64; 3], [f64; 3])>,
+    /// The model makes -1 to 1 of 0 to 1.
+    pub(super) is_centred: bool,
     pub(super) backend: Backend,
 }
 
@@ -18,7 +20,8 @@ impl Normalization {
         let mut tables = [[0.0; 256]; 3];
         for (band, table) in tables.iter_mut().enumerate() {
             for (byte, number) in table.iter_mut().enumerate() {
-                *number = self.number(byte as u8, band);
+                let value = self.number(byte as u8, band);
+                *number = if self.is_centred { 2.0 * (value - 0.5) } else { value };
             }
         }
         tables

@@ -205,6 +205,29 @@ pub(super) fn unpadded(size: Size, tokens: Size) -> Middle {
     Middle { top, rows: tokens.height - 2 * top, left, columns: tokens.width - 2 * left }
 }
 
+/// The largest whole tokens in the shape of the image that so many have room for,
+/// `get_aspect_ratio_preserving_size` of transformers.
+pub(super) fn budget(size: Size, token_side: usize, max_tokens: usize) -> Result<Size, MediaError> {
+    let (width, height) = (size.width as f64, size.height as f64);
+    let side = token_side as f64;
+    let num_pixels = (max_tokens * token_side * token_side) as f64;
+    let factor = (num_pixels / (height * width)).sqrt();
+    let tokens = |length: f64| (factor * length / side).floor() as usize;
+    let (columns, rows) = match (tokens(width), tokens(height)) {
+        // Neither can be: so many tokens are at least one.
+        (columns, 0) if columns > 0 => (((width / height).floor() as usize).min(max_tokens), 1),
+        (0, rows) if rows > 0 => (1, ((height / width).floor() as usize).min(max_tokens)),
+        both => both,
+    };
+    match columns * rows {
+        0 => Err(MediaError::unsupported(format!("the image of {size} pixels has no token"))),
+        num if num > max_tokens => Err(MediaError::unsupported(format!(
+            "the image of {size} pixels would have {num} tokens, and {max_tokens} is the limit"
+        ))),
+        _ => Ok(Size { width: columns * token_side, height: rows * token_side }),
+    }
+}
+
 /// Neither side exceeds its bound, and both are rounded up to whole tokens.
 pub(super) fn bounded(size: Size, bounds: Size, token_side: usize) -> Size {
     let (width, height) = (size.width as f64, size.height as f64);

@@ -194,6 +194,7 @@ fn numbers_of_pillow_are_scaled_first() {
             [0.48145466, 0.4578275, 0.40821073],
             [0.26862954, 0.26130258, 0.27577711],
         )),
+        is_centred: false,
         backend,
     };
     let (ours, theirs) = (of(Backend::Torchvision).tables(), of(Backend::Pillow).tables());

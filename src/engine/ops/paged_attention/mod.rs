@@ -25,6 +25,7 @@ use vllm_batch_device::op_times::Op;
 use vllm_batch_device::{CacheLayer, Device, Tensor};
 
 use super::{Step, WeightValues};
+use crate::batch::Batch;
 
 /// Attention of one layer.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +41,24 @@ pub struct AttentionShape<'a> {
     pub soft_cap: Option<f32>,
     /// A token attends to this many positions, itself included; None: all.
     pub sliding_window: Option<usize>,
+    /// A token attends to none behind it, also where the step has images that others see whole.
+    pub is_causal: bool,
     /// A bias of slope * (j - i) for the query at position i and the key at j, after the soft cap.
     /// transformers adds slope * j, which softmax makes the same; j - i is exact, and 0 at most.
     pub alibi: Option<&'a WeightValues>,
     /// A score of each head's own, which the sum of its weights has besides: the softmax of a
     /// position that has no value (gpt-oss).
     pub sinks: Option<&'a WeightValues>,
+}
+
+impl AttentionShape<'_> {
+    /// Where what a token attends to ends.
+    fn attended_end(&self, batch: &Batch, token: usize) -> u32 {
+        match self.is_causal {
+            true => batch.positions[token] + 1,
+            false => batch.attended_end(token),
+        }
+    }
 }
 
 /// out (num_tokens, num_heads * v_dim) = softmax(cap(q Kᵀ * scale) + bias) V, where q are the
@@ -68,6 +81,8 @@ pub fn paged_attention(
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
+            let is_of_kernel = !shape.is_causal || step.batch.attended_ends.is_empty();
+            assert!(is_of_kernel, "layers of a GPU let all tokens of images see the same");
             return cuda::paged_attention(gpu, (qkv, step), layer, shape, out);
         }
     };

@@ -39,6 +39,7 @@ impl Case<'_> {
             scale: 0.3,
             soft_cap: None,
             sliding_window: None,
+            is_causal: false,
             alibi: None,
             sinks: None,
         };
@@ -232,6 +233,7 @@ fn heads_of_a_token_may_be_shared_out() {
             case.shape = AttentionShape {
                 num_heads: 40,
                 sliding_window: window,
+                is_causal: false,
                 sinks: Some(&sinks),
                 ..case.shape
             };
@@ -250,6 +252,15 @@ fn windows_and_soft_caps_are_applied() {
         case.shape.soft_cap = Some(1.5);
         case.check(&[60, 3], 60);
     }
+}
+
+#[test]
+fn a_causal_layer_passes_over_images() {
+    let images = [2..9, 9..12, 30..69];
+    let plain = Case::new(1, 24);
+    let mut case = Case { images: &images, ..Case::new(1, 24) };
+    case.shape.is_causal = true;
+    assert_eq!(bits(&case.run(&[75], 75)[0]), bits(&plain.run(&[75], 75)[0]));
 }
 
 #[test]
@@ -303,6 +314,7 @@ fn biases_fall_with_the_distance_by_each_heads_slope() {
             case.shape = AttentionShape {
                 soft_cap,
                 sliding_window: window,
+                is_causal: false,
                 alibi: Some(&slopes),
                 ..case.shape
             };

@@ -27,7 +27,7 @@ pub(super) fn work(
         let (end, num_tokens) = (u64::from(batch.seq_lens[seq]), u64::from(end - start));
         let start = end - num_tokens;
         num_scores += sum_of_attended(end, window) - sum_of_attended(start, window);
-        num_scores += num_after(batch, seq);
+        num_scores += num_after(batch, shape, seq);
         let first = end - end.min(num_tokens.saturating_add(window) - 1);
         let shared_end = (sharing.depth(place) * kv.block_size) as u64;
         num_positions += end - first - shared_end.saturating_sub(first.max(before));
@@ -43,12 +43,12 @@ pub(super) fn work(
 }
 
 /// Positions after a sequence's tokens that these attend to.
-fn num_after(batch: &Batch, seq: usize) -> u64 {
+fn num_after(batch: &Batch, shape: AttentionShape<'_>, seq: usize) -> u64 {
     if batch.attended_ends.is_empty() {
         return 0;
     }
     let tokens = batch.query_start_loc[seq] as usize..batch.query_start_loc[seq + 1] as usize;
-    let after = |token: usize| batch.attended_end(token) - batch.positions[token] - 1;
+    let after = |token: usize| shape.attended_end(batch, token) - batch.positions[token] - 1;
     tokens.map(|token| u64::from(after(token))).sum()
 }
 
@@ -107,6 +107,7 @@ mod tests {
                     scale: 1.0,
                     soft_cap: None,
                     sliding_window: window,
+                    is_causal: false,
                     alibi: None,
                     sinks: None,
                 };

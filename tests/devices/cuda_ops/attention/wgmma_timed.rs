@@ -84,6 +84,7 @@ impl<'a> Prompts<'a> {
             scale,
             soft_cap: None,
             sliding_window: None,
+            is_causal: false,
             alibi: None,
             sinks: None,
         };

@@ -25,6 +25,7 @@ enum Step {
     Norm(NormWeight),
     Merge,
     MeanPool,
+    Standardize(ops::Standardization),
     /// (outputs, inputs)
     Linear(LinearWeight),
     Activate(Activation),
@@ -56,6 +57,9 @@ impl Connector {
                 ConnectorStep::Norm(norm) => Step::Norm(loader.one_norm(norm)?),
                 ConnectorStep::Merge => Step::Merge,
                 ConnectorStep::MeanPool => Step::MeanPool,
+                ConnectorStep::Standardize { factor, shift, scale } => {
+                    Step::Standardize(loader.standardization(*factor, (shift, scale))?)
+                }
                 ConnectorStep::Linear(linear) => Step::Linear(loader.linear(linear)?),
                 ConnectorStep::Activate(activation) => Step::Activate(*activation),
             })
@@ -107,6 +111,7 @@ impl Connector {
                     ops::mean_rows(device, x, means);
                     x = means;
                 }
+                Step::Standardize(weights) => ops::standardize(device, weights, x),
                 Step::Linear(weight) => {
                     let Some(product) = outputs.next() else { unreachable!("one for each") };
                     product.reshape(x.num_rows(), weight.shape().0);
@@ -161,7 +166,7 @@ impl ConnectorBuffers {
                     let (n, _) = weight.shape();
                     outputs.push(tensor(num_rows, n, Precision::Activation)?);
                 }
-                Step::Norm(_) | Step::Activate(_) => {}
+                Step::Norm(_) | Step::Standardize(_) | Step::Activate(_) => {}
             }
         }
         // The stream's type, whose rows it takes.

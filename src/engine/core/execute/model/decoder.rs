@@ -489,6 +489,7 @@ impl Pass<'_> {
             scale,
             soft_cap,
             sliding_window,
+            is_causal: spec.is_causal,
             alibi: weights.alibi.as_ref(),
             sinks: weights.sinks.as_ref(),
         };

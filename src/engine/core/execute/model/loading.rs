@@ -18,7 +18,7 @@ use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Tensor};
 use vllm_batch_ops::{
     AdaptedLinear, ExpertWeights, ExpertsWeight, LinearWeight, LoraSlots, NormWeight, RotaryTable,
-    StepLimits, TableSlots, WeightValues,
+    Standardization, StepLimits, TableSlots, WeightValues,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -360,8 +360,23 @@ impl Loader<'_> {
 
     /// A table whose rows are looked up in f32.
     pub(super) fn table(&mut self, spec: &LinearSpec) -> Result<Tensor, EngineError> {
-        let values = self.checkpoint.matrices(&spec.weights().collect::<Vec<_>>())?[0].to_vec();
-        self.device.upload(values, spec.k)
+        let device = self.device;
+        let (rows, _) = self.rows(spec)?;
+        let mut values = vec![0.0; rows.num_rows() * spec.k];
+        let of_rows = values.chunks_exact_mut(spec.k).enumerate();
+        of_rows.for_each(|(row, values)| rows.read_row(row, values));
+        device.upload(values, spec.k)
+    }
+
+    /// What channels are shifted and scaled by.
+    pub(super) fn standardization(
+        &mut self,
+        factor: f32,
+        (shift, scale): (&NamedShape, &NamedShape),
+    ) -> Result<Standardization, EngineError> {
+        let shift = self.checkpoint.vector(shift, 0.01)?;
+        let scale = self.checkpoint.vector(scale, 1.0)?;
+        Ok(Standardization { factor, shift, scale })
     }
 
     /// A vector, as a row in f32.

@@ -251,8 +251,12 @@ impl Tower {
         }
         let Some(positions) = &self.spec.positions else { return Ok(()) };
         let side = positions.side;
-        let is_for_all = positions.fit != GridFit::OwnAlone;
-        if is_for_all || (rows, columns) == (side, side) {
+        let is_fit = match positions.fit {
+            GridFit::OwnAlone => (rows, columns) == (side, side),
+            GridFit::ByAxis => rows.max(columns) <= side,
+            GridFit::SameShare | GridFit::Between => true,
+        };
+        if is_fit {
             return Ok(());
         }
         Err(EngineError::Model(format!(
@@ -338,9 +342,9 @@ impl Tower {
             batch.positions.extend(0..num_class_tokens);
             match &spec.positions {
                 None => {}
-                Some(positions) if positions.fit == GridFit::Between => {
+                Some(positions) if positions.are_mixed() => {
                     let grid = (layout.rows, layout.columns);
-                    let rows = places(layout, order).map(|place| positions.between(grid, place));
+                    let rows = places(layout, order).map(|place| positions.mixed(grid, place));
                     mixed.host.extend(rows.map(MixedRow::from));
                 }
                 Some(positions) => {

@@ -31,16 +31,19 @@ impl ImageInput {
     fn shown_token_id(&self) -> u32 {
         match self.text {
             ImageText::Paragraph { start, .. } => start,
-            ImageText::Bare | ImageText::Between { .. } | ImageText::Rows | ImageText::Tiles => {
-                self.image_token_id
-            }
+            ImageText::Bare
+            | ImageText::Between { .. }
+            | ImageText::Enclosed { .. }
+            | ImageText::Rows
+            | ImageText::Tiles => self.image_token_id,
         }
     }
 
     /// What a prompt has for an image.
     ///
-    /// As `processing_idefics3.py`, `processing_smolvlm.py`, `processing_gemma3.py` and
-    /// `processing_internvl.py`, `processing_pixtral.py` of transformers write it.
+    /// As `processing_idefics3.py`, `processing_smolvlm.py`, `processing_gemma3.py`,
+    /// `processing_gemma4.py`, `processing_internvl.py` and `processing_pixtral.py` of transformers
+    /// write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let token = tokenizer.token_text(self.image_token_id);
         let (all, tile) =
@@ -48,6 +51,10 @@ impl ImageInput {
         match self.text {
             ImageText::Bare => all,
             ImageText::Between { start, end } => format!("{start}{all}{end}"),
+            ImageText::Enclosed { start, end } => {
+                let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
+                format!("{start}{tile}{end}")
+            }
             ImageText::Paragraph { start, end } => {
                 let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
                 format!("\n\n{start}{tile}{end}\n\n")

@@ -217,8 +217,8 @@ impl Plan {
             num_tokens: tokens.len() as u32,
             at,
             start: (last + 1).saturating_sub(window) as u32,
-            first_end: task.batch.attended_end(tokens.start),
-            last_end: task.batch.attended_end(tokens.end - 1),
+            first_end: task.shape.attended_end(task.batch, tokens.start),
+            last_end: task.shape.attended_end(task.batch, tokens.end - 1),
             depth: depth as u32,
         });
     }

@@ -96,7 +96,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             unreachable!("a span with an end for each token is of one piece");
         };
         for (token, in_batch) in (span.tokens.0..span.tokens.1).zip(piece.tokens()) {
-            let end = self.task.batch.attended_end(in_batch) as usize;
+            let end = self.task.shape.attended_end(self.task.batch, in_batch) as usize;
             let tokens = ((token, token + 1), group);
             self.weigh_rows(tokens, (cut, end), part, workspace, widened);
         }

@@ -51,7 +51,7 @@ impl Kernel for Softmax<'_> {
     unsafe fn run<V: Vector>(mut self) {
         let Attended { num_heads, base, batch, first_token, .. } = self.attended;
         for token in 0..self.totals.len() / num_heads {
-            let len = batch.attended_end(first_token + token) as usize - base;
+            let len = self.shape.attended_end(batch, first_token + token) as usize - base;
             let (mut row, end) = (token * num_heads, (token + 1) * num_heads);
             // SAFETY: dispatched for this CPU.
             unsafe {

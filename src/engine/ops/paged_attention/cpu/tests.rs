@@ -65,6 +65,7 @@ impl Case<'_> {
             scale: 0.3,
             soft_cap: self.soft_cap,
             sliding_window: self.window,
+            is_causal: false,
             alibi: self.alibi,
             sinks: self.sinks,
         }

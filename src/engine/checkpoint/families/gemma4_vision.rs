@@ -1,0 +1,297 @@
+//! Gemma 4 of 26B and 31B: its text model, and a tower with positions by column and by row, norms
+//! of q, k and v, and rotary embeddings of columns and rows. Patches are averaged by squares.
+//! Tokens of an image attend to all of it in layers with a window.
+//!
+//! Towers whose linear layers have bounds (E2B and E4B) are left out: the model is run for text.
+
+use serde_json::Value;
+
+use super::vision::{axial_theta, image_token_id, token_id};
+use super::{gemma4, multimodal};
+use crate::hf_config::{HfConfig, Section};
+use crate::limits;
+use crate::spec::{
+    ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
+    DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec,
+    NormSpec, QkNormSpec, QkvHeads, RopeScaling, RopeSpec, RowOrder, Slice, TowerSpec,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Activation;
+
+/// Prefixes of the tower's tensors, for those who run the model for text alone.
+const IMAGE_TENSORS: &[&str] = &["model.embed_vision.", "model.vision_tower."];
+
+/// The text part.
+pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its keys are this file's too.
+    if tower(config)?.is_none() {
+        return multimodal::gemma4(config);
+    }
+    // Of sounds and videos, which no row has; tokens of an image, which are counted.
+    config.root().ignore(&[
+        "audio_config",
+        "audio_token_id",
+        "boa_token_id",
+        "eoa_token_id",
+        "eoa_token_index",
+        "video_token_id",
+        "vision_soft_tokens_per_image",
+    ]);
+    let mut spec = gemma4::spec(config.text_part())?;
+    spec.embedding.of_images = IMAGE_TENSORS;
+    Ok(spec)
+}
+
+/// The tower; None: it has parts that are not computed.
+pub(super) fn tower(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
+    let root = config.root();
+    let Some(vision) = root.value("vision_config") else { return Ok(None) };
+    let text = config.text_part().root();
+    // In a model with such inputs tokens of images have those of padding.
+    let has_inputs = text.optional_size("hidden_size_per_layer_input")?.unwrap_or(256) > 0;
+    let is_bounded = vision.get("use_clipped_linears").and_then(Value::as_bool) == Some(true);
+    let has_sounds = root.value("audio_config").is_some_and(|value| !value.is_null());
+    if has_inputs || is_bounded || has_sounds {
+        return Ok(None);
+    }
+    let Some(keys) = root.section("vision_config")? else { return Ok(None) };
+    keys.flag("use_clipped_linears")?;
+    Sizes::read(config, keys)?.tower(config).map(Some)
+}
+
+/// Sizes of a tower that are within limits.
+struct Sizes<'a> {
+    keys: Section<'a>,
+    width: usize,
+    inner: usize,
+    num_layers: usize,
+    patch_size: usize,
+    merge_size: usize,
+    heads: QkvHeads,
+    eps: f32,
+    activation: Activation,
+}
+
+fn name(part: &str) -> String {
+    format!("model.vision_tower.{part}")
+}
+
+impl<'a> Sizes<'a> {
+    fn read(config: &HfConfig, keys: Section<'a>) -> Result<Self, EngineError> {
+        keys.expect("model_type", "gemma4_vision")?;
+        keys.expect("attention_bias", false)?;
+        // What its class does not read, or what is counted of each image.
+        keys.ignore(&["default_output_length", "global_head_dim", "max_position_embeddings"]);
+        let sizes = Self {
+            // All files have these, and the text part has some of the same names.
+            width: keys.size("hidden_size")?,
+            inner: keys.size("intermediate_size")?,
+            num_layers: keys.size("num_hidden_layers")?,
+            patch_size: keys.size_or("patch_size", 16)?,
+            merge_size: keys.size_or("pooling_kernel_size", 3)?,
+            heads: QkvHeads {
+                num_heads: keys.size("num_attention_heads")?,
+                num_kv_heads: keys.size("num_key_value_heads")?,
+                head_dim: keys.size("head_dim")?,
+            },
+            eps: keys.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            activation: match keys.text("hidden_activation")? {
+                None => Activation::GeluTanh,
+                Some(name) => config.activation_named(name)?,
+            },
+            keys,
+        };
+        config.check_kv_heads(sizes.heads.num_heads, sizes.heads.num_kv_heads)?;
+        limits::check_tower_grid(sizes.patch_size, limits::MAX_IMAGE_SIZE, sizes.merge_size)
+            .and_then(|()| limits::check_tower_layers(sizes.num_layers))
+            .map_err(|text| config.error(text))?;
+        match sizes.heads.head_dim.is_multiple_of(4) {
+            true => Ok(sizes),
+            false => Err(config.error(format!(
+                "heads of {} values are not turned by columns and rows",
+                sizes.heads.head_dim
+            ))),
+        }
+    }
+
+    fn tower(&self, config: &HfConfig) -> Result<TowerSpec, EngineError> {
+        let Self { keys, width, patch_size, merge_size, heads, .. } = self;
+        let (width, side) = (*width, keys.size_or("position_embedding_size", 10_240)?);
+        limits::check_tower_positions(side).map_err(|text| config.error(text))?;
+        let patches =
+            LinearSpec::new(name("patch_embedder.input_proj"), width, 3 * patch_size * patch_size);
+        let text = config.text_part().root().text("use_bidirectional_attention")?;
+        let mut axes = AxisFrequency::rows_and_columns(heads.head_dim / 2, [0, 0]);
+        axes.rotate_left(heads.head_dim / 4);
+        Ok(TowerSpec {
+            patch_size: *patch_size,
+            merge_size: *merge_size,
+            image_token_id: image_token_id(config, "image_token_id", 258_880)?,
+            text: ImageText::Enclosed {
+                start: token_id(config, "boi_token_id", 255_999)?,
+                end: token_id(config, "eoi_token_id", 258_882)?,
+            },
+            attends_to_whole: text == Some("vision"),
+            // Bands of a pixel are stored beside each other.
+            patches: patches.by_channel(3),
+            class_token: None,
+            positions: Some(positions(side, width)),
+            rope: Some(RopeSpec {
+                theta: axial_theta(keys, 100.0)?,
+                rotary_dim: heads.head_dim,
+                scaling: RopeScaling::None,
+                axes,
+            }),
+            embed_norm: None,
+            layers: self.layers(),
+            windows: None,
+            newline: None,
+            final_norm: None,
+            connector: self.connector(config)?,
+            deep: Vec::new(),
+            unused: Vec::new(),
+        })
+    }
+
+    fn layers(&self) -> Vec<LayerSpec> {
+        let Self { width, inner, heads, eps, activation, .. } = *self;
+        // One for all: it has a value per row.
+        let order = RowOrder::rotated_in_halves(heads);
+        let of_head = RowOrder::head_in_halves(heads.head_dim);
+        let layer = |index: usize| {
+            let name = |part: &str| name(&format!("encoder.layers.{index}.{part}"));
+            let norm = |part: &str, width| NormSpec::rms(name(part), width, eps);
+            let norms = |before, after| BlockNorms {
+                before: Some(norm(before, width)),
+                after: Some(norm(after, width)),
+                ..BlockNorms::default()
+            };
+            let (q, kv) = (heads.q_width(), heads.kv_width());
+            let qkv = [("q_proj", q), ("k_proj", kv), ("v_proj", kv)];
+            let qkv = qkv.map(|(part, n)| (name(&format!("self_attn.{part}.linear")), n));
+            let out = LinearSpec::new(name("self_attn.o_proj.linear"), width, q);
+            let norms_of_heads = ["self_attn.q_norm", "self_attn.k_norm"]
+                .map(|part| NormSpec { order: of_head.clone(), ..norm(part, heads.head_dim) });
+            let [q_norm, k_norm] = norms_of_heads;
+            let up = ["mlp.gate_proj.linear", "mlp.up_proj.linear"].map(|part| (name(part), inner));
+            let mlp = MlpSpec {
+                norms: norms("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+                form: MlpForm::Gated,
+                activation: ActivationSpec::Known(activation),
+                up: LinearSpec::stacked(up, width),
+                down: LinearSpec::new(name("mlp.down_proj.linear"), width, inner),
+            };
+            let attention = AttentionSpec::new(
+                norms("input_layernorm", "post_attention_layernorm"),
+                heads,
+                LinearSpec::stacked(qkv, width).in_order(order.clone()),
+                out,
+            );
+            let attention = AttentionSpec {
+                qk_norm: Some(QkNormSpec::per_head(q_norm, k_norm)),
+                v_norm: Some(norm("self_attn.v_norm", heads.head_dim).without_weight()),
+                rope: Some(0),
+                scale: 1.0,
+                ..attention
+            };
+            LayerSpec::new(attention, mlp)
+        };
+        (0..self.num_layers).map(layer).collect()
+    }
+
+    /// Means, standardized if the file says so, through a norm without a weight.
+    fn connector(&self, config: &HfConfig) -> Result<ConnectorSpec, EngineError> {
+        let Self { keys, width, eps, .. } = self;
+        let factor = (*width as f32).sqrt();
+        let of_channels = |part| (name(part), vec![*width]);
+        let mut steps = vec![ConnectorStep::MeanPool];
+        // Without it the factor changes what the norm adds under its root alone.
+        let is_standardized = keys.flag("standardize")?.unwrap_or(false);
+        let eps = if is_standardized { *eps } else { eps / *width as f32 };
+        if is_standardized {
+            let (shift, scale) = (of_channels("std_bias"), of_channels("std_scale"));
+            steps.push(ConnectorStep::Standardize { factor, shift, scale });
+        }
+        let embed = |part: &str| format!("model.embed_vision.{part}");
+        let norm = NormSpec::rms(embed("embedding_pre_projection_norm"), *width, eps);
+        steps.push(ConnectorStep::Norm(norm.without_weight()));
+        let hidden_size = config.text_part().hidden_size()?;
+        let last = LinearSpec::new(embed("embedding_projection"), hidden_size, *width);
+        Ok(ConnectorSpec { steps, last })
+    }
+}
+
+/// Those of columns and those of rows, in one tensor.
+fn positions(side: usize, width: usize) -> GridPositions {
+    let tensor = name("patch_embedder.position_embedding_table");
+    let table = LinearSpec::stacked([(tensor.clone(), side), (tensor, side)], width);
+    let mut table = table.as_parameters();
+    for (index, part) in table.parts.iter_mut().enumerate() {
+        part.slice = Some(Slice { index, count: 2 });
+    }
+    GridPositions { table, side, fit: GridFit::ByAxis }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decoder_spec, tower_spec};
+
+    fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, Option<TowerSpec>), String> {
+        let text = format!(
+            r#"{{"architectures": ["Gemma4ForConditionalGeneration"], "image_token_id": 8,
+            "boi_token_id": 6, "eoi_token_id": 7, {top} "vision_config": {{{vision}
+            "model_type": "gemma4_vision", "hidden_size": 24, "num_hidden_layers": 2,
+            "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 12,
+            "intermediate_size": 40}}, "text_config": {{"model_type": "gemma4_text",
+            "use_bidirectional_attention": "vision", "hidden_size_per_layer_input": 0,
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"], "vocab_size": 9}}}}"#
+        );
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
+        Ok((decoder, tower_spec(&config).map_err(|error| error.to_string())?))
+    }
+
+    #[test]
+    fn a_tower_has_all_tensors_and_layers_without_a_window_are_causal() {
+        let (decoder, tower) = specs("", r#""standardize": true,"#).unwrap();
+        let tower = tower.expect("a tower");
+        let are_causal: Vec<_> = decoder.attentions().map(|block| block.is_causal).collect();
+        assert_eq!((are_causal, tower.attends_to_whole), (vec![false, true], true));
+        assert_eq!((tower.least_step(), tower.patch_size, tower.merge_size), (1120, 16, 3));
+        assert_eq!(tower.text, ImageText::Enclosed { start: 6, end: 7 });
+        let tensors = tower.tensors();
+        let shape = |name: &str| {
+            let found = tensors.iter().find(|(found, _)| found == name);
+            found.unwrap_or_else(|| panic!("{name}")).1.clone()
+        };
+        let table = "model.vision_tower.patch_embedder.position_embedding_table";
+        assert_eq!(shape(table), [2, 10_240, 24]);
+        assert_eq!(shape("model.vision_tower.patch_embedder.input_proj.weight"), [24, 768]);
+        assert_eq!(shape("model.vision_tower.std_scale"), [24]);
+        assert_eq!(tensors.len(), 2 + 2 * 13 + 2 + 1);
+        assert!(tensors.iter().all(|(name, _)| {
+            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+        }));
+    }
+
+    #[test]
+    fn what_is_not_computed_leaves_the_text_part() {
+        for (top, vision) in
+            [("", r#""use_clipped_linears": true,"#), (r#""audio_config": {},"#, "")]
+        {
+            let (_, tower) = specs(top, vision).unwrap();
+            assert!(tower.is_none(), "{top} {vision}");
+        }
+        for (vision, expected) in [
+            (r#""attention_bias": true,"#, "`vision_config.attention_bias`"),
+            (r#""position_embedding_size": 99999,"#, "positions of a vision tower"),
+            (r#""pooling_kernel_size": 90,"#, "token in patches of 90"),
+            (r#""qk_scale": 2,"#, "`vision_config.qk_scale` is not known"),
+        ] {
+            let error = specs("", vision).unwrap_err();
+            assert!(error.contains(expected), "{vision}: {error}");
+        }
+    }
+}
