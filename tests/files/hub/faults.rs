@@ -11,10 +11,12 @@ use crate::hub::{SHARDS, environment, repository, resolve, shown};
 
 fn failure_of(fault: Fault) -> HubError {
     let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
-    server.set_fault(fault);
     let mut environment =
         HubEnvironment { endpoint: server.endpoint.clone(), ..environment(cache.path()) };
-    environment.limits.stall = Duration::from_millis(500);
+    if matches!(fault, Fault::Hang) {
+        environment.limits.stall = Duration::from_millis(500);
+    }
+    server.set_fault(fault);
     resolve(REPO, &environment).unwrap_err()
 }
 
