@@ -24,20 +24,25 @@ pub use encoders::{
     masked_lm, matryoshka_dimensions,
 };
 pub use families::ARCHITECTURES;
-use families::Sight;
+use families::{Architecture, Sight};
 use hf_config::HfConfig;
 use serde_json::Value;
 use spec::{DecoderSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 
+/// The family of a model folder's config: the first that one of its names is known by.
+fn family(config: &HfConfig) -> Result<Option<&'static Architecture>, EngineError> {
+    Ok(config.architectures()?.iter().find_map(|name| families::find(name)))
+}
+
 /// The spec of a model folder's config.
 ///
 /// # Errors
 /// The architecture is unknown (the message has the nearest ones), or the config lacks something.
 pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let names = config.architectures()?;
-    let Some(known) = names.iter().find_map(|name| families::find(name)) else {
+    let Some(known) = family(config)? else {
+        let names = config.architectures()?;
         if let Some(purpose) = names.iter().find_map(|name| encoders::purpose(name)) {
             let names = quoted(&names.join(", "));
             return Err(EngineError::Model(format!("architecture {names} {purpose}")));
@@ -64,9 +69,7 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// # Errors
 /// The config lacks something, or has a size that no tower has.
 pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
-    let names = config.architectures()?;
-    let known = names.iter().find_map(|name| families::find(name));
-    let spec = match known.map_or(Sight::None, |known| known.tower) {
+    let spec = match family(config)?.map_or(Sight::None, |known| known.tower) {
         Sight::None => None,
         Sight::All(tower) => Some(tower(config)?),
         Sight::Some(tower) => tower(config)?,
@@ -83,8 +86,7 @@ pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
 /// # Errors
 /// The config has a key of another value than are supported.
 pub fn image_processor(config: &HfConfig) -> Result<Option<Value>, EngineError> {
-    let names = config.architectures()?;
-    let known = names.iter().find_map(|name| families::find(name));
+    let known = family(config)?;
     known.and_then(|known| known.processor).map(|processor| processor(config)).transpose()
 }
 

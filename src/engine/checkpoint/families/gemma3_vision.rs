@@ -43,9 +43,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let root = config.root();
-    let Some(keys) = root.section("vision_config")? else {
-        return Err(config.error("`vision_config` is missing"));
-    };
+    let keys = vision::section(config)?;
     keys.expect("model_type", "siglip_vision_model")?;
     // The head is never used, whether it is there or not.
     keys.ignore(&["vision_use_head"]);

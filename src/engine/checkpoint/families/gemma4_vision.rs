@@ -13,7 +13,7 @@ use crate::limits;
 use crate::spec::{
     ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
     DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec,
-    NormSpec, QkNormSpec, QkvHeads, RopeScaling, RopeSpec, RowOrder, Slice, TowerSpec,
+    NormSpec, QkNormSpec, QkvHeads, RopeScaling, RopeSpec, RowOrder, Slice, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -128,8 +128,8 @@ impl<'a> Sizes<'a> {
             merge_size: *merge_size,
             image_token_id: image_token_id(config, "image_token_id", 258_880)?,
             text: ImageText::Enclosed {
-                start: token_id(config, "boi_token_id", 255_999)?,
-                end: token_id(config, "eoi_token_id", 258_882)?,
+                start: TokenId::Known(token_id(config, "boi_token_id", 255_999)?),
+                end: TokenId::Known(token_id(config, "eoi_token_id", 258_882)?),
             },
             attends_to_whole: text == Some("vision"),
             // Bands of a pixel are stored beside each other.
@@ -260,7 +260,10 @@ mod tests {
         let are_causal: Vec<_> = decoder.attentions().map(|block| block.is_causal).collect();
         assert_eq!((are_causal, tower.attends_to_whole), (vec![false, true], true));
         assert_eq!((tower.least_step(), tower.patch_size, tower.merge_size), (1120, 16, 3));
-        assert_eq!(tower.text, ImageText::Enclosed { start: 6, end: 7 });
+        assert_eq!(
+            tower.text,
+            ImageText::Enclosed { start: TokenId::Known(6), end: TokenId::Known(7) }
+        );
         let tensors = tower.tensors();
         let shape = |name: &str| {
             let found = tensors.iter().find(|(found, _)| found == name);

@@ -152,9 +152,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let root = config.root();
-    let Some(keys) = root.section("vision_config")? else {
-        return Err(config.error("`vision_config` is missing"));
-    };
+    let keys = vision::section(config)?;
     keys.expect("model_type", "internvl_vision")?;
     keys.expect("use_mask_token", false)?;
     keys.expect("use_absolute_position_embeddings", true)?;
@@ -197,9 +195,7 @@ pub(super) fn chat_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// Its tower.
 pub(super) fn chat_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let root = config.root();
-    let Some(keys) = root.section("vision_config")? else {
-        return Err(config.error("`vision_config` is missing"));
-    };
+    let keys = vision::section(config)?;
     keys.expect("model_type", "intern_vit_6b")?;
     keys.expect("use_moe", false)?;
     vision::require_sizes(&keys)?;
@@ -309,7 +305,10 @@ fn of_names(
         patch_size,
         merge_size,
         image_token_id: form.image_token_id,
-        text: ImageText::Between { start: "<img>", end: "</img>" },
+        text: ImageText::Enclosed {
+            start: TokenId::OfText("<img>"),
+            end: TokenId::OfText("</img>"),
+        },
         attends_to_whole: false,
         patches: patches.with_bias(true),
         class_token: Some((name(names.class_token), vec![1, 1, width])),

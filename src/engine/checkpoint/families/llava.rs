@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
+use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
 use super::{llama, pixtral};
 use crate::hf_config::HfConfig;
 use crate::spec::{
@@ -45,7 +45,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 }
 
 /// Defaults of classes of texts, which some published files lack.
-fn assume_defaults(text: &HfConfig) -> Result<(), EngineError> {
+pub(super) fn assume_defaults(text: &HfConfig) -> Result<(), EngineError> {
     let common = [
         ("hidden_size", json!(4096)),
         ("num_hidden_layers", json!(32)),
@@ -101,9 +101,7 @@ pub(super) fn next_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let root = config.root();
-    let Some(keys) = root.section("vision_config")? else {
-        return Err(config.error("`vision_config` is missing"));
-    };
+    let keys = vision::section(config)?;
     if keys.text("model_type")? == Some("pixtral") {
         return pixtral::tower(config);
     }

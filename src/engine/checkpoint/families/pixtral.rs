@@ -2,8 +2,8 @@
 //! have their frequencies by turns. Pixtral is Mistral and this in LLaVA's class; Mistral 3 brings
 //! squares of patches together before the MLP that makes tokens.
 
-use super::llava::{num_used_layers, projector};
-use super::vision::{IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_token_id};
+use super::llava::{assume_defaults, num_used_layers, projector};
+use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_token_id};
 use super::{ministral3, mistral};
 use crate::hf_config::HfConfig;
 use crate::spec::{
@@ -37,15 +37,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text.root().expect("model_type", "mistral")?;
     // What it is made of.
     text.root().ignore(&["is_composition"]);
-    text.assume(&[
-        ("hidden_size", json!(4096)),
-        ("intermediate_size", json!(14_336)),
-        ("num_hidden_layers", json!(32)),
-        ("num_attention_heads", json!(32)),
-        ("num_key_value_heads", json!(8)),
-        ("max_position_embeddings", json!(131_072)),
-        ("vocab_size", json!(32_000)),
-    ]);
+    assume_defaults(text)?;
     // Its keys are this file's too.
     tower(config)?;
     // Of training; tokens of an image, which are counted.
@@ -111,14 +103,12 @@ pub(super) fn mistral3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError
 /// A tower of these sizes, with what makes tokens of its patches.
 fn tower_of(
     config: &HfConfig,
-    vision: &VisionKeys,
+    sizes: &VisionKeys,
     (merge_size, image_token_id): (usize, TokenId),
     connector: ConnectorSpec,
 ) -> Result<TowerSpec, EngineError> {
-    let VisionKeys { patch_size, width, eps, num_layers, heads, .. } = *vision;
-    let Some(keys) = config.root().section("vision_config")? else {
-        return Err(config.error("`vision_config` is missing"));
-    };
+    let VisionKeys { patch_size, width, eps, num_layers, heads, .. } = *sizes;
+    let keys = vision::section(config)?;
     keys.expect("model_type", "pixtral")?;
     keys.expect("head_dim", heads.head_dim)?;
     // All files have it, and the text part has one of the same name.
@@ -153,7 +143,7 @@ fn tower_of(
             axes: AxisFrequency::rows_and_columns(heads.head_dim / 2, [0, 1]),
         }),
         embed_norm: Some(NormSpec::rms(format!("{TOWER}.ln_pre"), width, eps)),
-        layers: (0..num_used).map(|index| layer(vision, index)).collect(),
+        layers: (0..num_used).map(|index| layer(sizes, index)).collect(),
         windows: None,
         final_norm: None,
         connector,

@@ -2,7 +2,7 @@
 //! and rotary embeddings of rows and columns.
 
 use super::BuildSpec;
-use super::vision::{axial_theta, image_token_id};
+use super::vision::{self, axial_theta, image_token_id};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
@@ -44,9 +44,7 @@ impl<'a> QwenVision<'a> {
         (width, default_width): (&str, usize),
         (patch_size, depth): (usize, usize),
     ) -> Result<Self, EngineError> {
-        let Some(keys) = config.root().section("vision_config")? else {
-            return Err(config.error("`vision_config` is missing"));
-        };
+        let keys = vision::section(config)?;
         let size = |key: &str, default: usize| keys.size_or(key, default);
         let (width, num_heads) = (size(width, default_width)?, size("num_heads", 16)?);
         let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };

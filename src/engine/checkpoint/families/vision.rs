@@ -23,6 +23,12 @@ pub(super) const IMAGE_TENSORS: &[&str] = &[
     "vision_tower.",
 ];
 
+/// `vision_config`, which all files of a family have.
+pub(super) fn section(config: &HfConfig) -> Result<Section<'_>, EngineError> {
+    let keys = config.root().section("vision_config")?;
+    keys.ok_or_else(|| config.error("`vision_config` is missing"))
+}
+
 /// Defaults of keys that a `vision_config` lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisionDefaults {

@@ -177,22 +177,15 @@ pub enum ImageText {
     /// A token behind each row, `[IMG_BREAK]`, and another one behind the last, `[IMG_END]`
     /// (Pixtral).
     Rows,
-    /// These tokens before and after the image's (Gemma 4).
+    /// These tokens before and after the image's (Gemma 4, InternVL).
     Enclosed {
         /// The token before.
-        start: u32,
+        start: TokenId,
         /// The token after.
-        end: u32,
+        end: TokenId,
     },
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
-    /// These tokens, by their texts, before and after the image's (InternVL).
-    Between {
-        /// The token before.
-        start: &'static str,
-        /// The token after.
-        end: &'static str,
-    },
 }
 
 impl TowerSpec {

@@ -283,28 +283,19 @@ impl ImageProcessor {
                 let Splits { rows, columns } = steps.splits;
                 let split = Size { width: columns.max(1) * tile, height: rows.max(1) * tile };
                 let split = self.resized(&resized, split);
-                for at in 0..rows * columns {
-                    patches.push_tile(&split, (at / columns * tile, at % columns * tile));
-                }
+                patches.push_tiles(&split, steps.splits, steps.tile);
                 patches.push_tile(&self.resized(&split, steps.tile), (0, 0));
             }
             Sizing::Grid { tile, .. } => {
-                let Splits { rows, columns } = steps.splits;
-                if rows > 0 {
+                if steps.splits.rows > 0 {
                     let split = self.resized(image, steps.splits.size(*tile));
-                    for at in 0..rows * columns {
-                        let (row, column) = (at / columns, at % columns);
-                        patches.push_tile(&split, (row * tile.height, column * tile.width));
-                    }
+                    patches.push_tiles(&split, steps.splits, *tile);
                 }
                 patches.push_tile(&self.resized(image, *tile), (0, 0));
             }
-            Sizing::AnyRes { tile, .. } => {
-                let Splits { rows, columns } = steps.splits;
+            Sizing::AnyRes { .. } => {
                 let split = patches::padded(&resized, steps.splits.size(steps.tile), [0; 3]);
-                for at in 0..rows * columns {
-                    patches.push_tile(&split, (at / columns * tile, at % columns * tile));
-                }
+                patches.push_tiles(&split, steps.splits, steps.tile);
                 patches.push_tile(&self.resized(image, steps.tile), (0, 0));
             }
             Sizing::Tiles { is_split: false, .. } => {

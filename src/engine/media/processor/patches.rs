@@ -1,6 +1,6 @@
 //! Patches of bytes, in the order of a tower's input.
 
-use super::sizes::Size;
+use super::sizes::{Size, Splits};
 use super::{Layout, Normalization};
 use crate::resize::Backend;
 use crate::rgb::Rgb8;
@@ -38,6 +38,14 @@ impl Patches {
     ) -> Self {
         let samples = Vec::with_capacity(layout.num_patches() * patch_size * patch_size * 3);
         Patches { layout, patch_size, order, num_frames, samples }
+    }
+
+    /// Appends all tiles of a picture of tiles of this size, row after row.
+    pub(super) fn push_tiles(&mut self, image: &Rgb8, splits: Splits, tile: Size) {
+        for at in 0..splits.rows * splits.columns {
+            let (row, column) = (at / splits.columns, at % splits.columns);
+            self.push_tile(image, (row * tile.height, column * tile.width));
+        }
     }
 
     /// Appends the tile whose first row and column these are.

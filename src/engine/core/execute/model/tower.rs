@@ -293,12 +293,12 @@ impl Tower {
         let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
         weights.ropes.iter_mut().try_for_each(|rope| rope.reach(device, longest))?;
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
-        let mut inputs = (&mut buffers.inputs, buffers.window_inputs.as_mut());
-        let of_windows = inputs.1.take().map(|inputs| inputs.step(device, windows));
-        let step = inputs.0.step(device, batch);
+        let Buffers { inputs, window_inputs, scratch, samples, stream, text, connectors, .. } =
+            buffers;
+        let of_windows = window_inputs.as_mut().map(|inputs| inputs.step(device, windows));
+        let step = inputs.step(device, batch);
         let num_frames = spec.num_frames();
         let pass = Pass { device, num_frames, weights, step, tiles: &tiles };
-        let Buffers { scratch, samples, stream, text, connectors, .. } = buffers;
         pass.embed((tables, mixed), (scratch, samples), stream);
         let ends = spec.deep.iter().map(|deep| deep.layer + 1).chain([spec.layers.len()]);
         let mut first = 0;

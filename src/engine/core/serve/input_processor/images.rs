@@ -7,7 +7,7 @@ use crate::media_table::{MediaTable, TableMedium};
 use crate::request::MediaRun;
 use vllm_batch_api::prompt::WithMedia;
 use vllm_batch_api::request::{RequestError, SamplingParams};
-use vllm_batch_checkpoint::spec::ImageText;
+use vllm_batch_checkpoint::spec::{ImageText, TokenId};
 use vllm_batch_media::Layout;
 use vllm_batch_text::{Chat, Tokenizer};
 
@@ -31,11 +31,9 @@ impl ImageInput {
     fn shown_token_id(&self) -> u32 {
         match self.text {
             ImageText::Paragraph { start, .. } => start,
-            ImageText::Bare
-            | ImageText::Between { .. }
-            | ImageText::Enclosed { .. }
-            | ImageText::Rows
-            | ImageText::Tiles => self.image_token_id,
+            ImageText::Bare | ImageText::Enclosed { .. } | ImageText::Rows | ImageText::Tiles => {
+                self.image_token_id
+            }
         }
     }
 
@@ -50,10 +48,12 @@ impl ImageInput {
             (token.repeat(layout.num_tokens()), token.repeat(layout.tokens_per_tile()));
         match self.text {
             ImageText::Bare => all,
-            ImageText::Between { start, end } => format!("{start}{all}{end}"),
             ImageText::Enclosed { start, end } => {
-                let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
-                format!("{start}{tile}{end}")
+                let [start, end] = [start, end].map(|token| match token {
+                    TokenId::Known(id) => tokenizer.token_text(id),
+                    TokenId::OfText(text) => text.to_owned(),
+                });
+                format!("{start}{all}{end}")
             }
             ImageText::Paragraph { start, end } => {
                 let [start, end] = [start, end].map(|id| tokenizer.token_text(id));
