@@ -53,6 +53,7 @@ from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImagePro
 
 from golden_models.families import internvl
 from golden_models.families.towers import PATCH
+from golden_models.records import with_logits_scaling
 
 TESTDATA = Path(__file__).parent
 MIN_GAP = 1e-3  # between the two best logits of every greedy step
@@ -65,6 +66,7 @@ MODELS = [
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("gemma4_moe", Gemma4ImageProcessor, 70, 4),
+    ("granite_vision", LlavaNextImageProcessor, 26, 26),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("internvl", GotOcr2ImageProcessor, 32, 32),
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
@@ -116,7 +118,7 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             size=dict(height=tile, width=tile),
         )
     if cls is LlavaNextImageProcessor:
-        sides = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3], *([[1, 1]] if tile == 16 else [])]
+        sides = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3], *([[1, 1]] if tile != 24 else [])]
         return preprocessor_config(CLIPImageProcessor, longest, tile) | dict(
             do_pad=True, image_processor_type=cls.__name__, processor_class="LlavaNextProcessor",
             image_grid_pinpoints=[[rows * tile, columns * tile] for rows, columns in sides],
@@ -221,7 +223,9 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         out["axes"] = axes[:, 0].T.tolist()
     if images:
         features = model.get_image_features(**pixels).pooler_output
-        features = torch.cat(list(features)).flatten(0, -2)
+        # Texts whose class multiplies all embeddings.
+        multiplier = getattr(model.config.get_text_config(), "embedding_multiplier", 1.0)
+        features = multiplier * torch.cat(list(features)).flatten(0, -2)
         assert len(features) == int((ids == model.config.image_token_id).sum())
         out["first_row"], out["last_row"] = rounded(features[0]), rounded(features[-1])
     logits = logits_of(ids)
@@ -303,8 +307,11 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
     if image_processor in (CLIPImageProcessor, LlavaNextImageProcessor):
         is_next = image_processor is LlavaNextImageProcessor
         return (LlavaNextProcessor if is_next else LlavaProcessor)(
-            images, tokenizer, patch_size=patch, vision_feature_select_strategy="default",
-            num_additional_image_tokens=1,
+            images, tokenizer, patch_size=patch,
+            vision_feature_select_strategy=config["vision_feature_select_strategy"],
+            num_additional_image_tokens=int(
+                config["vision_config"]["model_type"] == "clip_vision_model"
+            ),
         )
     if image_processor is Qwen2VLImageProcessor:
         tokenizer.image_token = "<image>"
@@ -317,9 +324,9 @@ def load_model(folder: Path, config: dict):
     """The multimodal class with the folder's weights."""
     multimodal_class = getattr(transformers, config["architectures"][0], None)
     if multimodal_class is not None:
-        return multimodal_class.from_pretrained(
+        return with_logits_scaling(multimodal_class.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        )).eval()
     of_hf = transformers.InternVLConfig(**internvl.chat_as_hf(config))
     of_hf._attn_implementation = "eager"
     model = transformers.InternVLForConditionalGeneration(of_hf).float()

@@ -79,3 +79,12 @@ def cached_greedy(model, ids: list[int], new: int) -> list[int]:
             generation_config=config,
         )
     return out[0, len(ids) :].tolist()
+
+
+def with_logits_scaling(model):
+    """A multimodal model whose logits are divided as the class of its text divides them (Granite).
+    vLLM does so; transformers' class leaves it out, and samples from another softmax."""
+    scaling = getattr(model.config.get_text_config(), "logits_scaling", 1.0)
+    if scaling != 1.0:
+        model.lm_head.register_forward_hook(lambda _module, _inputs, logits: logits / scaling)
+    return model

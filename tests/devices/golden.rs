@@ -120,6 +120,7 @@ families! {
     llama_dynamic
     llama_yarn
     llava
+    granite_vision
     llava_next
     llava_next_saved
     llava_saved

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 18] = [
+const MODELS: [&str; 19] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -34,6 +34,7 @@ const MODELS: [&str; 18] = [
     "testdata/golden/qwen3_vl_moe",
     "testdata/golden/pixtral",
     "testdata/golden/internvl_chat",
+    "testdata/golden/granite_vision",
     "testdata/golden/llava_next",
     "testdata/golden/llava_next_saved",
 ];
@@ -151,6 +152,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
         "internvl",
         "mistral3",
         "llava_next",
+        "granite_vision",
     ] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }

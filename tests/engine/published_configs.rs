@@ -77,6 +77,8 @@ const PUBLISHED: &[Published] = &[
     ("granite-3.1-3b-a800m-instruct", 3_298_793_472, 131_072),
     ("granite-3.3-8b-instruct", 8_170_864_640, 131_072),
     ("granite-8b-code", 8_054_910_976, 4_096),
+    // Without the head of SigLIP, which nothing reads.
+    ("granite-vision-3.3-2b", 2_960_156_272, 131_072),
     ("helium-1-preview-2b", 2_172_643_840, 4_096),
     ("hermes-2-pro-mistral-7b", 7_241_994_240, 32_768),
     ("hermes-3-llama-3.1-8b", 8_030_261_248, 131_072),

@@ -159,7 +159,7 @@ mod tests {
             assert!(spec.attentions().all(|a| a.position_scale.is_some() == has_scale));
         }
         for (top, text, key) in [
-            ("", r#""model_type": "llama","#, "`llama`"),
+            ("", r#""model_type": "opt","#, "`opt`"),
             (untied, tied, "`tie_word_embeddings`"),
             (r#""vocab_size": 8,"#, "", "`vocab_size`"),
             (r#""hidden_act": "gelu","#, "", "`hidden_act`"),

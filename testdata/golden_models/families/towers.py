@@ -47,9 +47,9 @@ def clip(prefix: str, side: int, layers: int) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
-def projector(prefix: str, hidden: int) -> dict[str, tuple[int, ...]]:
+def projector(prefix: str, hidden: int, states: int = 1) -> dict[str, tuple[int, ...]]:
     return {
-        f"{prefix}linear_1.weight": (hidden, WIDTH), f"{prefix}linear_1.bias": (hidden,),
+        f"{prefix}linear_1.weight": (hidden, states * WIDTH), f"{prefix}linear_1.bias": (hidden,),
         f"{prefix}linear_2.weight": (hidden, hidden), f"{prefix}linear_2.bias": (hidden,),
     }
 
@@ -117,6 +117,31 @@ def llava_next_saved(config: dict) -> dict:
     )
 
 
+GRANITE_STATES = [-4, 1, -1]
+
+
+def granite_vision(config: dict) -> dict:
+    """As in Granite Vision's own files: SigLIP, of which several states are read. Pixels at the
+    right and the bottom of a tile are in no patch, as of 384 pixels in patches of 14."""
+    text = {k: v for k, v in config.items() if k != "transformers_version"}
+    sides = [[1, 1], [1, 2], [2, 1], [2, 2], [3, 1], [1, 3]]
+    return dict(
+        architectures=["LlavaNextForConditionalGeneration"], ignore_index=-100,
+        image_grid_pinpoints=[[26 * rows, 26 * columns] for rows, columns in sides],
+        image_seq_length=576, image_token_index=IMAGE_TOKEN, model_type="llava_next",
+        multimodal_projector_bias=True, projector_hidden_act="gelu", text_config=text,
+        tie_word_embeddings=True, torch_dtype="bfloat16", transformers_version="4.49.0",
+        use_image_newline_parameter=True,
+        vision_config=dict(
+            attention_dropout=0.0, hidden_act="gelu_pytorch_tanh", hidden_size=WIDTH,
+            image_size=26, intermediate_size=INNER, layer_norm_eps=1e-6,
+            model_type="siglip_vision_model", num_attention_heads=3, num_channels=3,
+            num_hidden_layers=4, patch_size=PATCH,
+        ),
+        vision_feature_layer=GRANITE_STATES, vision_feature_select_strategy="full",
+    )
+
+
 def smolvlm(config: dict) -> dict:
     """All keys, as transformers 5 writes them."""
     text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
@@ -176,6 +201,25 @@ def llama(
 
 
 FAMILIES: dict[str, Family] = {
+    "granite_vision": small(
+        "GraniteConfig",
+        dims(32, 64, 2, 4, 2, tie_word_embeddings=True, rms_norm_eps=1e-5,
+             rope_parameters=rope(10000.0), embedding_multiplier=3.0, attention_multiplier=0.1,
+             residual_multiplier=0.6, logits_scaling=2.5),
+        [dict(embedding_multiplier=1.0), dict(logits_scaling=1.0)],
+        layout=wrapped(
+            "language_model.model.", "language_model.lm_head.",
+            {
+                name.replace("model.vision_model.", "vision_tower.vision_model."): shape
+                for name, shape in siglip(3, 4, 1, 1).items() if "connector" not in name
+            }
+            | projector("multi_modal_projector.", 32, len(GRANITE_STATES))
+            | {"image_newline": (32,)},
+            granite_vision, of_tower,
+        ),
+        oracle="transformers GraniteForCausalLM, inside of a multimodal checkpoint",
+        shared="images", head_std=0.04, final_norm_mean=26.0, old_config=True,
+    ),
     "idefics3": llama((32, 64, 2, 4, 2), siglip(5, 3, 4, 32), idefics3, old_config=True),
     "llava": llama(
         (32, 64, 2, 4, 2),

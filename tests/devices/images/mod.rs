@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 21] = [
+const MODELS: [&str; 22] = [
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_moe",
@@ -33,6 +33,7 @@ const MODELS: [&str; 21] = [
     "internvl_chat",
     "internvl_published",
     "llava",
+    "granite_vision",
     "llava_next",
     "llava_next_saved",
     "llava_saved",
@@ -283,6 +284,7 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
             "llava" | "llava_next" => 16 + 2,
             "llava_saved" | "llava_next_saved" => 2 * 16 + 2,
             "ministral3_multimodal" => 2 * 9,
+            "granite_vision" => 2,
             _ => 0,
         };
         let note = format!(

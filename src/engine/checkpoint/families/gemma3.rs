@@ -43,6 +43,8 @@ pub(crate) fn layers(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let head_dim = attention.heads.head_dim;
         let norms = llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps);
         let k = norms.k.map(|k| k.with_weight_offset(1.0));
+        // Neither transformers nor vLLM bounds scores of this family, whatever its files say.
+        attention.soft_cap = None;
         attention.qk_norm = Some(QkNormSpec { q: norms.q.with_weight_offset(1.0), k, ..norms });
         attention.sliding_window = window.filter(|_| slides[index]);
         attention.rope = Some(usize::from(slides[index]));

@@ -2,34 +2,13 @@
 //! normalized before one product makes tokens of them. Tokens of an image attend to all of it.
 
 use super::gemma3;
-use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, token_id};
+use super::siglip::{self, SIGLIP};
+use super::vision::{self, IMAGE_TENSORS, VisionKeys, token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
-    NormSpec, TokenId, TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, ImageText, LinearSpec, NormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::Activation;
-
-/// The head of SigLIP, which makes one vector of an image.
-const HEAD: [&str; 4] = [
-    "model.vision_tower.head.",
-    "model.vision_tower.vision_model.head.",
-    "vision_tower.head.",
-    "vision_tower.vision_model.head.",
-];
-
-/// Defaults of `SiglipVisionConfig`.
-const SIGLIP: VisionDefaults = VisionDefaults {
-    hidden_size: 768,
-    intermediate_size: 3072,
-    num_layers: 12,
-    num_heads: 12,
-    image_size: 224,
-    patch_size: 16,
-    layer_norm_eps: 1e-6,
-    activation: Activation::GeluTanh,
-};
 
 /// The text part.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -49,7 +28,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     keys.ignore(&["vision_use_head"]);
     vision::require_sizes(&keys)?;
     let vision = VisionKeys::read(config, SIGLIP, 1)?;
-    let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
+    let VisionKeys { width, eps, .. } = vision;
     let (side, num_tokens) = (vision.side(), root.optional_size("mm_tokens_per_image")?);
     let merge_size = merge_size(side, num_tokens.unwrap_or(256)).ok_or_else(|| {
         config.error(format!("`mm_tokens_per_image` is no square that {side}x{side} patches make"))
@@ -59,40 +38,23 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         false => token_id(config, keys[0], default),
     };
     let token = token_of(["image_token_index", "image_token_id"], 262_144)?;
-    let name = |part: &str| format!("model.vision_tower.vision_model.{part}");
     let projector = |part: &str| format!("model.multi_modal_projector.{part}");
-    let patches = LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size);
     let hidden_size = config.text_part().hidden_size()?;
     let norm = NormSpec::rms(projector("mm_soft_emb_norm"), width, eps).with_weight_offset(1.0);
     let last = LinearSpec::new(projector("mm_input_projection_weight"), hidden_size, width);
+    let text = ImageText::Paragraph {
+        start: token_of(["boi_token_index", "boi_token_id"], 255_999)?,
+        end: token_of(["eoi_token_index", "eoi_token_id"], 256_000)?,
+    };
+    let connector = ConnectorSpec {
+        steps: vec![ConnectorStep::MeanPool, ConnectorStep::Norm(norm)],
+        last: last.transposed().as_parameters(),
+    };
     Ok(TowerSpec {
-        patch_size,
         merge_size,
-        image_token_id: TokenId::Known(token),
-        text: ImageText::Paragraph {
-            start: token_of(["boi_token_index", "boi_token_id"], 255_999)?,
-            end: token_of(["eoi_token_index", "eoi_token_id"], 256_000)?,
-        },
         attends_to_whole: true,
-        patches: patches.with_bias(true),
-        class_token: None,
-        positions: Some(GridPositions {
-            table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
-            side,
-            fit: GridFit::OwnAlone,
-        }),
-        rope: None,
-        windows: None,
-        embed_norm: None,
-        layers: vision.layers(&name("encoder.layers"), num_layers),
-        final_norm: Some(NormSpec::layer(name("post_layernorm"), width, eps)),
-        connector: ConnectorSpec {
-            steps: vec![ConnectorStep::MeanPool, ConnectorStep::Norm(norm)],
-            last: last.transposed().as_parameters(),
-        },
-        deep: Vec::new(),
-        newline: None,
-        unused: HEAD.map(str::to_owned).to_vec(),
+        final_norm: Some(siglip::final_norm(&vision)),
+        ..siglip::tower(&vision, (TokenId::Known(token), text), connector)
     })
 }
 

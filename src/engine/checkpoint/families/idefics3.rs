@@ -1,8 +1,7 @@
 //! Idefics 3 and SmolVLM: Llama, and a tower of SigLIP's shape whose patches are brought together
 //! by squares (pixel shuffle) before one product makes tokens of them.
 
-use super::llama;
-use super::vision::{VisionDefaults, VisionKeys, image_token_id};
+use super::vision::{VisionDefaults, VisionKeys, image_scale, image_token_id, text_part};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
@@ -23,12 +22,11 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // are counted.
     config.root().ignore(&["use_reentrant_checkpointing", "_pad_token_id", "image_seq_len"]);
     let text = config.text_part().root();
-    text.expect("model_type", "llama")?;
     text.expect("qk_layer_norms", false)?;
     text.expect("use_resampler", false)?;
     // Of the first code, which had resamplers too: `scale_factor` counts. And of training.
     text.ignore(&["neftune_noise_alpha", "perceiver_config", "pixel_shuffle_factor"]);
-    let mut spec = llama::spec(config.text_part())?;
+    let mut spec = text_part(config, "llama")?;
     spec.embedding.of_images = IMAGE_TENSORS;
     Ok(spec)
 }
@@ -76,6 +74,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         layers: vision.layers(&name("encoder.layers"), num_layers),
         windows: None,
         final_norm: Some(NormSpec::layer(name("post_layernorm"), width, eps)),
+        states: Vec::new(),
         connector: ConnectorSpec {
             steps: vec![ConnectorStep::Merge],
             last: LinearSpec::new(
@@ -86,6 +85,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         },
         deep: Vec::new(),
         newline: None,
+        scale: image_scale(config, "llama")?,
         unused: Vec::new(),
     })
 }

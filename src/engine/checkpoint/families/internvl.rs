@@ -4,7 +4,9 @@
 
 use serde_json::{Value, json};
 
-use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
+use super::vision::{
+    self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_scale, image_token_id, text_part,
+};
 use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit,
@@ -321,6 +323,7 @@ fn of_names(
         embed_norm: None,
         layers: (0..num_layers).map(|index| layer(names, vision, form, index)).collect(),
         windows: None,
+        states: Vec::new(),
         final_norm: names
             .final_norm
             .filter(|_| form.has_final_norm)
@@ -336,6 +339,7 @@ fn of_names(
         },
         deep: Vec::new(),
         newline: None,
+        scale: image_scale(config, "qwen2")?,
         unused: Vec::new(),
     })
 }

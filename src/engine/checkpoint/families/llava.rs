@@ -1,11 +1,14 @@
-//! LLaVA 1.5: Llama, and CLIP up to one of its last layers, whose patches go through an MLP.
-//! LLaVA-NeXT (1.6): the same with tiles, and with text models of other families.
+//! LLaVA 1.5: a text model, and CLIP or SigLIP up to one of its last layers, or several beside each
+//! other, whose patches go through an MLP. LLaVA-NeXT (1.6): the same with tiles.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
-use super::{llama, pixtral};
-use crate::hf_config::HfConfig;
+use super::pixtral;
+use super::siglip::{self, SIGLIP};
+use super::vision::{
+    self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_scale, image_token_id, text_part,
+};
+use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
     NormSpec, TowerSpec,
@@ -27,19 +30,15 @@ const CLIP: VisionDefaults = VisionDefaults {
 
 /// The text part, with the defaults of `LlamaConfig`, which published files lack.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let vision = config.root().section("vision_config")?;
-    let of_vision = vision.map_or(Ok(None), |keys| keys.text("model_type"))?;
-    if of_vision == Some("pixtral") {
-        return pixtral::spec(config);
-    }
     let text = config.text_part();
-    text.root().expect("model_type", "llama")?;
     assume_defaults(text)?;
+    // What it is made of.
+    text.root().ignore(&["is_composition"]);
     // Its keys are this file's too.
     tower(config)?;
     // Of training; tokens of an image, which are counted.
     config.root().ignore(&["ignore_index", "image_seq_length"]);
-    let mut spec = llama::spec(text)?;
+    let mut spec = text_part(config, "llama")?;
     spec.embedding.of_images = IMAGE_TENSORS;
     Ok(spec)
 }
@@ -50,17 +49,27 @@ pub(super) fn assume_defaults(text: &HfConfig) -> Result<(), EngineError> {
         ("hidden_size", json!(4096)),
         ("num_hidden_layers", json!(32)),
         ("num_attention_heads", json!(32)),
-        ("vocab_size", json!(32_000)),
     ];
     let own = match text.root().text("model_type")? {
-        None | Some("llama") => {
-            vec![("intermediate_size", json!(11_008)), ("max_position_embeddings", json!(2048))]
+        None | Some("llama" | "granite") => {
+            vec![
+                ("intermediate_size", json!(11_008)),
+                ("max_position_embeddings", json!(2048)),
+                ("vocab_size", json!(32_000)),
+            ]
         }
         Some("mistral") => vec![
             ("intermediate_size", json!(14_336)),
             ("max_position_embeddings", json!(131_072)),
             ("num_key_value_heads", json!(8)),
             ("sliding_window", json!(4096)),
+            ("vocab_size", json!(32_000)),
+        ],
+        Some("qwen2") => vec![
+            ("intermediate_size", json!(22_016)),
+            ("max_position_embeddings", json!(32_768)),
+            ("num_key_value_heads", json!(32)),
+            ("vocab_size", json!(151_936)),
         ],
         Some(_) => return Ok(()),
     };
@@ -100,22 +109,31 @@ pub(super) fn next_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
-    let root = config.root();
     let keys = vision::section(config)?;
-    if keys.text("model_type")? == Some("pixtral") {
-        return pixtral::tower(config);
-    }
-    keys.expect("model_type", "clip_vision_model")?;
     // Of CLIP's other half, and of training.
     keys.ignore(&["initializer_factor", "projection_dim", "vocab_size"]);
+    let tower = match keys.text("model_type")? {
+        Some("pixtral") => pixtral::tower(config),
+        Some("siglip_vision_model") => siglip_tower(config, &keys),
+        _ => {
+            keys.expect("model_type", "clip_vision_model")?;
+            clip_tower(config)
+        }
+    };
+    Ok(TowerSpec { scale: image_scale(config, "llama")?, ..tower? })
+}
+
+/// CLIP, but its class token.
+fn clip_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    config.root().expect("vision_feature_select_strategy", "default")?;
     let vision = VisionKeys::read(config, CLIP, 1)?;
     let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
-    let num_used = num_used_layers(config, num_layers)?;
-    root.expect("vision_feature_select_strategy", "default")?;
+    let features = FeatureLayers::read(config, num_layers)?;
     let side = vision.side();
     let name = |part: &str| format!("model.vision_tower.vision_model.{part}");
     let norm = |part| NormSpec::layer(name(part), width, eps);
     let positions = name("embeddings.position_embedding");
+    let connector = projector(config, width * features.num_states())?;
     Ok(TowerSpec {
         patch_size,
         merge_size: 1,
@@ -131,14 +149,34 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         }),
         rope: None,
         embed_norm: Some(norm("pre_layrnorm")),
-        layers: vision.layers(&name("encoder.layers"), num_used),
+        layers: vision.layers(&name("encoder.layers"), features.num_used),
         windows: None,
         final_norm: None,
-        connector: projector(config, width)?,
+        connector,
         deep: Vec::new(),
         newline: None,
-        unused: unused(num_used..num_layers),
+        scale: None,
+        unused: unused(features.num_used..num_layers),
+        states: features.states,
     })
+}
+
+/// SigLIP, all of whose patches are tokens.
+fn siglip_tower(config: &HfConfig, keys: &Section<'_>) -> Result<TowerSpec, EngineError> {
+    if config.root().text("vision_feature_select_strategy")? != Some("full") {
+        let text = "`vision_feature_select_strategy` should be \"full\": SigLIP has no class token";
+        return Err(config.error(text));
+    }
+    // The head is never used, whether it is there or not.
+    keys.ignore(&["vision_use_head"]);
+    let vision = VisionKeys::read(config, SIGLIP, 1)?;
+    let features = FeatureLayers::read(config, vision.num_layers)?;
+    let connector = projector(config, vision.width * features.num_states())?;
+    let image_token_id = image_token_id(config, "image_token_index", 32_000)?;
+    let mut tower = siglip::tower(&vision, (image_token_id, ImageText::Bare), connector);
+    tower.layers.truncate(features.num_used);
+    tower.unused.extend(unused(features.num_used..vision.num_layers));
+    Ok(TowerSpec { states: features.states, ..tower })
 }
 
 /// The MLP of two layers that makes tokens of rows of this width.
@@ -159,18 +197,53 @@ pub(super) fn projector(config: &HfConfig, width: usize) -> Result<ConnectorSpec
     Ok(ConnectorSpec { steps, last: linear("linear_2", hidden_size) })
 }
 
-/// How many layers there are before the state that `vision_feature_layer` names: it counts the
-/// input of the first layer too, or backwards from the last one's output, which is -1.
+/// Layers of a tower that `vision_feature_layer` names.
+pub(super) struct FeatureLayers {
+    /// Layers that the last of them needs.
+    pub num_used: usize,
+    /// Layers before each, where it names several; in its order.
+    pub states: Vec<usize>,
+}
+
+impl FeatureLayers {
+    /// The input of the first layer is 0. Or they count backwards from the last one's output,
+    /// which is -1.
+    pub(super) fn read(config: &HfConfig, num_layers: usize) -> Result<Self, EngineError> {
+        let last = num_layers as i64;
+        let read = |value: &Value| {
+            let state = value.as_i64()?;
+            let num_before = if state < 0 { last + 1 + state } else { state };
+            usize::try_from(num_before).ok().filter(|num| *num <= num_layers)
+        };
+        let states = match config.root().value("vision_feature_layer") {
+            None => read(&json!(-2)).map(|num| (vec![num], false)),
+            Some(Value::Array(states)) => {
+                states.iter().map(read).collect::<Option<_>>().map(|states| (states, true))
+            }
+            Some(state) => read(state).map(|num| (vec![num], false)),
+        };
+        let known = states.and_then(|(states, is_list): (Vec<usize>, bool)| {
+            let num_used = states.iter().copied().max().filter(|num| *num > 0)?;
+            Some(Self { num_used, states: if is_list { states } else { Vec::new() } })
+        });
+        known.filter(|known| known.states.len() <= num_layers + 1).ok_or_else(|| {
+            config.error("`vision_feature_layer` should be one of the layers of `vision_config`, or a list of them")
+        })
+    }
+
+    /// Rows of patches that stand beside each other.
+    fn num_states(&self) -> usize {
+        self.states.len().max(1)
+    }
+}
+
+/// How many layers there are before the one state that `vision_feature_layer` names.
 pub(super) fn num_used_layers(config: &HfConfig, num_layers: usize) -> Result<usize, EngineError> {
-    let state = match config.root().value("vision_feature_layer") {
-        None => Some(-2),
-        Some(value) => value.as_i64(),
-    };
-    let last = num_layers as i64;
-    let num_used = state.map(|state| if state < 0 { last + 1 + state } else { state });
-    num_used.filter(|num_used| (1..=last).contains(num_used)).map(|num| num as usize).ok_or_else(
-        || config.error("`vision_feature_layer` should be one of the layers of `vision_config`"),
-    )
+    let FeatureLayers { num_used, states } = FeatureLayers::read(config, num_layers)?;
+    match states.is_empty() {
+        true => Ok(num_used),
+        false => Err(config.error("`vision_feature_layer` should be one layer")),
+    }
 }
 
 /// Prefixes of the tensors of layers that no embedding depends on, and of the norm behind them.
@@ -216,7 +289,10 @@ mod tests {
             let is_unused = |name: &String| tower.unused.iter().any(|part| name.starts_with(part));
             assert!(!names.into_iter().any(|name| is_unused(&name)), "{top}");
         }
-        for top in ["-6", "0", "6", "[-2, -1]", "\"last\""] {
+        let (_, several) = specs(r#""vision_feature_layer": [-2, 1, 0],"#, "").unwrap();
+        assert_eq!((several.states.as_slice(), several.layers.len()), (&[4, 1, 0][..], 4));
+        assert_eq!(several.connector.linears().next().unwrap().k, 3 * 24);
+        for top in ["-7", "0", "6", "[]", "[-2, 6]", "[0]", "\"last\""] {
             let error = specs(&format!("\"vision_feature_layer\": {top},"), "").unwrap_err();
             assert!(error.contains("`vision_feature_layer`"), "{error}");
         }
@@ -267,7 +343,8 @@ mod tests {
                 "",
                 "`vision_feature_select_strategy`",
             ),
-            ("", r#""model_type": "siglip_vision_model","#, "`vision_config.model_type`"),
+            ("", r#""model_type": "siglip_vision_model","#, "SigLIP has no class token"),
+            ("", r#""model_type": "vit","#, "`vision_config.model_type`"),
             ("", r#""num_attention_heads": 7,"#, "no 7 equal heads"),
         ] {
             let error = specs(top, vision).unwrap_err();

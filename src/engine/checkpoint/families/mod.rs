@@ -83,6 +83,7 @@ mod qwen_vision;
 #[cfg(test)]
 mod refused;
 mod seed_oss;
+mod siglip;
 mod smollm3;
 mod solar;
 mod stablelm;
@@ -269,12 +270,17 @@ pub const ARCHITECTURES: &[Architecture] = &[
         llama::spec,
         "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
     ),
-    seeing("LlavaForConditionalGeneration", llava::spec, llava::tower, "LLaVA 1.5, Pixtral"),
+    seeing(
+        "LlavaForConditionalGeneration",
+        llava::spec,
+        llava::tower,
+        "LLaVA 1.5 and Interleave, Pixtral",
+    ),
     seeing(
         "LlavaNextForConditionalGeneration",
         llava::next_spec,
         llava::next_tower,
-        "LLaVA-NeXT (1.6)",
+        "LLaVA-NeXT (1.6), Granite Vision",
     ),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),

@@ -2,9 +2,11 @@
 //! have their frequencies by turns. Pixtral is Mistral and this in LLaVA's class; Mistral 3 brings
 //! squares of patches together before the MLP that makes tokens.
 
-use super::llava::{assume_defaults, num_used_layers, projector};
-use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_token_id};
-use super::{ministral3, mistral};
+use super::llava::{num_used_layers, projector};
+use super::vision::{
+    self, IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_scale, image_token_id,
+    text_part,
+};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
@@ -13,7 +15,6 @@ use crate::spec::{
 };
 use serde_json::json;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::files::quoted;
 use vllm_batch_base::layers::Activation;
 
 /// Defaults of `PixtralVisionConfig`, and an epsilon that no file names.
@@ -31,38 +32,13 @@ const PIXTRAL: VisionDefaults = VisionDefaults {
 /// What the names of its tensors begin with.
 const TOWER: &str = "model.vision_tower";
 
-/// The text part of Pixtral, with the defaults of `MistralConfig`, which published files lack.
-pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let text = config.text_part();
-    text.root().expect("model_type", "mistral")?;
-    // What it is made of.
-    text.root().ignore(&["is_composition"]);
-    assume_defaults(text)?;
-    // Its keys are this file's too.
-    tower(config)?;
-    // Of training; tokens of an image, which are counted.
-    config.root().ignore(&["ignore_index", "image_seq_length"]);
-    Ok(with_tower(mistral::spec(text)?))
-}
-
 /// The text part of Mistral Small from 3.1 on, and of Ministral 3.
 pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Its keys are this file's too.
     mistral3_tower(config)?;
-    let text = config.text_part();
-    match text.root().text("model_type")? {
-        None | Some("mistral") => Ok(with_tower(mistral::spec(text)?)),
-        Some("ministral3") => Ok(with_tower(ministral3::spec(text)?)),
-        Some(other) => Err(config.error(format!(
-            "a text part of type {} is not supported; mistral and ministral3 are",
-            quoted(other)
-        ))),
-    }
-}
-
-fn with_tower(mut spec: DecoderSpec) -> DecoderSpec {
+    let mut spec = text_part(config, "mistral")?;
     spec.embedding.of_images = IMAGE_TENSORS;
-    spec
+    Ok(spec)
 }
 
 /// The tower of Pixtral.
@@ -97,7 +73,8 @@ pub(super) fn mistral3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError
     ];
     connector.steps.splice(..0, merge);
     let image_token_id = image_token_id(config, "image_token_index", 10)?;
-    tower_of(config, &vision, (merge_size, image_token_id), connector)
+    let tower = tower_of(config, &vision, (merge_size, image_token_id), connector)?;
+    Ok(TowerSpec { scale: image_scale(config, "mistral")?, ..tower })
 }
 
 /// A tower of these sizes, with what makes tokens of its patches.
@@ -146,9 +123,11 @@ fn tower_of(
         layers: (0..num_used).map(|index| layer(sizes, index)).collect(),
         windows: None,
         final_norm: None,
+        states: Vec::new(),
         connector,
         deep: Vec::new(),
         newline: None,
+        scale: None,
         unused: unused.collect(),
     })
 }

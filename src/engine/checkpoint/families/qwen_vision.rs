@@ -106,9 +106,11 @@ impl<'a> QwenVision<'a> {
             layers,
             windows: None,
             final_norm: None,
+            states: Vec::new(),
             connector,
             deep: Vec::new(),
             newline: None,
+            scale: None,
             unused: Vec::new(),
         };
         let hidden_size = config.text_part().hidden_size()?;

@@ -3,7 +3,11 @@
 
 use serde_json::Value;
 
-use super::{BuildSpec, internlm2, llama, mistral, qwen2, qwen3, qwen3_moe};
+use super::{
+    BuildSpec, cohere, cohere2, gemma, gemma2, gemma3, glm4, gpt_oss, granite, internlm2, llama,
+    ministral3, mistral, mixtral, olmo2, olmo3, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3,
+    stablelm, starcoder2,
+};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
@@ -163,29 +167,70 @@ fn side_of_square(
     })
 }
 
-/// Families of text parts, by `model_type`.
-const TEXTS: &[(&str, BuildSpec)] = &[
-    ("internlm2", internlm2::spec),
-    ("llama", llama::spec),
-    ("mistral", mistral::spec),
-    ("qwen2", qwen2::spec),
-    ("qwen3", qwen3::spec),
-    ("qwen3_moe", qwen3_moe::spec),
+/// A family of text parts.
+struct TextFamily {
+    model_type: &'static str,
+    build: BuildSpec,
+    /// Its factor of embeddings is that of all of them, as of images.
+    scales_all: bool,
+}
+
+const fn text(model_type: &'static str, build: BuildSpec) -> TextFamily {
+    TextFamily { model_type, build, scales_all: false }
+}
+
+/// Families of text parts, whose own tensors begin with `model.`.
+const TEXTS: &[TextFamily] = &[
+    text("cohere", cohere::spec),
+    text("cohere2", cohere2::spec),
+    text("gemma", gemma::spec),
+    text("gemma2", gemma2::spec),
+    text("gemma3_text", gemma3::spec),
+    text("glm4", glm4::spec),
+    text("gpt_oss", gpt_oss::spec),
+    TextFamily { model_type: "granite", build: granite::spec, scales_all: true },
+    text("internlm2", internlm2::spec),
+    text("llama", llama::spec),
+    text("ministral3", ministral3::spec),
+    text("mistral", mistral::spec),
+    text("mixtral", mixtral::spec),
+    text("olmo2", olmo2::spec),
+    text("olmo3", olmo3::spec),
+    text("phi3", phi3::spec),
+    text("qwen2", qwen2::spec),
+    text("qwen2_moe", qwen2_moe::spec),
+    text("qwen3", qwen3::spec),
+    text("qwen3_moe", qwen3_moe::spec),
+    text("smollm3", smollm3::spec),
+    text("stablelm", stablelm::spec),
+    text("starcoder2", starcoder2::spec),
 ];
 
-/// The text part as its `model_type` says, or as this one's.
-pub(super) fn text_part(config: &HfConfig, default: &str) -> Result<DecoderSpec, EngineError> {
-    let text = config.text_part();
-    let name = text.root().text("model_type")?.unwrap_or(default);
-    let Some((_, build)) = TEXTS.iter().find(|(known, _)| *known == name) else {
-        let known: Vec<_> = TEXTS.iter().map(|(known, _)| *known).collect();
-        return Err(config.error(format!(
+/// The family that `model_type` names, or this one.
+fn text_family(config: &HfConfig, default: &str) -> Result<&'static TextFamily, EngineError> {
+    let name = config.text_part().root().text("model_type")?.unwrap_or(default);
+    TEXTS.iter().find(|known| known.model_type == name).ok_or_else(|| {
+        let known: Vec<_> = TEXTS.iter().map(|known| known.model_type).collect();
+        config.error(format!(
             "a text part of type {} is not supported; {} are",
             quoted(name),
             known.join(", ")
-        )));
+        ))
+    })
+}
+
+/// The text part as its `model_type` says, or as this one's.
+pub(super) fn text_part(config: &HfConfig, default: &str) -> Result<DecoderSpec, EngineError> {
+    (text_family(config, default)?.build)(config.text_part())
+}
+
+/// What embeddings of images are multiplied by, where those of tokens are.
+pub(super) fn image_scale(config: &HfConfig, default: &str) -> Result<Option<f32>, EngineError> {
+    let spec = match text_family(config, default)? {
+        family if family.scales_all => (family.build)(config.text_part())?,
+        _ => return Ok(None),
     };
-    build(text)
+    Ok(spec.embedding.scale.map(|scale| scale.factor))
 }
 
 /// Base of the frequencies of rows and columns, under either of its names.

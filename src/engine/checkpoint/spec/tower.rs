@@ -37,6 +37,9 @@ pub struct TowerSpec {
     pub windows: Option<WindowsSpec>,
     /// Norm of the last layer's output.
     pub final_norm: Option<NormSpec>,
+    /// Streams behind so many layers, beside each other in the rows of patches that the connector
+    /// reads (Granite Vision); empty: that behind all of them alone.
+    pub states: Vec<usize>,
     /// From the patches of a token to its embedding.
     pub connector: ConnectorSpec,
     /// What the decoder's stream has of images besides, behind its first layers, one after the
@@ -45,6 +48,8 @@ pub struct TowerSpec {
     /// (hidden_size): an embedding behind each row of an image, where tiles are laid out as one
     /// picture (LLaVA-NeXT).
     pub newline: Option<NamedShape>,
+    /// Embeddings, newlines too, are multiplied by this, as those of tokens are (Granite).
+    pub scale: Option<f32>,
     /// Prefixes of tensors behind the last of these layers. They are left unused.
     pub unused: Vec<String>,
 }
@@ -192,6 +197,21 @@ impl TowerSpec {
     /// Width of the residual stream.
     pub fn width(&self) -> usize {
         self.patches.n()
+    }
+
+    /// Streams in a patch's row that the connector reads.
+    pub fn num_states(&self) -> usize {
+        self.states.len().max(1)
+    }
+
+    /// Numbers of layers, ascending, behind which something is made of the stream.
+    pub fn stops(&self) -> Vec<usize> {
+        let deep = self.deep.iter().map(|deep| deep.layer + 1);
+        let mut stops: Vec<_> =
+            deep.chain(self.states.iter().copied()).chain([self.layers.len()]).collect();
+        stops.sort_unstable();
+        stops.dedup();
+        stops
     }
 
     /// Frames of a patch, all of which are the image.

@@ -4,7 +4,7 @@
 use super::loading::Loader;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{ConnectorSpec, ConnectorStep};
+use vllm_batch_checkpoint::spec::{ConnectorSpec, ConnectorStep, TowerSpec};
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{Activation, Ids, LinearWeight, NormWeight};
@@ -14,6 +14,8 @@ use vllm_batch_ops::{Activation, Ids, LinearWeight, NormWeight};
 pub(super) struct Connector {
     /// Patches of a token.
     num_merged: usize,
+    /// Streams that the row of a patch is made of.
+    num_states: usize,
     steps: Vec<Step>,
     /// (the decoder's hidden_size, width of the steps' rows)
     last: LinearWeight,
@@ -46,11 +48,11 @@ pub(super) struct ConnectorBuffers {
 }
 
 impl Connector {
-    /// `merge_size`: patches of the side of a token.
+    /// `tower`: that whose streams it reads; so many of them beside each other.
     pub(super) fn load(
         loader: &mut Loader<'_>,
         spec: &ConnectorSpec,
-        merge_size: usize,
+        (tower, num_states): (&TowerSpec, usize),
     ) -> Result<Self, EngineError> {
         let steps = spec.steps.iter().map(|step| {
             Ok(match step {
@@ -65,7 +67,8 @@ impl Connector {
             })
         });
         let steps = steps.collect::<Result<_, EngineError>>()?;
-        Ok(Self { num_merged: merge_size * merge_size, steps, last: loader.linear(&spec.last)? })
+        let (num_merged, last) = (tower.merge_size.pow(2), loader.linear(&spec.last)?);
+        Ok(Self { num_merged, num_states, steps, last })
     }
 
     /// Makes the device ready to run every product over up to so many patches.
@@ -93,11 +96,13 @@ impl Connector {
         device: &Device,
         (stream, by_token): (&Tensor, Ids<'_>),
         buffers: &'a mut ConnectorBuffers,
-    ) -> &'a Tensor {
+    ) -> &'a mut Tensor {
         let ConnectorBuffers { patches, narrowed, outputs, tokens } = buffers;
         let mut outputs = outputs.iter_mut();
-        patches.reshape(by_token.host.len(), stream.width());
+        let (num_rows, width) = (by_token.host.len() / self.num_states, stream.width());
+        patches.reshape(by_token.host.len(), width);
         ops::gather_rows(device, stream, by_token, patches);
+        patches.reshape(num_rows, width * self.num_states);
         let mut x = patches;
         for step in &self.steps {
             match step {
@@ -151,6 +156,7 @@ impl ConnectorBuffers {
     ) -> Result<Self, EngineError> {
         // A product reads as many rows as a GPU pads it to, merged ones too.
         let num_merged = connector.num_merged;
+        let width = width * connector.num_states;
         let room = |num_rows: usize| num_merged * device.padded_rows(num_rows.div_ceil(num_merged));
         let tensor = |num_rows, width, precision| device.tensor(room(num_rows), width, precision);
         let mut num_rows = max_num_patches;

@@ -67,6 +67,8 @@ pub(super) struct Buffers {
     /// (STEP_PATCHES, 3 * frames * patch_size²)
     pub samples: Tensor,
     pub stream: Stream,
+    /// (num_states * T, width): streams that are kept, one behind the other; None: the last alone.
+    states: Option<Tensor>,
     text: TextBuffers,
     /// One for each connector.
     pub connectors: Vec<ConnectorBuffers>,
@@ -105,9 +107,10 @@ impl Tower {
         let (class_token, positions) = (spec.class_token.as_ref(), spec.positions.as_ref());
         let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, Self::STEP_PATCHES));
         let ropes = ropes.collect::<Result<_, _>>()?;
-        let connectors = spec.connectors();
+        let num_states = [spec.num_states()].into_iter().chain(std::iter::repeat(1));
+        let connectors = spec.connectors().zip(num_states);
         let connectors = connectors
-            .map(|connector| Connector::load(&mut loader, connector, spec.merge_size))
+            .map(|(connector, num)| Connector::load(&mut loader, connector, (&spec, num)))
             .collect::<Result<_, _>>()?;
         let weights = Weights {
             layers,
@@ -121,7 +124,7 @@ impl Tower {
             newline: spec
                 .newline
                 .as_ref()
-                .map(|tensor| newline(&mut loader, tensor))
+                .map(|tensor| newline(&mut loader, tensor, spec.scale))
                 .transpose()?,
         };
         let (batch, windows, mixed) = Default::default();
@@ -293,16 +296,17 @@ impl Tower {
         let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
         weights.ropes.iter_mut().try_for_each(|rope| rope.reach(device, longest))?;
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
-        let Buffers { inputs, window_inputs, scratch, samples, stream, text, connectors, .. } =
-            buffers;
+        let Buffers { inputs, window_inputs, scratch, samples, stream, states, .. } = buffers;
+        let (text, connectors) = (&mut buffers.text, &mut buffers.connectors);
         let of_windows = window_inputs.as_mut().map(|inputs| inputs.step(device, windows));
         let step = inputs.step(device, batch);
         let num_frames = spec.num_frames();
-        let pass = Pass { device, num_frames, weights, step, tiles: &tiles };
+        let scale = spec.scale;
+        let pass = Pass { device, num_frames, scale, weights, step, tiles: &tiles };
         pass.embed((tables, mixed), (scratch, samples), stream);
-        let ends = spec.deep.iter().map(|deep| deep.layer + 1).chain([spec.layers.len()]);
+        let num_tokens = step.batch.num_tokens();
         let mut first = 0;
-        for (level, end) in ends.enumerate() {
+        for end in spec.stops() {
             let windows = spec.windows.as_ref().zip(of_windows);
             let windows = windows
                 .map(|(spec, step)| TextWindows { step, is_whole: &spec.is_whole[first..end] });
@@ -311,16 +315,25 @@ impl Tower {
             let layers =
                 TextLayers { device, layers, ropes, bias: None, is_causal: false, windows, step };
             layers.run(stream, text);
-            if level < spec.deep.len() {
+            for (level, _) in spec.deep.iter().enumerate().filter(|(_, deep)| deep.layer + 1 == end)
+            {
                 let kind = 1 + level;
-                pass.connect(kind, (stream, &mut connectors[kind]), rows);
+                pass.connect(kind, (&stream.residual, &mut connectors[kind]), rows);
+            }
+            if let Some(states) = states {
+                states.set_num_rows(num_tokens * spec.num_states());
+                for (place, _) in spec.states.iter().enumerate().filter(|(_, at)| **at == end) {
+                    let out = states.rows_from_mut(place * num_tokens);
+                    ops::replace_rows(device, stream.residual.rows_from(0), out, num_tokens);
+                }
             }
             first = end;
         }
         if let Some(norm) = &weights.final_norm {
             ops::norm_in_place(device, &mut stream.residual, norm);
         }
-        pass.connect(0, (stream, &mut connectors[0]), rows);
+        let last = states.as_ref().unwrap_or(&stream.residual);
+        pass.connect(0, (last, &mut connectors[0]), rows);
         Ok(())
     }
 
@@ -382,7 +395,16 @@ impl Tower {
             batch.query_start_loc.push(batch.positions.len() as u32);
             placed.push(tile);
         }
-        batch.input_ids.resize(batch.positions.len(), 0);
+        let num_tokens = batch.positions.len();
+        batch.input_ids.resize(num_tokens, 0);
+        if !spec.states.is_empty() {
+            // Those of a patch beside each other.
+            let states = |row: &u32| {
+                let (row, num_tokens) = (*row, num_tokens as u32);
+                (0..spec.states.len() as u32).map(move |state| state * num_tokens + row)
+            };
+            batch.logits_indices = batch.logits_indices.iter().flat_map(states).collect();
+        }
         if spec.windows.is_some() {
             windows.input_ids.clone_from(&batch.input_ids);
             windows.positions.clone_from(&batch.positions);
@@ -409,7 +431,7 @@ impl Tower {
         let limits = TextLimits {
             max_num_tokens,
             max_num_texts,
-            max_num_logits: max_num_tokens,
+            max_num_logits: max_num_tokens * self.spec.num_states(),
             max_model_len: max_num_tokens,
             has_axes: self.spec.rope.is_some(),
         };
@@ -451,6 +473,10 @@ impl Buffers {
             scratch: PatchScratch::new(device, Tower::STEP_PATCHES * patch_bytes)?,
             samples: device.tensor(Tower::STEP_PATCHES, spec.patches.k, Precision::Activation)?,
             stream: Stream::new(on, sizes, &spec.layers)?,
+            states: match spec.num_states() {
+                1 if spec.states.is_empty() => None,
+                num => Some(device.tensor(num * max_num_tokens, spec.width(), Precision::Full)?),
+            },
             text: TextBuffers::new(on, &spec.layers, spec.heads(), limits)?,
             connectors: connectors.collect::<Result<_, _>>()?,
         })
@@ -458,11 +484,18 @@ impl Buffers {
 }
 
 /// The embedding behind each row of an image, in the type of embeddings.
-fn newline(loader: &mut Loader<'_>, tensor: &NamedShape) -> Result<Tensor, EngineError> {
+fn newline(
+    loader: &mut Loader<'_>,
+    tensor: &NamedShape,
+    scale: Option<f32>,
+) -> Result<Tensor, EngineError> {
     let values = loader.row(tensor)?;
     let mut row = loader.device.tensor(1, values.width(), Precision::Activation)?;
     row.set_num_rows(1);
     ops::copy_rows(loader.device, values.rows_from(0), &mut row);
+    if let Some(factor) = scale {
+        ops::scale(loader.device, &mut row, factor);
+    }
     Ok(row)
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Pass<'a> {
     pub device: &'a Device,
     /// Of a patch.
     pub num_frames: usize,
+    /// Of embeddings.
+    pub scale: Option<f32>,
     pub weights: &'a Weights,
     /// Patches by tokens are the rows that it wants.
     pub step: Step<'a>,
@@ -68,7 +70,7 @@ impl Pass<'_> {
         (scratch, samples): (&mut PatchScratch, &mut Tensor),
         stream: &mut Stream,
     ) {
-        let Self { device, num_frames, weights, step, tiles } = *self;
+        let Self { device, num_frames, weights, step, tiles, .. } = *self;
         stream.begin(step);
         stream.loras.begin(device, step.num_rows(), 0);
         let Stream { residual, delta, .. } = stream;
@@ -121,12 +123,15 @@ impl Pass<'_> {
     pub(super) fn connect(
         &self,
         kind: usize,
-        (stream, buffers): (&Stream, &mut ConnectorBuffers),
+        (stream, buffers): (&Tensor, &mut ConnectorBuffers),
         rows: &mut [Tensor],
     ) {
         let Self { device, weights, step, tiles, .. } = *self;
         let by_token = step.logits_indices();
-        let tokens = weights.connectors[kind].run(device, (&stream.residual, by_token), buffers);
+        let tokens = weights.connectors[kind].run(device, (stream, by_token), buffers);
+        if let Some(factor) = self.scale {
+            ops::scale(device, tokens, factor);
+        }
         let mut from = 0;
         for tile in tiles {
             let layout = tile.image.layout;

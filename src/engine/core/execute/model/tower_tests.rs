@@ -35,12 +35,14 @@ fn tower(device: &Device) -> Tower {
         layers: vec![LayerSpec { feed_forward: Some(mlp.into()), ..LayerSpec::default() }],
         windows: None,
         final_norm: Some(NormSpec::layer("last", width, 1e-6)),
+        states: Vec::new(),
         connector: ConnectorSpec {
             steps: Vec::new(),
             last: LinearSpec::new("connector", 5, width),
         },
         deep: Vec::new(),
         newline: None,
+        scale: None,
         unused: Vec::new(),
     };
     Tower::load(spec, DType::Float32, device, &mut Checkpoint::Dummy { seed: 3 }).unwrap()

@@ -1,0 +1,72 @@
+//! SigLIP's vision tower: patches with biases, learned positions, no class token.
+
+use super::vision::{VisionDefaults, VisionKeys};
+use crate::spec::{
+    ConnectorSpec, GridFit, GridPositions, ImageText, LinearSpec, NormSpec, TokenId, TowerSpec,
+};
+use vllm_batch_base::layers::Activation;
+
+/// Defaults of `SiglipVisionConfig`.
+pub(super) const SIGLIP: VisionDefaults = VisionDefaults {
+    hidden_size: 768,
+    intermediate_size: 3072,
+    num_layers: 12,
+    num_heads: 12,
+    image_size: 224,
+    patch_size: 16,
+    layer_norm_eps: 1e-6,
+    activation: Activation::GeluTanh,
+};
+
+/// The head, which makes one vector of an image. Decoders do not read it.
+const HEAD: [&str; 4] = [
+    "model.vision_tower.head.",
+    "model.vision_tower.vision_model.head.",
+    "vision_tower.head.",
+    "vision_tower.vision_model.head.",
+];
+
+fn name(part: &str) -> String {
+    format!("model.vision_tower.vision_model.{part}")
+}
+
+/// The norm behind the last layer.
+pub(super) fn final_norm(vision: &VisionKeys) -> NormSpec {
+    NormSpec::layer(name("post_layernorm"), vision.width, vision.eps)
+}
+
+/// The tower up to its last layer, each of whose patches is a token.
+pub(super) fn tower(
+    vision: &VisionKeys,
+    (image_token_id, text): (TokenId, ImageText),
+    connector: ConnectorSpec,
+) -> TowerSpec {
+    let VisionKeys { patch_size, width, num_layers, .. } = *vision;
+    let side = vision.side();
+    let patches = LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size);
+    TowerSpec {
+        patch_size,
+        merge_size: 1,
+        image_token_id,
+        text,
+        attends_to_whole: false,
+        patches: patches.with_bias(true),
+        class_token: None,
+        positions: Some(GridPositions {
+            table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
+            side,
+            fit: GridFit::OwnAlone,
+        }),
+        rope: None,
+        embed_norm: None,
+        layers: vision.layers(&name("encoder.layers"), num_layers),
+        windows: None,
+        final_norm: None,
+        states: Vec::new(),
+        connector,
+        deep: Vec::new(),
+        newline: None,
+        scale: None,
+        unused: HEAD.map(str::to_owned).to_vec(),
+    }
+}
