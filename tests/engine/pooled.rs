@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-use vllm_batch::engine::api::pooling::{PoolingOutput, PoolingParams, PoolingRequest};
+use vllm_batch::engine::api::pooling::{PoolingOutput, PoolingParams};
 use vllm_batch::engine::api::prompt::Prompt;
 use vllm_batch::engine::base::config::{
     DType, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig,
 };
-use vllm_batch::engine::core::serve::pooling::PoolingEngine;
+use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingRequest};
 
 /// (texts of a step at most, tokens of a step at most, threads)
 pub type Limits = (usize, usize, usize);

@@ -250,17 +250,70 @@ fn large_uris_and_tables_are_read() {
 }
 
 #[test]
-fn commands_that_read_text_alone_refuse_images_by_name() {
+fn commands_and_models_that_read_text_alone_refuse_images_by_name() {
     let folder = folder(&[json!({"text": "a"}), json!({"text": "b", "image": "a.png"})]);
     let embed = |flags: &[&str]| {
         let always = ["embed", "--model", ENCODER, "-i", "data/in.jsonl", "-q"];
         program(folder.path(), &[&always[..], flags].concat())
     };
     let said = embed(&[]);
-    assert_eq!(codes(&said.out), ["ok", "unsupported_field"], "{}", said.errors);
+    assert_eq!(codes(&said.out), ["ok", "no_image_input"], "{}", said.errors);
     let said = embed(&["--image-column", ""]);
     assert_eq!(codes(&said.out), ["ok", "ok"], "{}", said.errors);
     assert_eq!(rows(&said.out)[1]["image"], "a.png");
+    let texts = json!({"text_1": "a", "text_2": "b", "image": "a.png"});
+    write_rows(folder.path(), &[texts]);
+    let said = program(folder.path(), &["score", "--model", ENCODER, "-i", "data/in.jsonl", "-q"]);
+    assert_eq!(codes(&said.out), ["unsupported_field"], "{}", said.errors);
+}
+
+/// In files of either kind; what a vector is of does not depend on where its row stands.
+#[test]
+fn vectors_are_of_texts_of_images_and_of_both() {
+    let text = json!({"id": 1, "text": "What is this?"});
+    let both = json!({"id": 2, "text": "What is this?", "image": "a.png"});
+    let image = json!({"id": 3, "image": "a.png"});
+    let parts = json!([{"type": "image", "image": "a.png"},
+        {"type": "text", "text": "What is this?"}]);
+    let chat = json!({"id": 4, "messages": [{"role": "user", "content": parts}]});
+    let none = json!({"id": 5, "images": []});
+    let rows_in = [text, both, image, chat, none];
+    let folder = folder(&rows_in);
+    let path = folder.path();
+    let embed = |input: &[&str]| {
+        let always = ["embed", "--model", SEES, "-q"];
+        program(path, &[&always[..], &["-i"], input].concat())
+    };
+    let vectors = |text: &str| -> Vec<(Value, Value)> {
+        rows(text).iter().map(|row| (row["id"].clone(), row["embedding"].clone())).collect()
+    };
+    let said = embed(&["data/in.jsonl"]);
+    assert_eq!(codes(&said.out), ["ok", "ok", "ok", "ok", "row_shape"], "{}", said.errors);
+    let first = vectors(&said.out);
+    assert_eq!(first[1].1, first[3].1, "the same chat");
+    assert!(first[0].1 != first[1].1 && first[1].1 != first[2].1);
+    let turned: Vec<_> = rows_in.iter().rev().skip(1).cloned().collect();
+    write_rows(path, &turned);
+    let mut backwards = vectors(&embed(&["data/in.jsonl"]).out);
+    backwards.reverse();
+    assert_eq!(first[..4], backwards[..]);
+    let table = "id,text,image\n2,What is this?,a.png\n3,,a.png\n";
+    fs::write(path.join("data/t.csv"), table).unwrap();
+    fs::write(path.join("data/i.csv"), "id,image\n3,a.png\n").unwrap();
+    let of_tables = [embed(&["data/t.csv"]), embed(&["data/i.csv"]), embed(&["data/a.png"])];
+    let of_tables = of_tables.map(|said| vectors(&said.out));
+    assert_eq!(of_tables[0][0].1, first[1].1);
+    assert!(
+        [&of_tables[0][1], &of_tables[1][0], &of_tables[2][0]]
+            .map(|row| &row.1)
+            .iter()
+            .all(|vector| **vector == first[2].1)
+    );
+    let said = program(
+        path,
+        &["classify", "--model", SEES, "-q", "-i", "data/a.png", "--classifier-from-token", "a,b"],
+    );
+    assert!(rows(&said.out)[0]["probs"][0].is_f64(), "{}", said.errors);
 }
 
 /// Rows that a run took over.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::compared::{Compared, Scoring};
-use crate::request::{LoraId, RequestError};
+use crate::request::RequestError;
 use crate::sampling_params::TruncationSide;
 use vllm_batch_base::pooling::STEP_TOKEN;
 
@@ -66,40 +66,6 @@ pub enum EncodingFormat {
     Float,
     /// Base64 of f32, little-endian.
     Base64,
-}
-
-/// Texts with their parameters, ready to run.
-#[derive(Clone, Debug)]
-pub struct PoolingRequest {
-    /// Caller's number of the request; outputs carry it back.
-    pub request_id: u64,
-    /// Tokens of each text: none is empty, or longer than the model takes.
-    pub texts: Vec<TextTokens>,
-    /// What is asked is how some of them compare: places of two texts for each score.
-    pub comparisons: Vec<(usize, usize)>,
-    /// What was compared.
-    pub compared: Option<Arc<Compared>>,
-    /// Validated parameters.
-    pub params: Arc<PoolingParams>,
-    /// The adapter that it is computed with. None: the model alone.
-    pub lora: Option<LoraId>,
-}
-
-/// Tokens of a text, or of two that are read together.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct TextTokens {
-    /// Their ids.
-    pub ids: Vec<u32>,
-    /// The type (segment) of each; empty: all are of the first.
-    pub types: Vec<u32>,
-    /// The first of them that a vector leaves out; not all.
-    pub num_skipped: usize,
-}
-
-impl From<Vec<u32>> for TextTokens {
-    fn from(ids: Vec<u32>) -> Self {
-        Self { ids, ..Self::default() }
-    }
 }
 
 /// What a text becomes.

@@ -28,7 +28,7 @@ use crate::execute::tensor_parallel;
 pub use crate::load::EngineInfo;
 use crate::load::beside::beside_tokenizer;
 use crate::load::gguf_text;
-use crate::load::images::image_input;
+use crate::load::images::{Sight, image_input};
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::load::text_alone::text_alone;
@@ -122,9 +122,13 @@ impl Engine {
         summary: &ModelSummary,
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
-        let Some((of_text, note)) = text_alone(config, summary) else {
+        let tower = summary.tower.as_ref();
+        let note =
+            tower.and_then(|tower| text_alone(config, (&summary.spec, tower), summary.dtype));
+        let Some(note) = note else {
             return Self::load_whole(config, summary, processor);
         };
+        let of_text = ModelSummary { tower: None, ..summary.clone() };
         let mut engine = Self::load_whole(config, &of_text, processor)?;
         engine.info.notes.push(note);
         Ok(engine)
@@ -510,10 +514,17 @@ fn decoders_input_processor(
 ) -> Result<Arc<InputProcessor>, EngineError> {
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
     let processor = load_input_processor(config, &summary.files, limits, defaults)?;
-    Ok(Arc::new(match image_input(summary, &processor.tokenizer())? {
-        Some(images) => processor.with_images(images),
-        None => processor,
-    }))
+    with_images(processor, summary.sight()).map(Arc::new)
+}
+
+/// The same with what prompts have for images, if the model sees.
+fn with_images(
+    processor: InputProcessor,
+    sight: Option<Sight<'_>>,
+) -> Result<InputProcessor, EngineError> {
+    let Some(sight) = sight else { return Ok(processor) };
+    let images = image_input(sight, &processor.tokenizer())?;
+    Ok(processor.with_images(images))
 }
 
 /// Loads the tokenizer and the chat template.

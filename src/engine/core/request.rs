@@ -2,6 +2,7 @@
 
 mod axes;
 
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -62,6 +63,22 @@ pub struct MediaRun {
 /// The runs of each image of a prompt, one image after the other.
 pub fn images_of(media: &[MediaRun]) -> impl Iterator<Item = &[MediaRun]> {
     media.chunk_by(|_, next| next.first_token > 0)
+}
+
+/// A medium's number is that of no other one.
+impl PartialEq for MediaRun {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |run: &Self| (run.medium.number(), run.positions.clone(), run.first_token);
+        key(self) == key(other)
+    }
+}
+
+impl Eq for MediaRun {}
+
+impl Hash for MediaRun {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.medium.number(), &self.positions, self.first_token).hash(state);
+    }
 }
 
 impl MediaRun {

@@ -98,7 +98,7 @@ fn summary(model: &str) -> ModelSummary {
 /// A table that keeps so many bytes of patches.
 fn table(model: &str, max_patch_bytes: usize) -> Arc<MediaTable> {
     let summary = summary(model);
-    let processor = image_processor(summary.tower.as_ref().expect("a tower"), &summary).unwrap();
+    let processor = image_processor(summary.sight().expect("a tower")).unwrap();
     Arc::new(MediaTable::new(processor, max_patch_bytes))
 }
 

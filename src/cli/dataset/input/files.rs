@@ -24,7 +24,8 @@ use crate::terminal::exit::Exit;
 /// before.
 pub fn open(sources: &Sources, options: &RowOptions) -> Result<Opened, CliError> {
     let input = open_one(&sources.list()[0])?;
-    if sources.are_pictures() && options.template.is_none() {
+    let needs_text = !options.task.takes_images_alone() && options.template.is_none();
+    if sources.are_pictures() && needs_text {
         let what = format!("{}: pictures have no text to answer", sources.name());
         return Err(CliError::refused("input", what)
             .help("say it for all of them, as in --template 'Describe the image.'"));

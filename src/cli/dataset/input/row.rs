@@ -530,7 +530,7 @@ fn ask(
         }
         shape => own::read(builder, task, names, (shape, named), line),
     }?;
-    if let (Some(image), true) = (asked.images.first(), builder.task() != Task::Complete) {
+    if let (Some(image), true) = (asked.images.first(), builder.task().compares()) {
         let why = format!("by `{}`, which reads text alone", builder.task().command());
         return Err(unsupported::images(&image.place, &why, line));
     }

@@ -134,6 +134,11 @@ pub struct Frequencies {
 }
 
 impl RopeSpec {
+    /// Tokens have positions on several axes.
+    pub fn has_axes(&self) -> bool {
+        !self.axes.is_empty()
+    }
+
     /// The frequencies of a run with this context length.
     pub fn frequencies(&self, max_model_len: usize) -> Frequencies {
         let (dim, len) = (self.rotary_dim as f64, max_model_len as f64);

@@ -1,6 +1,7 @@
 //! Tensors of a model: each is named once, in a `LinearSpec`, a `NormSpec` or an
 //! `ActivationSpec`. Whatever lists, checks, loads, counts or makes them up goes over these.
 
+use std::ops::Add;
 use std::sync::Arc;
 
 use super::{ExpertsSpec, LayerSpec, RowOrder, Share};
@@ -31,6 +32,14 @@ impl Parameters {
         };
         let idle: u64 = layers.iter().filter_map(LayerSpec::experts).map(idle).sum();
         Self { all, active: all - idle }
+    }
+}
+
+impl Add for Parameters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { all: self.all + other.all, active: self.active + other.active }
     }
 }
 

@@ -22,7 +22,7 @@ const CACHE_BYTES: u64 = 4 << 30;
 const CACHE_PART: u64 = 32;
 
 /// A tower, and the embeddings that it made.
-pub(super) struct EncodedMedia {
+pub struct EncodedMedia {
     tower: Tower,
     cache: TowerCache,
     source: Option<Source>,
@@ -42,7 +42,7 @@ impl EncodedMedia {
     ///
     /// # Errors
     /// As [`Tower::load`].
-    pub(super) fn load(
+    pub(crate) fn load(
         config: &EngineConfig,
         spec: &TowerSpec,
         (dtype, device): (DType, &Device),
@@ -53,6 +53,11 @@ impl EncodedMedia {
         let usual = CACHE_BYTES.min(of_gpu);
         let cache = TowerCache::new(config.cache.tower_cache_bytes.unwrap_or(usual));
         Ok(Self { tower, cache, source: None, num_encoded: 0, encode_time: Duration::ZERO })
+    }
+
+    /// Tokens of an image attend to all of it.
+    pub(super) fn are_whole(&self) -> bool {
+        self.tower.spec().attends_to_whole
     }
 
     /// Most bytes of what the tower made.

@@ -1,7 +1,7 @@
 //! What computes steps: executors, models over devices, samplers.
 
 pub mod draft_executor;
-mod encoded_media;
+pub mod encoded_media;
 pub mod executor;
 pub mod model;
 pub mod model_executor;

@@ -18,7 +18,7 @@ use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, Pref
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads,
+    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads, RopeSpec,
 };
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
@@ -55,10 +55,9 @@ pub struct DecoderToLoad {
     pub max_model_len: usize,
     /// Bytes that its weights take, for people to read.
     pub weight_bytes: u64,
-    /// Bytes of a GPU that the KV cache leaves free: for encoded images.
-    pub kept_bytes: u64,
-    /// Tokens of images attend to all of theirs.
-    pub has_whole_images: bool,
+    /// What makes embeddings of images, of a model that sees; loaded first, since the KV cache
+    /// takes a share of the memory that is left.
+    pub media: Option<EncodedMedia>,
     /// What classifies its states, of which adapters may have layers.
     pub head: Option<HeadSpec>,
 }
@@ -135,20 +134,10 @@ impl ModelExecutor {
         let elsewhere = spec.num_weights_elsewhere() * dtype.size_bytes() as u64;
         let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
         let (head, code_bytes) = (None, Arc::new(held.take_code_bytes()));
-        // First: the KV cache takes a share of the memory that is left.
         let load = |spec| EncodedMedia::load(config, spec, (dtype, &device), &mut checkpoint);
         let media = tower.map(load).transpose()?;
-        let kept_bytes = media.as_ref().map_or(0, EncodedMedia::max_bytes);
-        let decoder = DecoderToLoad {
-            spec,
-            output,
-            dtype,
-            max_model_len,
-            weight_bytes,
-            kept_bytes,
-            has_whole_images: tower.is_some_and(|tower| tower.attends_to_whole),
-            head,
-        };
+        let decoder =
+            DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, media, head };
         let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
         let left = notes_of_left([num_of_images, num_behind, num_further, num_shared]);
@@ -161,8 +150,8 @@ impl ModelExecutor {
             .chain(held.note(dtype))
             .chain(left)
             .chain(of_quantization)
-            .chain(note_of_images(config, media.is_some()));
-        Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, media, ..loaded })
+            .chain(note_of_images(config, tower.is_some()));
+        Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, ..loaded })
     }
 
     /// The same of a checkpoint that was checked, and that the caller finishes. Its notes are of
@@ -199,7 +188,7 @@ impl ModelExecutor {
         Ok(Self {
             device,
             decoder: loaded,
-            media: None,
+            media: decoder.media,
             cache,
             logits,
             weight_bytes,
@@ -388,8 +377,8 @@ fn step_limits(sizes: &StepSizes, cache: &CacheConfig, decoder: &DecoderToLoad) 
         heads: spec.heads(),
         attends_to_all: spec.attentions().any(AttentionSpec::attends_to_all),
         has_states: spec.recurrents().next().is_some(),
-        has_axes: spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
-        has_whole_images: decoder.has_whole_images,
+        has_axes: spec.ropes.iter().any(RopeSpec::has_axes),
+        has_whole_images: decoder.media.as_ref().is_some_and(EncodedMedia::are_whole),
     }
 }
 
@@ -455,7 +444,8 @@ fn cache_shape(
         (Some(num_blocks), _) => num_blocks,
         (None, Some(bytes)) => (bytes / block_bytes) as usize,
         (None, None) => {
-            let (bytes, of_what) = cache_budget(cache, device, decoder.kept_bytes)?;
+            let kept_bytes = decoder.media.as_ref().map_or(0, EncodedMedia::max_bytes);
+            let (bytes, of_what) = cache_budget(cache, device, kept_bytes)?;
             let num_blocks = ((bytes / block_bytes) as usize).min(useful);
             let needed = MIN_POOL_TOKENS.min(*max_model_len).div_ceil(block_size);
             if num_blocks < needed {

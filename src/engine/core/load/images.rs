@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::model_summary::ModelSummary;
 use crate::media_table::MediaTable;
 use crate::serve::input_processor::ImageInput;
 use vllm_batch_base::EngineError;
@@ -22,15 +21,25 @@ const MAX_PATCH_BYTES: usize = 256 << 20;
 /// Most bytes of such a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The images of a model; None: it has no tower.
+/// What the small files of a model that sees say of images.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight<'a> {
+    /// What makes embeddings of them.
+    pub tower: &'a TowerSpec,
+    /// The configuration of its image processor, where config.json has it.
+    pub processor: Option<&'a Value>,
+    /// Tokens have positions on several axes.
+    pub has_axes: bool,
+    /// Where the model is.
+    pub files: &'a ModelFiles,
+}
+
+/// What a model's prompts have for images.
 ///
 /// # Errors
 /// As [`image_processor`]; or the tokenizer has no token that stands for an image's.
-pub fn image_input(
-    summary: &ModelSummary,
-    tokenizer: &Tokenizer,
-) -> Result<Option<ImageInput>, EngineError> {
-    let Some(tower) = &summary.tower else { return Ok(None) };
+pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput, EngineError> {
+    let Sight { tower, has_axes, .. } = sight;
     let image_token_id = tower.image_token_id.find(|text| tokenizer.token_id(text));
     let image_token_id = image_token_id.map_err(|text| {
         EngineError::Model(format!(
@@ -38,29 +47,27 @@ pub fn image_input(
              tokenizer.json from the model's repository"
         ))
     })?;
-    let processor = image_processor(tower, summary)?;
-    Ok(Some(ImageInput {
+    let processor = image_processor(sight)?;
+    Ok(ImageInput {
         table: Arc::new(MediaTable::new(processor, MAX_PATCH_BYTES)),
         image_token_id,
         text: tower.text,
-        has_axes: summary.spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
+        has_axes,
         are_whole: tower.attends_to_whole,
-    }))
+    })
 }
 
-/// The image processor of a model with this tower.
+/// The image processor of a model.
 ///
 /// # Errors
 /// There is no configuration of an image processor, or it is of a kind that is not supported.
-pub fn image_processor(
-    tower: &TowerSpec,
-    summary: &ModelSummary,
-) -> Result<ImageProcessor, EngineError> {
-    let folder = match &summary.files {
+pub fn image_processor(sight: Sight<'_>) -> Result<ImageProcessor, EngineError> {
+    let Sight { tower, processor, files, .. } = sight;
+    let folder = match files {
         ModelFiles::Folder(folder) => folder,
         ModelFiles::Gguf(_) => unreachable!("a GGUF file has no tower"),
     };
-    let (name, config, backend) = match &summary.processor {
+    let (name, config, backend) = match processor {
         // What has no class of transformers is resized by Pillow.
         Some(config) => ("config.json", config.clone(), Backend::Pillow),
         None => {

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::combinations::{Side, Sides};
 use super::gguf_text;
+use super::images::Sight;
 use crate::serve::input_processor::{ModelLimits, default_sampling_params};
 use vllm_batch_api::request::SamplingParams;
 use vllm_batch_base::config::{
@@ -17,7 +18,7 @@ use vllm_batch_checkpoint::hf_config::{GenerationConfig, HfConfig};
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::own_head;
 use vllm_batch_checkpoint::quantization::QuantizationConfig;
-use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec, Parameters, TowerSpec};
+use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec, Parameters, RopeSpec, TowerSpec};
 use vllm_batch_text::ChatTemplate;
 
 /// A model without its weights and its tokenizer.
@@ -105,6 +106,16 @@ impl ModelSummary {
         checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
     }
 
+    /// What its files say of images; None: it is run for text alone.
+    pub fn sight(&self) -> Option<Sight<'_>> {
+        Some(Sight {
+            tower: self.tower.as_ref()?,
+            processor: self.processor.as_ref(),
+            has_axes: self.spec.ropes.iter().any(RopeSpec::has_axes),
+            files: &self.files,
+        })
+    }
+
     /// Tokens that a step has room for at least.
     pub(crate) fn least_step(&self) -> usize {
         self.tower.as_ref().map_or(0, TowerSpec::least_step)
@@ -113,8 +124,7 @@ impl ModelSummary {
     /// Number of parameters, those of its tower among them.
     pub fn parameters(&self) -> Parameters {
         let tower = self.tower.as_ref().map_or_else(Parameters::default, TowerSpec::parameters);
-        let decoder = self.spec.parameters();
-        Parameters { all: decoder.all + tower.all, active: decoder.active + tower.active }
+        self.spec.parameters() + tower
     }
 
     /// What the model and a configuration have, as far as some of it goes with no other.

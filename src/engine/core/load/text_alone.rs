@@ -1,37 +1,39 @@
 //! Models that see, on a GPU that cannot compute their vision tower: they read text alone.
 
-use super::model_summary::ModelSummary;
 use crate::execute::model_executor::gpu_needs_of;
 use vllm_batch_base::config::{DType, DeviceKind, EngineConfig, KvCacheDType};
-use vllm_batch_checkpoint::spec::{ConnectorStep, TowerSpec};
+use vllm_batch_checkpoint::spec::{ConnectorStep, DecoderSpec, TowerSpec};
 use vllm_batch_device::gpu_trouble;
 use vllm_batch_ops::{GpuNeeds, HeadWidths, MAX_NARROW_HEAD_DIM};
 
-/// The same without its tower, where a GPU takes the rest of it alone; and why, for people to read.
-/// None: it is as it is.
+/// Why a tower is left out, where a GPU takes the rest of the model alone; for people to read.
+/// None: it is not.
 pub(crate) fn text_alone(
     config: &EngineConfig,
-    summary: &ModelSummary,
-) -> Option<(ModelSummary, String)> {
-    let tower = summary.tower.as_ref()?;
-    gpu_needs_of(&summary.spec).memory_of_gpu(config, summary.dtype)?;
-    let why = refusal(config, summary, tower)?;
+    (decoder, tower): (&DecoderSpec, &TowerSpec),
+    dtype: DType,
+) -> Option<String> {
+    gpu_needs_of(decoder).memory_of_gpu(config, dtype)?;
+    let why = refusal(config, (decoder, tower), dtype)?;
     if config.device.kind == DeviceKind::Auto && gpu_trouble(&config.device).is_some() {
         return None;
     }
-    let note = format!(
+    Some(format!(
         "the vision tower is left out: {why}. Rows with images are error rows; `settings.device` \
          cpu computes them"
-    );
-    Some((ModelSummary { tower: None, ..summary.clone() }, note))
+    ))
 }
 
 /// Why a GPU does not compute a tower; None: it does.
-fn refusal(config: &EngineConfig, summary: &ModelSummary, tower: &TowerSpec) -> Option<String> {
-    let head_dim = summary.spec.heads().head_dim;
+fn refusal(
+    config: &EngineConfig,
+    (decoder, tower): (&DecoderSpec, &TowerSpec),
+    dtype: DType,
+) -> Option<String> {
+    let head_dim = decoder.heads().head_dim;
     let is_of_channels = |step: &ConnectorStep| matches!(step, ConnectorStep::Standardize { .. });
     let is_of_some_layers =
-        tower.attends_to_whole && summary.spec.attentions().any(|attention| attention.is_causal);
+        tower.attends_to_whole && decoder.attentions().any(|attention| attention.is_causal);
     let why = if tower.attends_to_whole && head_dim > MAX_NARROW_HEAD_DIM {
         "no kernel over heads of such a width lets the tokens of an image see all of it"
     } else if is_of_some_layers {
@@ -43,7 +45,7 @@ fn refusal(config: &EngineConfig, summary: &ModelSummary, tower: &TowerSpec) -> 
     } else if config.cache.kv_cache_dtype == KvCacheDType::Fp8 {
         "`settings.kv_cache_dtype` fp8 is for its K and V too, and no kernel narrows those"
     } else {
-        return refusal_of_heads(config, tower, summary.dtype);
+        return refusal_of_heads(config, tower, dtype);
     };
     Some(why.to_owned())
 }

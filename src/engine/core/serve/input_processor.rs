@@ -5,6 +5,7 @@ mod images;
 mod known_texts;
 
 pub use images::ImageInput;
+pub(super) use images::refuse_cut;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -193,7 +194,10 @@ impl InputProcessor {
             None => (None, true),
         };
         let (prompt_token_ids, media) = match prompt {
-            Prompt::WithMedia(prompt) => self.tokenize_with_media(*prompt, &params)?,
+            Prompt::WithMedia(prompt) => {
+                refuse_cut(params.truncate_prompt_tokens)?;
+                self.tokenize_with_media(*prompt, self.max_prompt_len(&params))?
+            }
             prompt => (self.fit(self.tokenize(prompt, true)?, &params)?, Vec::new()),
         };
         let thinks =

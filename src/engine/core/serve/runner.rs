@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use super::data_parallel::DataParallel;
 use super::input_processor::InputProcessor;
-use super::pooling::PoolingEngine;
+use super::pooling::{PoolingEngine, PoolingRequest};
 use crate::request::Request;
 use crate::stats::EngineStats;
 use crate::{Engine, EngineInfo};
 use vllm_batch_api::answer::Answer;
-use vllm_batch_api::pooling::PoolingRequest;
 use vllm_batch_api::request::{Asked, LoraId};
 use vllm_batch_base::EngineError;
 

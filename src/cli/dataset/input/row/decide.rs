@@ -80,7 +80,7 @@ impl RowParser {
                 _ => return Err(NoShape::Lacks(self.not_served(row, line))),
             }
         }
-        self.has_images = self.builder.has_images(row);
+        self.has_images = !self.task.compares() && self.builder.has_images(row);
         self.decide(shape, row.fields.get("system").is_some());
         Ok(())
     }
@@ -100,7 +100,7 @@ impl RowParser {
     pub(super) fn decide_by_columns(&mut self) -> Result<(), InputError> {
         let names = Arc::clone(&self.field_names);
         let shape = self.builder.shape_of_columns(&names)?;
-        self.has_images = self.builder.has_image_column(&names);
+        self.has_images = !self.task.compares() && self.builder.has_image_column(&names);
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.say_params("column", &names);

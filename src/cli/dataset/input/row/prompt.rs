@@ -196,11 +196,13 @@ impl PromptBuilder {
             Some(name) => name.as_str(),
             // Of a table without header that has one column.
             None if matches!(names, [only] if only == "column_1") => "column_1",
-            None => PROMPT_COLUMNS
-                .iter()
-                .copied()
-                .find(|name| has(name))
-                .ok_or_else(|| no_prompt_column(names))?,
+            None => match PROMPT_COLUMNS.iter().copied().find(|name| has(name)) {
+                Some(name) => name,
+                None if self.task.takes_images_alone() && self.has_image_column(names) => {
+                    return self.accept(RowShape::Images);
+                }
+                None => return Err(no_prompt_column(names)),
+            },
         };
         let shape = match name {
             "messages" => RowShape::Field(name.to_owned(), PromptKind::Messages),
@@ -271,7 +273,7 @@ impl PromptBuilder {
         if !row.is_bare && self.is_pair(|name| row.fields.get(name).is_some()) {
             return Ok(RowShape::Compared(compared::PAIR));
         }
-        let shape = RowShape::of(row).ok_or_else(|| {
+        let shape = RowShape::of(row).or_else(|| self.of_images(row)).ok_or_else(|| {
             let found = field_list(&row.fields);
             let message = format!("line {line}: the row has no prompt; it has {found}");
             let help = match own::nested_messages(&row.fields) {
@@ -295,7 +297,7 @@ impl PromptBuilder {
             return None;
         }
         let mut shapes = RowShape::all_of(row).into_iter().filter(|shape| shape.is_plain_in(row));
-        let (shape, another) = (shapes.next()?, shapes.next());
+        let (shape, another) = (shapes.next().or_else(|| self.of_images(row))?, shapes.next());
         another.is_none().then(|| self.accept(shape).ok()).flatten()
     }
 
@@ -347,6 +349,10 @@ impl PromptBuilder {
             ));
         }
         match (&shape, self.chat) {
+            (RowShape::Images, ChatMode::Never) => Err(InputError::refused(
+                "--no-chat: the rows are images, which are turns of a user",
+                "leave out --no-chat",
+            )),
             (_, ChatMode::Always | ChatMode::Never) if shape.is_batch() => {
                 let flag = if self.chat == ChatMode::Always { "--chat" } else { "--no-chat" };
                 let message = format!("{flag}: the rows are {shape}, which say what they are");
@@ -378,7 +384,8 @@ impl PromptBuilder {
             return treatment;
         }
         match shape {
-            _ if with_images && self.task == Task::Complete && !self.is_chat(shape) => {
+            RowShape::Images => "each a user turn without text",
+            _ if with_images && !self.task.compares() && !self.is_chat(shape) => {
                 "each sent as a user turn with its images"
             }
             RowShape::OpenAiBatch if self.task == Task::Embed => "each `input` embedded",
@@ -428,6 +435,7 @@ impl PromptBuilder {
             RowShape::Template => {
                 return self.text(self.fill(row, line)?, beside(images));
             }
+            RowShape::Images => return self.alone(beside(images)),
             RowShape::Alpaca => {
                 let is_chat = self.chat == ChatMode::Always || !images.is_empty();
                 return self
@@ -535,6 +543,7 @@ fn is_messages(shape: &RowShape) -> bool {
         RowShape::Conversations
             | RowShape::Field(_, PromptKind::Messages)
             | RowShape::Bare(PromptKind::Messages)
+            | RowShape::Images
     )
 }
 

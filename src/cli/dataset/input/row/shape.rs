@@ -45,6 +45,8 @@ pub(super) enum RowShape {
     Bare(PromptKind),
     /// `--template` makes the prompt.
     Template,
+    /// Its images alone are what vectors or classes are made of.
+    Images,
     /// Texts that are compared, in fields of one of these spellings.
     Compared(&'static [Sides]),
 }
@@ -165,6 +167,7 @@ impl RowShape {
             RowShape::Template => true,
             RowShape::Bare(kind) => row.is_bare && is_kind("prompt", *kind),
             _ if row.is_bare => false,
+            RowShape::Images => Self::of(row).is_none(),
             RowShape::Compared(spellings) => {
                 compared::spelling(spellings, |name| value(name).is_some()).is_some()
             }
@@ -217,6 +220,7 @@ impl fmt::Display for RowShape {
             RowShape::Field(name, kind) => write!(f, "`{name}` {}", kind_text(kind)),
             RowShape::Bare(kind) => write!(f, "bare {}", kind_text(kind)),
             RowShape::Template => f.write_str("fields for --template"),
+            RowShape::Images => f.write_str("images"),
             RowShape::Compared(spellings) => f.write_str(&compared::described(spellings)),
         }
     }

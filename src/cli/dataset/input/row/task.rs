@@ -59,6 +59,11 @@ impl Task {
         }
     }
 
+    /// Whether rows may be images and nothing else.
+    pub fn takes_images_alone(self) -> bool {
+        matches!(self, Task::Embed | Task::Classify | Task::Reward)
+    }
+
     /// Whether texts of a row are compared.
     pub fn compares(self) -> bool {
         compared::spellings(self).is_some()

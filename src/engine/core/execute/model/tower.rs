@@ -136,6 +136,11 @@ impl Tower {
         Ok(tower)
     }
 
+    /// Its shape.
+    pub fn spec(&self) -> &TowerSpec {
+        &self.spec
+    }
+
     /// The embeddings (num_tokens, hidden_size) of each image, whose bytes are these numbers, and
     /// behind them as many rows of each kind that is added later.
     ///

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::input_processor::InputProcessor;
+use super::pooling::PoolingRequest;
 use super::runner::{Runner, Work};
 use crate::EngineInfo;
 use crate::request::Request;
@@ -18,7 +19,6 @@ use crate::stats::EngineStats;
 use member::{Loaded, Member, Order, Stepped};
 use router::{Load, Router};
 use vllm_batch_api::answer::Answer;
-use vllm_batch_api::pooling::PoolingRequest;
 use vllm_batch_api::request::{Asked, LoraId};
 use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::{EngineError, Setting};

@@ -6,7 +6,7 @@ use super::{InputProcessor, ProcessError};
 use crate::media_table::{MediaTable, TableMedium};
 use crate::request::MediaRun;
 use vllm_batch_api::prompt::WithMedia;
-use vllm_batch_api::request::{RequestError, SamplingParams};
+use vllm_batch_api::request::RequestError;
 use vllm_batch_checkpoint::spec::{ImageText, TokenId};
 use vllm_batch_media::Layout;
 use vllm_batch_text::{Chat, Tokenizer};
@@ -122,18 +122,14 @@ impl InputProcessor {
         self.images.as_ref().map(|images| &images.table)
     }
 
-    /// A chat's tokens, with placeholders in the places of its images.
-    pub(super) fn tokenize_with_media(
+    /// A chat's tokens, at most `limit`, with placeholders in the places of its images.
+    pub(in crate::serve) fn tokenize_with_media(
         &self,
         prompt: WithMedia,
-        params: &SamplingParams,
+        limit: usize,
     ) -> Result<(Vec<u32>, Vec<MediaRun>), ProcessError> {
         let WithMedia { chat, media } = prompt;
         let images = self.images.as_ref().ok_or_else(no_images)?;
-        if params.truncate_prompt_tokens.is_some() {
-            let message = "truncate_prompt_tokens: a prompt with images is not cut; leave it out";
-            return Err(RequestError::new("invalid_parameter", message).into());
-        }
         let placed = images.table.place(&media).map_err(|(index, error)| {
             let message = format!("image {} of {}: {error}", index + 1, media.len());
             RequestError::new(error.code(), message)
@@ -161,7 +157,6 @@ impl InputProcessor {
         if images.has_axes {
             MediaRun::place_on_axes(&mut runs);
         }
-        let limit = self.max_prompt_len(params);
         if ids.len() > limit {
             let of_images: usize = runs.iter().map(|run| run.positions.len()).sum();
             let message = format!(
@@ -173,6 +168,17 @@ impl InputProcessor {
         }
         Ok((ids, runs))
     }
+}
+
+/// Refuses to cut a prompt with images.
+pub(in crate::serve) fn refuse_cut(
+    truncate_prompt_tokens: Option<i64>,
+) -> Result<(), RequestError> {
+    if truncate_prompt_tokens.is_none() {
+        return Ok(());
+    }
+    let message = "truncate_prompt_tokens: a prompt with images is not cut; leave it out";
+    Err(RequestError::new("invalid_parameter", message))
 }
 
 /// A row with images in a model or a task that takes none.

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use super::cached_texts::CachedTexts;
 use super::loading::Devices;
 use super::pooler::Pooler;
+use super::request::TextTokens;
 use super::shared_texts::{Reader, TextKey};
 use super::whole_texts::WholeTexts;
 use crate::execute::model::resident_loras::ResidentLoras;
+use crate::media_table::MediaTable;
 use crate::stats::EngineStats;
-use vllm_batch_api::pooling::{Pooled, PoolingParams, TextTokens};
+use vllm_batch_api::pooling::{Pooled, PoolingParams};
 use vllm_batch_api::request::{LoraId, RequestError};
 use vllm_batch_base::EngineError;
 
@@ -76,6 +78,14 @@ impl Body {
         match self {
             Body::Whole(body) => body.step(devices, pooler),
             Body::Cached(body) => body.step(devices, pooler),
+        }
+    }
+
+    /// Texts may have images of this table from now on, if the body sees any.
+    pub(super) fn set_media_table(&mut self, table: Arc<MediaTable>) {
+        match self {
+            Body::Whole(_) => {}
+            Body::Cached(body) => body.set_media_table(table),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::execute::executor::Executor;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::execute::model_executor::ModelExecutor;
 use crate::load::step_sizes::StepSizes;
+use crate::media_table::MediaTable;
 use crate::plan::block_pool::BlockPool;
 use crate::plan::scheduler::{Scheduled, Scheduler};
 use crate::request::{self, Request, StopIds};
@@ -77,7 +78,7 @@ impl CachedTexts {
         self.scheduler.add_request(Request {
             request_id,
             prompt_token_ids: std::mem::take(&mut text.tokens.ids),
-            media: Vec::new(),
+            media: std::mem::take(&mut text.tokens.media),
             asked: request::Asked::State,
             params: Arc::clone(&self.params),
             stop_ids: StopIds::default(),
@@ -166,6 +167,11 @@ impl CachedTexts {
         Ok(ids.into_iter().zip(pooled).collect())
     }
 
+    /// As `Body::set_media_table`.
+    pub(super) fn set_media_table(&mut self, table: Arc<MediaTable>) {
+        self.executor.set_media_table(table);
+    }
+
     /// As `Body::loras`.
     pub(super) fn loras(&self) -> &ResidentLoras {
         self.executor.loras()
@@ -174,6 +180,6 @@ impl CachedTexts {
     /// As `Body::stats`.
     pub(super) fn stats(&self) -> EngineStats {
         let stats = EngineStats { time: self.time, ..self.scheduler.stats() };
-        stats.with_loras(self.executor.lora_counts())
+        stats.with_loras(self.executor.lora_counts()).with_encoded(self.executor.encoded())
     }
 }

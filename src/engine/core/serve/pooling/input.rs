@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::serve::input_processor::{InputProcessor, ProcessError};
+use super::request::{PoolingRequest, TextTokens};
+use crate::serve::input_processor::{InputProcessor, ProcessError, refuse_cut};
 use vllm_batch_api::compared::{Compared, Scoring};
-use vllm_batch_api::pooling::{PoolingParams, PoolingRequest, TextTokens};
-use vllm_batch_api::prompt::Prompt;
+use vllm_batch_api::pooling::PoolingParams;
+use vllm_batch_api::prompt::{Prompt, WithMedia};
 use vllm_batch_api::request::RequestError;
 use vllm_batch_api::sampling_params::TruncationSide;
 use vllm_batch_base::config::Overflow;
@@ -61,6 +62,7 @@ impl InputProcessor {
         }
         let texts = prompts.into_iter().map(|prompt| match prompt {
             Prompt::Pair([first, second]) => self.pair_to_pool([&first, &second], &params),
+            Prompt::WithMedia(prompt) => self.chat_to_pool(*prompt, &params),
             one => self.tokens_to_pool(one, Side::alone(&params), &params),
         });
         let texts = texts.collect::<Result<_, _>>()?;
@@ -185,7 +187,18 @@ impl InputProcessor {
         self.check_ids(&ids)?;
         // A limit below the number of special tokens.
         self.check_length(ids.len(), "the two texts have")?;
-        Ok(TextTokens { ids, types, num_skipped: 0 })
+        Ok(TextTokens { ids, types, ..TextTokens::default() })
+    }
+
+    /// A chat with images in it.
+    fn chat_to_pool(
+        &self,
+        prompt: WithMedia,
+        params: &PoolingParams,
+    ) -> Result<TextTokens, ProcessError> {
+        refuse_cut(params.truncate_prompt_tokens)?;
+        let (ids, media) = self.tokenize_with_media(prompt, self.max_model_len())?;
+        Ok(TextTokens { media, ..ids.into() })
     }
 
     fn tokens_to_pool(

@@ -13,6 +13,7 @@ use super::pooler::{Pooler, Sparse, TokenOutputs};
 use super::splade::Splade;
 use super::whole_texts::WholeTexts;
 use super::{PoolingSummary, SparseSpec};
+use crate::execute::encoded_media::EncodedMedia;
 use crate::execute::model::decoder::Output;
 use crate::execute::model::encoder::Encoder;
 use crate::execute::model::head::Head;
@@ -24,7 +25,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{EngineConfig, LoadFormat};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
-use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec};
+use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec, TowerSpec};
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device as device;
 use vllm_batch_device::{Device, WhyCpu};
@@ -118,7 +119,8 @@ pub(super) fn load_model(
         LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
         LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
     };
-    let linears = weights::linears_of_encoder(&summary.spec);
+    let of_tower = summary.tower.iter().flat_map(weights::linears_of_tower);
+    let linears = weights::linears_of_encoder(&summary.spec).chain(of_tower);
     let quantization = summary.quantization.as_ref();
     let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
     let mut loaded = load_weights(config, sizes, summary, &devices, &mut checkpoint, token_ids)?;
@@ -169,9 +171,10 @@ fn load_weights(
     let (spec, dtype) = (&summary.spec, summary.dtype);
     let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
     let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
-    leave_unused(checkpoint, spec);
+    leave_unused(checkpoint, spec, summary.tower.as_ref());
     let of_cache = checkpoint.leave_cache_scales();
     let mut tensors = spec.tensors();
+    tensors.extend(summary.tower.iter().flat_map(TowerSpec::tensors));
     tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
     // Of an output layer a few rows at most are held.
     let mut read = tensors.clone();
@@ -232,8 +235,13 @@ fn load_weights(
 }
 
 /// Leaves the tensors that only a decoder, or another head, would use.
-fn leave_unused(checkpoint: &mut Checkpoint, spec: &EncoderSpec) {
-    checkpoint.leave(spec.of_heads);
+fn leave_unused(checkpoint: &mut Checkpoint, spec: &EncoderSpec, tower: Option<&TowerSpec>) {
+    match tower {
+        None => checkpoint.leave(spec.of_heads),
+        Some(tower) => {
+            checkpoint.leave(&tower.unused.iter().map(String::as_str).collect::<Vec<_>>())
+        }
+    };
     let further = spec.output.iter().flat_map(|output| &output.of_further_tokens);
     let unused = further.chain(spec.attentions().flat_map(|attention| &attention.unused));
     checkpoint.leave(&unused.map(String::as_str).collect::<Vec<_>>());
@@ -266,16 +274,10 @@ fn load_body(
     };
     let (output, width) = (Output::States, spec.hidden_size());
     let head = summary.head_layers().cloned();
-    let decoder = DecoderToLoad {
-        spec,
-        output,
-        dtype,
-        max_model_len,
-        weight_bytes,
-        kept_bytes: 0,
-        has_whole_images: false,
-        head,
-    };
+    let tower = summary.tower.as_ref();
+    let media = tower.map(|tower| EncodedMedia::load(config, tower, (dtype, device), checkpoint));
+    let media = media.transpose()?;
+    let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, media, head };
     let mut executor =
         ModelExecutor::of_checkpoint(config, sizes, decoder, Arc::clone(device), checkpoint)?;
     if device.runs_ahead() {

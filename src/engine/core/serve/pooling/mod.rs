@@ -14,7 +14,10 @@ mod module_keys;
 mod modules;
 mod pooler;
 mod pooling_type;
+mod request;
 mod shared_texts;
+mod sight;
+mod sparse_spec;
 mod splade;
 mod summary;
 mod task;
@@ -24,7 +27,9 @@ pub use layer_file::{LEXICAL_LAYER, TOKEN_LAYER};
 pub use listed_module::{ListedModule, MODULES};
 pub use modules::{PROMPTS, Prompts, TRANSFORMER_FILES};
 pub use pooling_type::Pooling;
-pub use summary::{PoolingSummary, SparseSpec, SpladeSpec};
+pub use request::{PoolingRequest, TextTokens};
+pub use sparse_spec::{SparseSpec, SpladeSpec};
+pub use summary::PoolingSummary;
 pub use vllm_batch_checkpoint::encoders::{ClassActivation, Classifier};
 
 use std::collections::HashMap;
@@ -32,14 +37,15 @@ use std::sync::Arc;
 
 use super::input_processor::InputProcessor;
 use crate::load::step_sizes::StepSizes;
+use crate::load::text_alone::text_alone;
 use crate::stats::EngineStats;
-use crate::{EngineInfo, beside_tokenizer, load_input_processor};
+use crate::{EngineInfo, beside_tokenizer, load_input_processor, with_images};
 use body::{Body, Text};
 use loading::{Devices, Loaded, load_model};
 use pooler::{Pooler, Sparse};
 use shared_texts::{Known, Reader, SharedTexts, TextKey};
 use vllm_batch_api::compared::{Compared, Scoring};
-use vllm_batch_api::pooling::{Pooled, PoolingOutput, PoolingParams, PoolingRequest, TextTokens};
+use vllm_batch_api::pooling::{Pooled, PoolingOutput, PoolingParams};
 use vllm_batch_api::request::RequestError;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;
@@ -111,12 +117,30 @@ impl PoolingEngine {
         summary: &PoolingSummary,
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
+        let parts = summary.cached().zip(summary.tower.as_ref());
+        let note =
+            parts.and_then(|(decoder, tower)| text_alone(config, (&decoder, tower), summary.dtype));
+        let Some(note) = note else {
+            return Self::load_whole(config, summary, processor);
+        };
+        let of_text = PoolingSummary { tower: None, ..summary.clone() };
+        let mut engine = Self::load_whole(config, &of_text, processor)?;
+        engine.info.notes.push(note);
+        Ok(engine)
+    }
+
+    fn load_whole(
+        config: &EngineConfig,
+        summary: &PoolingSummary,
+        processor: Option<Arc<InputProcessor>>,
+    ) -> Result<Self, EngineError> {
         summary.sides(config).check()?;
         let max_model_len = summary.max_model_len;
-        let sizes = StepSizes::usual(config);
+        let sizes = StepSizes::usual(config).at_least(summary.least_step());
         let load_processor = || {
             let (limits, defaults) = (summary.limits(), Default::default());
-            load_input_processor(config, &summary.files, limits, defaults).map(Arc::new)
+            let processor = load_input_processor(config, &summary.files, limits, defaults)?;
+            with_images(processor, summary.sight()).map(Arc::new)
         };
         let tokens = summary.named_tokens();
         let (input_processor, model) = match &tokens[..] {
@@ -132,7 +156,10 @@ impl PoolingEngine {
             }
         };
         let (input_processor, (devices, loaded)) = (input_processor?, model?);
-        let Loaded { body, mut pooler, weight_bytes, cache, why_cpu, notes } = loaded;
+        let Loaded { mut body, mut pooler, weight_bytes, cache, why_cpu, notes } = loaded;
+        if let Some(table) = input_processor.media_table() {
+            body.set_media_table(Arc::clone(table));
+        }
         if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
             lexical.leave_out(input_processor.tokenizer().ids_around_texts());
         }
@@ -147,7 +174,7 @@ impl PoolingEngine {
             max_model_len,
             weight_bytes,
             code_bytes: Arc::default(),
-            parameters: summary.spec.parameters(),
+            parameters: summary.parameters(),
             num_cache_tokens: cache.num_tokens,
             block_size: cache.block_size,
             kv_cache_bytes: cache.num_bytes,

@@ -4,7 +4,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use vllm_batch_api::pooling::{Pooled, TextTokens};
+use super::request::TextTokens;
+use vllm_batch_api::pooling::Pooled;
 use vllm_batch_api::request::LoraId;
 
 /// Bytes of texts and vectors that are kept.

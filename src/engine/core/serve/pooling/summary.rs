@@ -3,10 +3,14 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::Pooling;
 use super::dense::DenseModule;
-use super::layer_file::{LEXICAL_LAYER, LayerFile, TOKEN_LAYER, layer_of};
+use super::layer_file::{LayerFile, TOKEN_LAYER, layer_of};
 use super::modules::{Modules, PROMPTS, Prompts, length_of_tokenizer};
+use super::sight;
+use super::sparse_spec::{self, SparseSpec};
 use super::task::resolve_task;
 use crate::load::combinations::{Side, Sides};
 use crate::load::model_summary::checkpoint_format;
@@ -19,14 +23,12 @@ use vllm_batch_base::pooling::{ClassToken, STEP_TOKEN};
 use vllm_batch_base::pooling::{PoolingTask, PoolingType};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint as checkpoint;
-use vllm_batch_checkpoint::encoders::{
-    ClassActivation, Classifier, ClassifierHead, HeadStates, MaskedLmSpec,
-};
+use vllm_batch_checkpoint::encoders::{ClassActivation, Classifier, ClassifierHead, HeadStates};
 use vllm_batch_checkpoint::hf_config::HfConfig;
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::own_head;
 use vllm_batch_checkpoint::quantization::QuantizationConfig;
-use vllm_batch_checkpoint::spec::{DecoderSpec, EncoderSpec, HeadSpec};
+use vllm_batch_checkpoint::spec::{DecoderSpec, EncoderSpec, HeadSpec, TowerSpec};
 
 /// A model without its weights and its tokenizer.
 #[derive(Clone, Debug)]
@@ -35,6 +37,10 @@ pub struct PoolingSummary {
     pub files: ModelFiles,
     /// Its shape.
     pub spec: EncoderSpec,
+    /// What makes embeddings of images; None: it is run for text alone.
+    pub tower: Option<TowerSpec>,
+    /// The configuration of its image processor, where config.json has it.
+    pub processor: Option<Value>,
     /// How the checkpoint's linear layers are stored, where they are quantized.
     pub quantization: Option<QuantizationConfig>,
     /// How many tensors are of which type, of a GGUF file.
@@ -63,48 +69,6 @@ pub struct PoolingSummary {
     pub max_model_len: usize,
 }
 
-/// How sparse vectors are made.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SparseSpec {
-    /// Of numbers of all words of the vocabulary.
-    Splade(SpladeSpec),
-    /// Of a layer that gives each token of a text its weight.
-    Lexical(LayerFile),
-}
-
-impl SparseSpec {
-    /// How often the logarithm of 1 + x is taken of a weight.
-    pub fn num_logs(&self) -> usize {
-        match self {
-            SparseSpec::Splade(splade) => splade.num_logs,
-            SparseSpec::Lexical(_) => 0,
-        }
-    }
-
-    /// The tensors that make numbers of words, by their names.
-    pub fn words(&self) -> Option<String> {
-        let head = &self.splade()?.head;
-        let names = head.words.weights().map(|(name, _)| name);
-        Some(names.chain([head.bias.0.clone()]).collect::<Vec<_>>().join(", "))
-    }
-
-    pub(super) fn splade(&self) -> Option<&SpladeSpec> {
-        match self {
-            SparseSpec::Splade(splade) => Some(splade),
-            SparseSpec::Lexical(_) => None,
-        }
-    }
-}
-
-/// How weights of all words are made.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SpladeSpec {
-    /// What gives a token's number for each word.
-    pub head: MaskedLmSpec,
-    /// How often the logarithm of 1 + x is taken of the largest.
-    pub num_logs: usize,
-}
-
 impl PoolingSummary {
     /// Reads config.json and the files of sentence-transformers beside it, or a GGUF file's header.
     ///
@@ -125,13 +89,14 @@ impl PoolingSummary {
         let tokens = config.token_classes.as_ref().or(modules.logit_score.as_ref());
         let classifier = checkpoint::classifier(&hf_config, tokens)?;
         let spec = checkpoint::encoder_spec(&hf_config)?;
+        let (tower, processor) = sight::read(&hf_config, config)?;
         check_classes(classifier.as_ref(), &spec, (&hf_config, tokens.is_some()))?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
         sides_of_classifier(config, classifier.as_ref()).check()?;
         let task = resolve_task(config.pooling_task, classifier.as_ref());
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
-        let sparse = sparse(config, modules.splade, &hf_config, (&spec, &files))?;
+        let sparse = sparse_spec::read(config, modules.splade, &hf_config, (&spec, &files))?;
         let is_trained = modules.is_pooled || of_gguf.is_some() || sparse.is_some();
         let language_class = match is_trained || classifier.is_some() {
             true => None,
@@ -144,11 +109,7 @@ impl PoolingSummary {
         check_dense(&dense, &spec, classifier.is_some())?;
         pooling.dimensions = dimensions;
         let of_files = pooling.pooling_type;
-        pooling.pooling_type = match &classifier {
-            Some(classifier) => classifier.states.into(),
-            None if task == PoolingTask::TokenEmbed => PoolingType::All,
-            None => config.pooling_type.unwrap_or(of_files),
-        };
+        pooling.pooling_type = pooling_type(config, (classifier.as_ref(), task), of_files);
         let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
         check_dense_of_tokens(&dense, gives_tokens)?;
         let is_dense = classifier.is_none() && sparse.is_none();
@@ -168,6 +129,8 @@ impl PoolingSummary {
         let summary = Self {
             files,
             spec,
+            tower,
+            processor,
             quantization,
             gguf_types,
             task,
@@ -183,7 +146,7 @@ impl PoolingSummary {
             max_model_len,
         };
         summary.refuse_whole_texts()?;
-        Ok(summary)
+        Ok(summary.without_unused_tower())
     }
 
     /// Refuses to run texts at once where a part of the model cannot.
@@ -201,6 +164,7 @@ impl PoolingSummary {
     pub fn sides(&self, config: &EngineConfig) -> Sides {
         Sides::of_config(config).with_layers(&self.spec.layers, self.dtype).with([
             (Side::Pooling, true),
+            (Side::VisionTower, self.tower.is_some()),
             (Side::WholeTexts, self.cached().is_none()),
             (Side::QuantizedCheckpoint, self.quantization.is_some()),
             (Side::Gguf, self.gguf_types.is_some()),
@@ -419,36 +383,6 @@ fn truncated(
     }
 }
 
-/// What makes sparse vectors, where the files or a flag ask for them.
-fn sparse(
-    config: &ModelConfig,
-    num_logs: Option<usize>,
-    hf_config: &HfConfig,
-    (spec, files): (&EncoderSpec, &ModelFiles),
-) -> Result<Option<SparseSpec>, EngineError> {
-    let lexical = match files {
-        ModelFiles::Folder(folder) => layer_of(folder, LEXICAL_LAYER, (1, spec.hidden_size())),
-        ModelFiles::Gguf(_) => None,
-    };
-    match (num_logs, lexical) {
-        (None, _) if !config.sparse => return Ok(None),
-        // The modules of a SPLADE model say what they are.
-        (None, Some(layer)) => return Ok(Some(SparseSpec::Lexical(layer))),
-        _ => {}
-    }
-    match checkpoint::masked_lm(hf_config, spec, || files.stored(config))? {
-        Some(head) => {
-            let num_logs = num_logs.unwrap_or(1);
-            Ok(Some(SparseSpec::Splade(SpladeSpec { head, num_logs })))
-        }
-        None => Err(EngineError::Model(format!(
-            "{}: sparse vectors are made with the head of a masked language model \
-             (`BertForMaskedLM`, ...) or with a layer in {LEXICAL_LAYER}, and there is neither",
-            config.model_dir.display()
-        ))),
-    }
-}
-
 /// What vectors of tokens pass through, where a folder has a layer of its own for them.
 fn token_layer(
     folder: &Path,
@@ -462,6 +396,19 @@ fn token_layer(
             folder.display()
         ))),
         layer => Ok(layer),
+    }
+}
+
+/// Which states vectors or classes are made of; `of_files`: where nothing else says it.
+fn pooling_type(
+    config: &ModelConfig,
+    (classifier, task): (Option<&Classifier>, PoolingTask),
+    of_files: PoolingType,
+) -> PoolingType {
+    match classifier {
+        Some(classifier) => classifier.states.into(),
+        None if task == PoolingTask::TokenEmbed => PoolingType::All,
+        None => config.pooling_type.unwrap_or(of_files),
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::Instant;
 use super::body::{Done, Text};
 use super::loading::Devices;
 use super::pooler::{Asked, Pooler};
+use super::request::TextTokens;
 use crate::execute::model::encoder::Encoder;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::load::step_sizes::StepSizes;
 use crate::stats::EngineStats;
-use vllm_batch_api::pooling::TextTokens;
 use vllm_batch_base::EngineError;
 use vllm_batch_ops::batch::{Batch, LoraRows};
 

@@ -1,12 +1,13 @@
 //! Images beside the prompt of a row: whether there are some, and where there can be none.
 
-use super::PromptBuilder;
+use super::{Beside, Built, PromptBuilder, system_text};
 use crate::input::media::{MediaReader, Named};
 use crate::input::path;
 use crate::input::row::named::NamedRow;
+use crate::input::row::shape::RowShape;
 use crate::input::row::template::Template;
-use crate::input::row::{own_images, unsupported};
-use crate::input::row_error::RowError;
+use crate::input::row::{messages, own_images, unsupported};
+use crate::input::row_error::{RowError, code};
 
 impl PromptBuilder {
     /// Reads images.
@@ -39,6 +40,12 @@ impl PromptBuilder {
         self.images(row, 0).map_or(true, |images| !images.is_empty())
     }
 
+    /// The shape of a row without a prompt, if its images are what is asked about.
+    pub(super) fn of_images(&self, row: &NamedRow) -> Option<RowShape> {
+        let is_it = self.task.takes_images_alone() && self.has_images(row);
+        is_it.then_some(RowShape::Images)
+    }
+
     /// Images of a row's own fields.
     pub(super) fn images(&self, row: &NamedRow, line: u64) -> Result<Vec<Named>, RowError> {
         if row.is_bare {
@@ -47,6 +54,18 @@ impl PromptBuilder {
         let referred = self.media.referred();
         let row = (&row.fields, line);
         self.image_fields.images(|name| self.is_prompt(name), referred, row)
+    }
+
+    /// A turn of a user that is the images of a row and nothing else.
+    pub(super) fn alone(&self, beside: Beside<'_>) -> Result<Built, RowError> {
+        let Beside { settings, images, line, .. } = beside;
+        if images.is_empty() {
+            let message = "the row has neither a prompt nor an image";
+            return Err(RowError::new(code::ROW_SHAPE, line, message));
+        }
+        let mut messages = messages::from_text(String::new(), system_text(settings, line)?);
+        own_images::place(&mut messages, images, line)?;
+        self.chat(messages, settings, ("image", line)).map(Built::from)
     }
 
     /// Whether the user says that a field is a part of the prompt's text.

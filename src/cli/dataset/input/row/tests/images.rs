@@ -316,16 +316,28 @@ fn a_template_around_images_needs_no_field() {
 }
 
 #[test]
+fn vectors_and_classes_are_of_images_too() {
+    let expected = json!([{"role": "user", "content": [image(), text_part("p")]}]);
+    let alone = json!([{"role": "user", "content": [image()]}]);
+    for task in [Task::Embed, Task::Classify, Task::Reward] {
+        let of_task = RowOptions { task, ..options() };
+        let input = json!({"prompt": "p", "image": "a.gif"});
+        assert_eq!(seen(row(&input, &of_task)), (expected.clone(), vec![id("a")]));
+        let input = json!({"name": "x", "image": "a.gif"});
+        assert_eq!(seen(row(&input, &of_task)), (alone.clone(), vec![id("a")]));
+        let found = row_of(InputFormat::Csv, "name,image\nx,a.gif\n", &of_task);
+        assert_eq!(seen(found), (alone.clone(), vec![id("a")]));
+        let never = RowOptions { chat: ChatMode::Never, ..of_task };
+        let error = row(&json!({"prompt": "p", "image": "a.gif"}), &never).unwrap_err();
+        assert_eq!(error.message, "`image`: images are not supported with --no-chat");
+    }
+    let (message, _) = refusal(InputFormat::Jsonl, r#"{"image":"a.gif"}"#, &options());
+    assert_eq!(message, "line 1: the row has no prompt; it has the fields image");
+}
+
+#[test]
 fn where_no_image_can_be_used_the_row_is_refused_by_name() {
     let input = json!({"prompt": "p", "image": "a.gif"});
-    let chat = chat_of(&json!([{"type": "image", "path": "a.gif"}]));
-    for task in [Task::Embed, Task::Classify, Task::Reward] {
-        for input in [&input, &chat] {
-            let error = row(input, &RowOptions { task, ..options() }).unwrap_err();
-            assert_eq!(error.code, "unsupported_field", "{error:?}");
-            assert!(error.message.contains(task.command()), "{error:?}");
-        }
-    }
     let pair = json!({"text_1": "a", "text_2": "b", "images": ["a.gif"]});
     let scored = row(&pair, &RowOptions { task: Task::Score, ..options() });
     assert_eq!(scored.unwrap_err().code, "unsupported_field");

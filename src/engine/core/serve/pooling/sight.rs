@@ -1,0 +1,55 @@
+//! What a pooling model has of images.
+
+use serde_json::Value;
+
+use super::PoolingSummary;
+use crate::load::images::Sight;
+use vllm_batch_base::EngineError;
+use vllm_batch_base::config::ModelConfig;
+use vllm_batch_checkpoint as checkpoint;
+use vllm_batch_checkpoint::hf_config::HfConfig;
+use vllm_batch_checkpoint::spec::{Parameters, RopeSpec, TowerSpec};
+
+/// The tower of a config whose other keys were read, and the configuration of its image processor
+/// where the same file has it.
+///
+/// # Errors
+/// A key is something else than it should be.
+pub(super) fn read(
+    hf_config: &HfConfig,
+    config: &ModelConfig,
+) -> Result<(Option<TowerSpec>, Option<Value>), EngineError> {
+    let tower = checkpoint::tower_spec(hf_config)?.filter(|_| !config.language_model_only);
+    Ok((tower, checkpoint::image_processor(hf_config)?))
+}
+
+impl PoolingSummary {
+    /// The same without a tower where texts are read at once: they have no images in them.
+    pub(super) fn without_unused_tower(mut self) -> Self {
+        if self.cached().is_none() {
+            self.tower = None;
+        }
+        self
+    }
+
+    /// What its files say of images; None: it is run for text alone.
+    pub(super) fn sight(&self) -> Option<Sight<'_>> {
+        Some(Sight {
+            tower: self.tower.as_ref()?,
+            processor: self.processor.as_ref(),
+            has_axes: self.spec.ropes.iter().any(RopeSpec::has_axes),
+            files: &self.files,
+        })
+    }
+
+    /// Tokens that a step has room for at least.
+    pub(super) fn least_step(&self) -> usize {
+        self.tower.as_ref().map_or(0, TowerSpec::least_step)
+    }
+
+    /// Number of parameters, those of its tower among them.
+    pub(super) fn parameters(&self) -> Parameters {
+        let tower = self.tower.as_ref().map_or_else(Parameters::default, TowerSpec::parameters);
+        self.spec.parameters() + tower
+    }
+}
