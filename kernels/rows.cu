@@ -14,21 +14,23 @@ KERNEL(256) mean_rows(const float* x, float* out, u32 num, u32 width) {
 }
 EXPORT(mean_rows)
 
-// Four rows of a table, each with its share in a sum.
-struct MixedRow {
-  u32 ids[4];
-  float shares[4];
+// A row of a table with its share in a sum.
+struct Share {
+  u32 id;
+  float share;
 };
 
-// out (num_rows, width) += the sum of rows of table (any, width). One block per row.
-KERNEL(256) add_mixed_rows(const MixedRow* rows, const float* table, float* out, u32 width) {
-  const MixedRow row = rows[blockIdx.x];
+// out (num_rows, width) += the sum of rows of table (any, width): of row i those of
+// shares[ends[i - 1]..ends[i]], in their order. One block per row.
+KERNEL(256) add_mixed_rows(const u32* ends, const Share* shares, const float* table, float* out,
+                           u32 width) {
+  const u32 first = blockIdx.x == 0 ? 0 : ends[blockIdx.x - 1];
+  const u32 end = ends[blockIdx.x];
   out += u64(blockIdx.x) * width;
   for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
     float sum = 0.0f;
-#pragma unroll
-    for (u32 part = 0; part < 4; ++part) {
-      sum += table[u64(row.ids[part]) * width + i] * row.shares[part];
+    for (u32 at = first; at < end; ++at) {
+      sum += table[u64(shares[at].id) * width + i] * shares[at].share;
     }
     out[i] += sum;
   }

@@ -36,6 +36,9 @@ from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeat
 from transformers.models.gemma4.image_processing_gemma4 import Gemma4ImageProcessor
 from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
 from transformers.models.gemma4.video_processing_gemma4 import Gemma4VideoProcessor
+from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
+from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
+from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
@@ -66,6 +69,8 @@ MODELS = [
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("gemma4_moe", Gemma4ImageProcessor, 70, 4),
+    ("glm4v", Glm4vImageProcessor, 2048, 16384),
+    ("glm4v_moe", Glm4vImageProcessor, 1024, 8192),
     ("granite_vision", LlavaNextImageProcessor, 26, 26),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("internvl", GotOcr2ImageProcessor, 32, 32),
@@ -103,7 +108,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
-# What templates of Qwen have around an image.
+# What templates of Qwen and GLM have around an image.
 BRACKET = "<fake_token_around_image>"
 
 
@@ -163,6 +168,13 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             patch_size=dict(height=tile, width=tile), processor_class="PixtralProcessor",
             resample=3, rescale_factor=1 / 255, size=dict(longest_edge=longest),
         )
+    if cls is Glm4vImageProcessor:
+        return dict(
+            do_rescale=True, image_mean=[0.48145466, 0.4578275, 0.40821073],
+            image_processor_type=cls.__name__, image_std=[0.26862954, 0.26130258, 0.27577711],
+            merge_size=2, patch_size=8, processor_class="Glm4vProcessor", temporal_patch_size=2,
+            size=dict(shortest_edge=longest, longest_edge=tile),
+        )
     if cls is Qwen2VLImageProcessor:
         return dict(
             image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
@@ -198,8 +210,8 @@ def shown(image_processor) -> str:
 def record(model, processor, name: str, files: list[str], text: str) -> dict:
     images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
     text = text.replace("<image>", shown(type(processor.image_processor)))
-    is_qwen = isinstance(processor, Qwen2VLProcessor)
-    if is_qwen:
+    has_axes = isinstance(processor, (Glm4vProcessor, Qwen2VLProcessor))
+    if has_axes:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
     inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
     pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_"))}
@@ -208,7 +220,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
 
     def logits_of(ids) -> torch.Tensor:
         more = dict(pixels)
-        if is_qwen and images:
+        if has_axes and images:
             more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
         if isinstance(processor, Gemma4Processor):
             more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
@@ -216,7 +228,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
             more["token_type_ids"] = (ids == model.config.image_token_id).long()
         return model(input_ids=ids, use_cache=False, **more).logits[0]
 
-    if is_qwen and images:
+    if has_axes and images:
         axes, _ = model.model.get_rope_index(
             ids, inputs["mm_token_type_ids"], image_grid_thw=inputs["image_grid_thw"]
         )
@@ -313,6 +325,9 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
                 config["vision_config"]["model_type"] == "clip_vision_model"
             ),
         )
+    if image_processor is Glm4vImageProcessor:
+        tokenizer.image_token = "<image>"
+        return Glm4vProcessor(images, tokenizer, Glm4vVideoProcessor())
     if image_processor is Qwen2VLImageProcessor:
         tokenizer.image_token = "<image>"
         return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
@@ -356,7 +371,8 @@ def main() -> None:
         keys = preprocessor_config(image_processor, longest, tile)
         if not check:
             (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
-            bracket = BRACKET if image_processor is Qwen2VLImageProcessor else ""
+            is_in_brackets = image_processor in (Glm4vImageProcessor, Qwen2VLImageProcessor)
+            bracket = BRACKET if is_in_brackets else ""
             mark = f"{bracket}{shown(image_processor)}{bracket}"
             template = CHAT_TEMPLATE.replace("<image>", mark)
             (folder / "chat_template.jinja").write_text(template)

@@ -15,6 +15,7 @@ from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
 from transformers.models.gemma4.image_processing_gemma4 import Gemma4ImageProcessor
+from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
@@ -128,6 +129,20 @@ PROCESSORS = [
         },
         (16, 2),
         [(42, 42), (300, 14), (320, 256), (333, 211)],
+    ),
+    (
+        "glm4v",
+        Glm4vImageProcessor,
+        {
+            **SCALED,
+            **CLIP,
+            "size": {"shortest_edge": 12544, "longest_edge": 96 * 784},
+            "patch_size": 14,
+            "temporal_patch_size": 2,
+            "merge_size": 2,
+        },
+        (14, 2),
+        [(300, 14), (1, 1), (200, 1), (28, 70), (27, 99), (57, 99), (301, 222), (400, 300), (13, 14)],
     ),
     (
         "gemma3",

@@ -55,9 +55,8 @@ def with_extra(extra, inner: list[tuple[str, str]] = ()) -> Layout:
 
 
 def with_stacked_experts(extra) -> Layout:
-    """The same where transformers has experts in two tensors that it writes one by one."""
-    layout = with_extra(extra)
-    return Layout(same, layout.publish, lambda tensors: stacked(layout.restore(tensors)))
+    """The same as `with_extra`, and as `with_experts_one_by_one`."""
+    return with_experts_one_by_one(with_extra(extra))
 
 
 def stacked(tensors: dict) -> dict:
@@ -78,6 +77,13 @@ def stacked(tensors: dict) -> dict:
         out[f"{block}.experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
         out[f"{block}.experts.down_proj"] = down
     return out
+
+
+def with_experts_one_by_one(layout: Layout) -> Layout:
+    """The same where transformers has experts in two tensors that it writes one by one."""
+    return Layout(
+        layout.config, layout.publish, lambda tensors: stacked(layout.restore(tensors))
+    )
 
 
 def with_turned_experts(layout: Layout) -> Layout:

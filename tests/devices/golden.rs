@@ -86,6 +86,8 @@ families! {
     glm4
     glm4_moe
     glm4_moe_lite
+    glm4v
+    glm4v_moe
     gpt2
     gpt_bigcode
     gpt_neox

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 19] = [
+const MODELS: [&str; 21] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -29,6 +29,8 @@ const MODELS: [&str; 19] = [
     "testdata/golden/internvl",
     "testdata/golden/internvl_published",
     "testdata/golden/gemma4_moe",
+    "testdata/golden/glm4v",
+    "testdata/golden/glm4v_moe",
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
     "testdata/golden/qwen3_vl_moe",
@@ -153,6 +155,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
         "mistral3",
         "llava_next",
         "granite_vision",
+        "glm4v",
     ] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }

@@ -47,6 +47,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("Glm4MoeForCausalLM", "a rotary embedding of 0.5 of a head_dim of 42"),
     ("NemotronHForCausalLM", "layers of experts without gates are not supported"),
     ("Gemma3ForConditionalGeneration", "`vision_config` is missing"),
+    ("Glm4vForConditionalGeneration", "`vision_config` is missing"),
+    ("Glm4vMoeForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaNextForConditionalGeneration", "`vision_config` is missing"),

@@ -234,76 +234,103 @@ fn with_rows(
     });
 }
 
-/// Four rows of a table, each with its share in a sum. `struct MixedRow` of kernels/rows.cu.
+/// A row of a table with its share in a sum. `struct Share` of kernels/rows.cu.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MixedRow {
-    /// Rows of the table.
-    pub ids: [u32; 4],
-    /// Their shares.
-    pub shares: [f32; 4],
+struct RowShare {
+    id: u32,
+    share: f32,
 }
 
-// SAFETY: eight numbers of 32 bits without padding.
-unsafe impl Plain for MixedRow {}
+// SAFETY: two numbers of 32 bits without padding.
+unsafe impl Plain for RowShare {}
 
-impl From<[(u32, f32); 4]> for MixedRow {
-    fn from(parts: [(u32, f32); 4]) -> Self {
-        Self { ids: parts.map(|(id, _)| id), shares: parts.map(|(_, share)| share) }
-    }
-}
-
-/// Mixed rows of a step.
+/// Rows of a step that are sums of rows of a table.
 #[derive(Debug, Default)]
 pub struct MixedRows {
-    /// One for each of the first rows of the step.
-    pub host: Vec<MixedRow>,
-    /// The same on a GPU; made when it is first needed.
-    on_gpu: Option<DeviceBuffer>,
+    /// How many shares there are up to each of the first rows of the step, itself included.
+    ends: Vec<u32>,
+    /// Of all rows, one after the other.
+    shares: Vec<RowShare>,
+    /// The same on a GPU; made when they are first needed.
+    on_gpu: Option<[DeviceBuffer; 2]>,
 }
 
 impl MixedRows {
+    /// Begins again.
+    pub fn clear(&mut self) {
+        self.ends.clear();
+        self.shares.clear();
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, shares: impl IntoIterator<Item = (u32, f32)>) {
+        self.shares.extend(shares.into_iter().map(|(id, share)| RowShare { id, share }));
+        self.ends.push(self.shares.len() as u32);
+    }
+
+    /// What a row is the sum of.
+    fn of_row(&self, row: usize) -> &[RowShare] {
+        let first = row.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.shares[first as usize..self.ends[row] as usize]
+    }
+
     /// Brings them to where the op runs.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
     pub fn upload(&mut self, device: &Device) -> Result<(), EngineError> {
         let Device::Cuda(gpu) = device else { return Ok(()) };
-        let bytes = bytes_of(&self.host);
-        if self.on_gpu.as_ref().is_none_or(|buffer| buffer.bytes() < bytes.len()) {
-            self.on_gpu = Some(gpu.alloc(bytes.len().next_power_of_two())?);
+        let bytes = [bytes_of(&self.ends), bytes_of(&self.shares)];
+        let fit = |buffers: &[DeviceBuffer; 2]| {
+            buffers.iter().zip(bytes).all(|(buffer, bytes)| buffer.bytes() >= bytes.len())
+        };
+        if !self.on_gpu.as_ref().is_some_and(fit) {
+            let [ends, shares] = bytes.map(|bytes| gpu.alloc(bytes.len().next_power_of_two()));
+            self.on_gpu = Some([ends?, shares?]);
         }
-        if let Some(buffer) = &self.on_gpu {
+        for (buffer, bytes) in self.on_gpu.iter().flatten().zip(bytes) {
             gpu.upload(buffer, bytes);
         }
         Ok(())
     }
 }
 
-/// out[t] += the sum of rows of the table: learned positions of what is between those that it has.
+/// out[t] += the sum of rows of the table, added in their order: learned positions of what is
+/// between those that it has.
 ///
 /// # Panics
 /// Widths differ, or `out` has fewer rows.
 pub fn add_mixed_rows(device: &Device, rows: &MixedRows, table: &Tensor, out: &mut Tensor) {
-    assert!(table.width() == out.width() && rows.host.len() <= out.num_rows());
+    assert!(table.width() == out.width() && rows.ends.len() <= out.num_rows());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
-            let mixed = rows.on_gpu.as_ref().expect("rows of a GPU are uploaded");
+            let [ends, shares] = rows.on_gpu.as_ref().expect("rows of a GPU are uploaded");
             let mut args = Args::new();
-            args.ptr(mixed.ptr()).tensor(table).tensor(out).dims([out.width()]);
-            let grid = [rows.host.len() as u32, 1];
+            args.ptr(ends.ptr()).ptr(shares.ptr()).tensor(table).tensor(out).dims([out.width()]);
+            let grid = [rows.ends.len() as u32, 1];
             return gpu.launch(("rows", "add_mixed_rows"), grid, (GPU_BLOCK, 0), &mut args);
         }
     };
-    let work = || Work::elementwise(out.num_rows() * out.width(), 24);
+    let work = || Work::elementwise(rows.shares.len() * out.width(), 8);
     let _timed = cpu.op_timer.timed(Op::new("add_mixed_rows"), work);
     for_each_row(cpu, out, &|row, values| {
-        let MixedRow { ids, shares } = rows.host[row];
-        let of_table = ids.map(|id| table.row(id as usize));
-        for (index, value) in values.iter_mut().enumerate() {
-            let of = |part: usize| of_table[part][index] * shares[part];
-            *value += of(0) + of(1) + of(2) + of(3);
+        const CHUNK: usize = 64;
+        for (chunk, values) in values.chunks_mut(CHUNK).enumerate() {
+            let mut sums = [0.0; CHUNK];
+            for RowShare { id, share } in rows.of_row(row) {
+                let added = &table.row(*id as usize)[CHUNK * chunk..];
+                for (sum, added) in sums.iter_mut().zip(added) {
+                    *sum += added * share;
+                }
+            }
+            values.iter_mut().zip(sums).for_each(|(value, sum)| *value += sum);
         }
     });
 }
@@ -391,10 +418,12 @@ mod tests {
         add_rows(&device, table.rows_from(1), out.rows_from_mut(2), 2);
         assert_eq!(out.values()[..6], [0.0; 6]);
         assert_eq!(out.values()[6..], [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
-        let mixed = MixedRow::from([(0, 0.25), (1, 0.25), (2, 0.5), (3, 0.0)]);
-        let mixed = MixedRows { host: vec![mixed; 4], on_gpu: None };
+        let mut mixed = MixedRows::default();
+        (0..3).for_each(|_| mixed.push([(0, 0.25), (1, 0.25), (2, 0.5), (3, 0.0)]));
+        mixed.push([(3, -1.0)]);
         add_mixed_rows(&device, &mixed, &table, &mut out);
         assert_eq!(out.row(0), [3.75, 4.75, 5.75]);
         assert_eq!(out.row(2), [6.75, 8.75, 10.75]);
+        assert_eq!(out.row(3), [-3.0, -3.0, -3.0]);
     }
 }

@@ -55,8 +55,8 @@ pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_rule};
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{
-    MixedRow, MixedRows, Standardization, add_mixed_rows, add_rows, add_rows_of, embedding,
-    gather_rows, mean_rows, replace_rows, standardize,
+    MixedRows, Standardization, add_mixed_rows, add_rows, add_rows_of, embedding, gather_rows,
+    mean_rows, replace_rows, standardize,
 };
 pub use encoder_attention::{
     EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,

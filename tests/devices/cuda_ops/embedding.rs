@@ -4,8 +4,8 @@ use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    LinearWeight, MixedRow, MixedRows, PatchScratch, add_mixed_rows, add_rows, add_rows_of,
-    embedding, gather_rows, mean_rows, patch_values, replace_rows,
+    LinearWeight, MixedRows, PatchScratch, add_mixed_rows, add_rows, add_rows_of, embedding,
+    gather_rows, mean_rows, patch_values, replace_rows,
 };
 
 use crate::cuda_ops::NUM_ROWS;
@@ -185,9 +185,11 @@ fn mean_rows_and_add_mixed_rows_are_those_of_the_cpu() {
                 let part = |row: usize, part: usize| {
                     (id_of(row + 11 * part), (row * 7 % 9 + part) as f32 / 12.0)
                 };
-                let of_row = |row: &usize| MixedRow::from([0, 1, 2, 3].map(|at| part(*row, at)));
                 let mut mixed = MixedRows::default();
-                mixed.host.extend(rows.iter().map(of_row));
+                // Of one row, of two, .. and of 16.
+                for row in rows {
+                    mixed.push((0..=row % 16).map(|at| part(*row, at)));
+                }
                 mixed.upload(device).expect("memory");
                 let mut out = before.on(device, rows, Precision::Full);
                 add_mixed_rows(device, &mixed, tables.of(device), &mut out);

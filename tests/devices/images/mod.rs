@@ -24,10 +24,12 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 22] = [
+const MODELS: [&str; 24] = [
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_moe",
+    "glm4v",
+    "glm4v_moe",
     "idefics3",
     "internvl",
     "internvl_chat",

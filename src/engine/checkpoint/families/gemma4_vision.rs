@@ -135,6 +135,7 @@ impl<'a> Sizes<'a> {
             // Bands of a pixel are stored beside each other.
             patches: patches.by_channel(3),
             class_token: None,
+            patch_norm: None,
             positions: Some(positions(side, width)),
             rope: Some(RopeSpec {
                 theta: axial_theta(keys, 100.0)?,

@@ -64,6 +64,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         attends_to_whole: false,
         patches: patches.with_bias(true),
         class_token: None,
+        patch_norm: None,
         positions: Some(GridPositions {
             table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
             side,

@@ -314,6 +314,7 @@ fn of_names(
         attends_to_whole: false,
         patches: patches.with_bias(true),
         class_token: Some((name(names.class_token), vec![1, 1, width])),
+        patch_norm: None,
         positions: Some(GridPositions {
             table: positions.sliced(0, 1).as_parameters(),
             side,

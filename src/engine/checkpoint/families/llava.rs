@@ -142,6 +142,7 @@ fn clip_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         attends_to_whole: false,
         patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
         class_token: Some((name("embeddings.class_embedding"), vec![width])),
+        patch_norm: None,
         positions: Some(GridPositions {
             table: LinearSpec::new(positions, 1 + side * side, width),
             side,

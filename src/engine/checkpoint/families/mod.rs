@@ -25,6 +25,7 @@ mod gemma4_vision;
 mod glm;
 mod glm4;
 mod glm4_moe;
+mod glm4v;
 mod gpt;
 mod gpt2;
 mod gpt_bigcode;
@@ -224,6 +225,13 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Glm4ForCausalLM", glm4::spec, "GLM-4-0414, Z1"),
     family("Glm4MoeForCausalLM", glm4_moe::spec, "GLM-4.5, GLM-4.6, GLM-4.7"),
     family("Glm4MoeLiteForCausalLM", deepseek::v3, "GLM-4.7-Flash"),
+    seeing("Glm4vForConditionalGeneration", glm4v::spec, glm4v::tower, "GLM-4.1V, GLM-4.6V-Flash"),
+    seeing(
+        "Glm4vMoeForConditionalGeneration",
+        glm4v::spec_with_experts,
+        glm4v::tower,
+        "GLM-4.5V, GLM-4.6V",
+    ),
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),

@@ -112,6 +112,7 @@ fn tower_of(
         attends_to_whole: false,
         patches: LinearSpec::of_patches(format!("{TOWER}.patch_conv"), width, patch_size),
         class_token: None,
+        patch_norm: None,
         positions: None,
         rope: Some(RopeSpec {
             theta: axial_theta(&keys, 10_000.0)?,

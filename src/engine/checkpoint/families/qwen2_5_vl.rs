@@ -22,7 +22,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
-    let vision = QwenVision::read(config, ("hidden_size", 3584), (14, 32))?;
+    let vision = QwenVision::read(config, ("hidden_size", 3584), [14, 32, 16])?;
     let inner = vision.keys.size_or("intermediate_size", 3420)?;
     let hidden_size = vision.keys.size_or("out_hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {

@@ -28,7 +28,7 @@ pub(super) fn text_part(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
-    let vision = QwenVision::read(config, ("embed_dim", 1280), (14, 32))?;
+    let vision = QwenVision::read(config, ("embed_dim", 1280), [14, 32, 16])?;
     let ratio = vision.keys.size_or("mlp_ratio", 4)?;
     let hidden_size = vision.keys.size_or("hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {

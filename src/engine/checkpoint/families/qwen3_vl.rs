@@ -65,7 +65,7 @@ pub(super) fn tower_with(
     config: &HfConfig,
     deep_layers: &[usize],
 ) -> Result<TowerSpec, EngineError> {
-    let vision = QwenVision::read(config, ("hidden_size", 1152), (16, 27))?;
+    let vision = QwenVision::read(config, ("hidden_size", 1152), [16, 27, 16])?;
     let inner = vision.keys.size_or("intermediate_size", 4304)?;
     let hidden_size = vision.keys.size_or("out_hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {

@@ -37,16 +37,16 @@ pub(super) struct QwenVision<'a> {
 }
 
 impl<'a> QwenVision<'a> {
-    /// Reads `vision_config`, whose width has this name and default; the defaults of `patch_size`
-    /// and `depth` are given too.
+    /// Reads `vision_config`, whose width has this name and default; the defaults of `patch_size`,
+    /// `depth` and `num_heads` are given too.
     pub(super) fn read(
         config: &'a HfConfig,
         (width, default_width): (&str, usize),
-        (patch_size, depth): (usize, usize),
+        [patch_size, depth, num_heads]: [usize; 3],
     ) -> Result<Self, EngineError> {
         let keys = vision::section(config)?;
         let size = |key: &str, default: usize| keys.size_or(key, default);
-        let (width, num_heads) = (size(width, default_width)?, size("num_heads", 16)?);
+        let (width, num_heads) = (size(width, default_width)?, size("num_heads", num_heads)?);
         let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };
         let vision = Self {
             width,
@@ -100,6 +100,7 @@ impl<'a> QwenVision<'a> {
             attends_to_whole: false,
             patches: patches.of_frames(self.num_frames),
             class_token: None,
+            patch_norm: None,
             positions: None,
             rope: Some(self.rope()?),
             embed_norm: None,

@@ -52,6 +52,7 @@ pub(super) fn tower(
         attends_to_whole: false,
         patches: patches.with_bias(true),
         class_token: None,
+        patch_norm: None,
         positions: Some(GridPositions {
             table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
             side,

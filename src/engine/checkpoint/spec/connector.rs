@@ -36,6 +36,8 @@ pub enum ConnectorStep {
     Linear(LinearSpec),
     /// Of each value.
     Activate(Activation),
+    /// The activations of the first half of each row, times its second half.
+    Gate(Activation),
 }
 
 impl ConnectorSpec {

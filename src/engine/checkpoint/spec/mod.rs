@@ -5,6 +5,7 @@ mod connector;
 mod delta_net;
 mod encoder;
 mod feed_forward;
+mod grid_positions;
 mod head;
 mod latent;
 mod layer_inputs;
@@ -25,6 +26,7 @@ pub use encoder::{EncoderSpec, RelativeBiasSpec};
 pub use feed_forward::{
     ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
 };
+pub use grid_positions::{GridFit, GridPositions, Mixture};
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use latent::{LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec};
 pub use layer_inputs::{LayerInputsSpec, SideBlockSpec};
@@ -36,7 +38,7 @@ pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
 };
-pub use tower::{DeepSpec, GridFit, GridPositions, ImageText, TokenId, TowerSpec, WindowsSpec};
+pub use tower::{DeepSpec, ImageText, TokenId, TowerSpec, WindowsSpec};
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;

@@ -120,17 +120,19 @@ pub enum Layout {
         size: usize,
     },
     /// (outputs, inputs), where inputs are the values of several rows, and those of a channel of
-    /// all of them are beside each other: a convolution over squares of patches, flattened.
+    /// all of them are beside each other: a convolution over squares of patches.
     ByChannel {
         /// How many rows.
         num_merged: usize,
+        /// The side of the square, where it is not flattened: (outputs, channels, side, side).
+        side: Option<usize>,
     },
 }
 
 impl Layout {
     /// The stored column of each of so many columns; None: they are as stored.
     pub fn columns(self, num_columns: usize) -> Option<Arc<[u32]>> {
-        let Self::ByChannel { num_merged } = self else { return None };
+        let Self::ByChannel { num_merged, .. } = self else { return None };
         let width = num_columns / num_merged;
         let column = |index: usize| (index % width * num_merged + index / width) as u32;
         Some((0..num_columns).map(column).collect())
@@ -162,7 +164,13 @@ impl LinearSpec {
 
     /// The same over several rows, with the values of a channel of all of them beside each other.
     pub fn by_channel(self, num_merged: usize) -> Self {
-        Self { layout: Layout::ByChannel { num_merged }, ..self }
+        Self { layout: Layout::ByChannel { num_merged, side: None }, ..self }
+    }
+
+    /// The same over a square of this side, not flattened.
+    pub fn of_squares(self, side: usize) -> Self {
+        let layout = Layout::ByChannel { num_merged: side * side, side: Some(side) };
+        Self { layout, ..self }
     }
 
     /// A layer over the samples of patches of an image, without biases.
@@ -221,7 +229,10 @@ impl LinearSpec {
         let k = self.share.as_ref().map_or(self.k, |share| share.whole_k);
         self.parts.iter().map(move |part| {
             let shape = match self.layout {
-                Layout::Rows | Layout::ByChannel { .. } => vec![part.rows, k],
+                Layout::ByChannel { num_merged, side: Some(side) } => {
+                    vec![part.rows, k / num_merged, side, side]
+                }
+                Layout::Rows | Layout::ByChannel { side: None, .. } => vec![part.rows, k],
                 Layout::Transposed => vec![k, part.rows],
                 Layout::Patches { frames, size } => {
                     let bands = [part.rows, 3].into_iter().chain(frames);

@@ -2,8 +2,8 @@
 //! `tower.rs` of the executor runs it.
 
 use super::{
-    AttentionSpec, ConnectorSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters,
-    QkvHeads, RopeSpec, distinct,
+    AttentionSpec, ConnectorSpec, GridFit, GridPositions, LayerSpec, LinearSpec, NamedShape,
+    NormSpec, Parameters, QkvHeads, RopeSpec, distinct,
 };
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
@@ -25,6 +25,8 @@ pub struct TowerSpec {
     pub patches: LinearSpec,
     /// (width): a token before the patches of each tile, which no embedding is made of (CLIP).
     pub class_token: Option<NamedShape>,
+    /// Norm of what patches give, without their positions.
+    pub patch_norm: Option<NormSpec>,
     /// What is added by the place of a patch.
     pub positions: Option<GridPositions>,
     /// The rotary embedding that layers refer to, of rows and columns of patches as axes.
@@ -63,32 +65,6 @@ pub struct WindowsSpec {
     pub is_whole: Vec<bool>,
 }
 
-/// Learned positions of a square of patches, behind that of the class token if there is one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GridPositions {
-    /// (side² and the class token, width), row after row; or what `fit` says.
-    pub table: LinearSpec,
-    /// Rows and columns of the square.
-    pub side: usize,
-    /// Those of other grids.
-    pub fit: GridFit,
-}
-
-/// Positions of grids that are not the square.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GridFit {
-    /// There are no such grids (CLIP).
-    OwnAlone,
-    /// Each patch has that at the same share of the way (Idefics 3).
-    SameShare,
-    /// Each patch has a mixture of the four around its place, where the corners of the grid are
-    /// those of the square (Qwen3-VL).
-    Between,
-    /// Each patch has the sum of that of its column and that of its row: (2 * side, width), those
-    /// of columns first (Gemma 4).
-    ByAxis,
-}
-
 /// What a tower gives of one of its layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepSpec {
@@ -96,52 +72,6 @@ pub struct DeepSpec {
     pub layer: usize,
     /// From its patches to what is added to a token.
     pub connector: ConnectorSpec,
-}
-
-impl GridPositions {
-    /// Rows of the table for the patches of a grid, row after row.
-    ///
-    /// transformers finds the same with floats: `bucketize` of i / rows among k / side. It is one
-    /// too low where these are equal and their roundings differ, as in squares of its own side of
-    /// 25 or 29, which no published tower has.
-    pub fn of_grid(&self, rows: usize, columns: usize) -> impl Iterator<Item = u32> + use<> {
-        let side = self.side;
-        let place = move |row: usize, column: usize| {
-            (row * side / rows * side + column * side / columns) as u32
-        };
-        (0..rows).flat_map(move |row| (0..columns).map(move |column| place(row, column)))
-    }
-
-    /// Patches have mixtures of rows of the table.
-    pub fn are_mixed(&self) -> bool {
-        matches!(self.fit, GridFit::Between | GridFit::ByAxis)
-    }
-
-    /// Rows of the table of the place of a patch of a grid, with their shares.
-    pub fn mixed(
-        &self,
-        (rows, columns): (usize, usize),
-        (row, column): (usize, usize),
-    ) -> [(u32, f32); 4] {
-        if self.fit == GridFit::ByAxis {
-            let of_row = (self.side + row) as u32;
-            return [(column as u32, 1.0), (of_row, 1.0), (0, 0.0), (0, 0.0)];
-        }
-        let last = self.side - 1;
-        // In f32, as `get_vision_interpolation_indices_and_weights` of transformers has it.
-        let around = |index: usize, size: usize| {
-            let place = index as f32 * last as f32 / (size - 1).max(1) as f32;
-            let (low, share) = (place.floor() as usize, place - place.floor());
-            [(low.min(last), 1.0 - share), ((low + 1).min(last), share)]
-        };
-        let [top, bottom] = around(row, rows);
-        let [left, right] = around(column, columns);
-        [(top, left), (top, right), (bottom, left), (bottom, right)].map(
-            |((row, share_of_row), (column, share_of_column))| {
-                ((row * self.side + column) as u32, share_of_row * share_of_column)
-            },
-        )
-    }
 }
 
 /// A token, by its id or by its text.
@@ -249,6 +179,7 @@ impl TowerSpec {
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
         of_layers
+            .chain(&self.patch_norm)
             .chain(&self.embed_norm)
             .chain(&self.final_norm)
             .chain(self.connectors().flat_map(ConnectorSpec::norms))
@@ -262,7 +193,8 @@ impl TowerSpec {
         let of_ends = ends.flat_map(LinearSpec::tensors);
         let of_ends = of_ends.chain(self.connectors().flat_map(ConnectorSpec::tensors));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
-        let norms = self.embed_norm.iter().chain(&self.final_norm).flat_map(NormSpec::tensors);
+        let ends = [&self.patch_norm, &self.embed_norm, &self.final_norm];
+        let norms = ends.into_iter().flatten().flat_map(NormSpec::tensors);
         distinct(
             of_ends
                 .chain(of_layers)
@@ -275,40 +207,5 @@ impl TowerSpec {
     /// Number of parameters.
     pub fn parameters(&self) -> Parameters {
         Parameters::of(&self.tensors(), &self.layers)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_grid_has_the_positions_of_the_square_at_the_same_share_of_the_way() {
-        let positions = |side: usize| {
-            let table = LinearSpec::new("positions", side * side, 8);
-            GridPositions { table, side, fit: GridFit::SameShare }
-        };
-        let of = |side, rows, columns| positions(side).of_grid(rows, columns).collect::<Vec<_>>();
-        for side in [1, 2, 27, 32] {
-            assert_eq!(of(side, side, side), (0..(side * side) as u32).collect::<Vec<_>>());
-        }
-        // `SmolVLMVisionEmbeddings` of transformers 5.24 with these sides and masks.
-        assert_eq!(of(5, 2, 3), [0, 1, 3, 10, 11, 13]);
-        assert_eq!(of(5, 4, 1), [0, 5, 10, 15]);
-        assert_eq!(of(3, 4, 5), [0, 0, 1, 1, 2, 0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6, 6, 7, 7, 8]);
-    }
-
-    /// `get_vision_interpolation_indices_and_weights` of transformers 5.24 with these sides.
-    #[test]
-    fn positions_between_are_mixtures_of_those_around_them() {
-        let positions = |side: usize| {
-            let table = LinearSpec::new("positions", side * side, 8);
-            GridPositions { table, side, fit: GridFit::Between }
-        };
-        let place = |side, grid, place| positions(side).mixed(grid, place);
-        assert_eq!(place(3, (3, 3), (1, 2))[..2], [(5, 1.0), (5, 0.0)]);
-        assert_eq!(place(3, (5, 2), (1, 0)), [(0, 0.5), (1, 0.0), (3, 0.5), (4, 0.0)]);
-        assert_eq!(place(3, (5, 2), (1, 1)), [(2, 0.5), (2, 0.0), (5, 0.5), (5, 0.0)]);
-        assert_eq!(place(4, (1, 3), (0, 1)), [(1, 0.5), (2, 0.5), (5, 0.0), (6, 0.0)]);
     }
 }

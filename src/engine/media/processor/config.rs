@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind};
 use super::keys::{Keys, Sides};
-use super::sizes::{Size, Splits};
+use super::sizes::{Areas, Size, Splits};
 use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
 use crate::resize::{Backend, Filter};
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
@@ -55,10 +55,11 @@ impl ImageProcessor {
             num_frames: 1,
         };
         processor.sizing = match family.kind {
-            Kind::Smart => {
+            Kind::Smart | Kind::SmartOfFrames => {
                 processor.num_frames = keys.count("temporal_patch_size")?.unwrap_or(2);
                 processor.order = PatchOrder::Merged;
-                smart(&mut keys, size, tower)?
+                let counted = (family.kind == Kind::SmartOfFrames).then_some(processor.num_frames);
+                smart(&mut keys, size, (tower, counted))?
             }
             Kind::Fixed => fixed(&mut keys, family, size)?,
             Kind::Grid => grid(&mut keys, size)?,
@@ -116,7 +117,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
     };
     let Some(sides) = sides else { return Ok(default) };
     let asked = match family.kind {
-        Kind::Smart => {
+        Kind::Smart | Kind::SmartOfFrames => {
             sides.only(["shortest_edge", "longest_edge"]).map(|[min, max]| Asked::Areas(min, max))
         }
         Kind::Fixed | Kind::AnyRes => {
@@ -166,16 +167,25 @@ fn filter(keys: &mut Keys<'_>, family: &Family) -> Result<Filter, ConfigError> {
     }
 }
 
-fn smart(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
+/// `counted`: the frames of a patch, where all of them count.
+fn smart(
+    keys: &mut Keys<'_>,
+    size: Option<Asked>,
+    (tower, counted): (Tower, Option<usize>),
+) -> Result<Sizing, ConfigError> {
     same(keys, "patch_size", tower.patch_size)?;
     same(keys, "merge_size", tower.merge_size)?;
-    let (min, max) = (keys.count("min_pixels")?, keys.count("max_pixels")?);
+    let (min, max) = match counted {
+        None => (keys.count("min_pixels")?, keys.count("max_pixels")?),
+        Some(_) => (None, None),
+    };
     let Some(Asked::Areas(min_size, max_size)) = size else {
         return Err(ConfigError::new("`do_resize` is false, which is not read here"));
     };
     let (min_pixels, max_pixels) = (min.unwrap_or(min_size), max.unwrap_or(max_size));
+    let (num_frames, grows_to_token) = (counted.unwrap_or(1), counted.is_some());
     match min_pixels <= max_pixels {
-        true => Ok(Sizing::Smart { min_pixels, max_pixels }),
+        true => Ok(Sizing::Smart(Areas { min_pixels, max_pixels, num_frames, grows_to_token })),
         false => Err(ConfigError::new("`min_pixels` is more than `max_pixels`")),
     }
 }

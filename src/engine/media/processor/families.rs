@@ -6,6 +6,7 @@ use crate::resize::Filter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Smart,
+    SmartOfFrames,
     Fixed,
     Grid,
     AnyRes,
@@ -47,6 +48,15 @@ pub(super) const FAMILIES: &[Family] = &[
         names: &["Qwen2VLImageProcessor"],
         kind: Kind::Smart,
         size: DefaultSize::Areas(56 * 56, 28 * 28 * 1280),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
+        crop: None,
+        pads_to_square: false,
+    },
+    Family {
+        names: &["Glm4vImageProcessor", "Glm46VImageProcessor"],
+        kind: Kind::SmartOfFrames,
+        size: DefaultSize::Areas(112 * 112, 28 * 28 * 15_000),
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: None,

@@ -20,7 +20,7 @@ use crate::header::Header;
 use crate::resize::{Backend, Filter, resize};
 use crate::rgb::Rgb8;
 
-use sizes::{Size, Splits};
+use sizes::{Areas, Size, Splits};
 
 /// Pixels that an image may have once it is resized: what a long and thin one would grow to.
 const MAX_RESIZED_PIXELS: u64 = 1 << 26;
@@ -37,8 +37,8 @@ pub struct Tower {
 /// How an image gets the size that the tower sees.
 #[derive(Clone, Debug, PartialEq)]
 enum Sizing {
-    /// Areas between two bounds, sides in whole tokens (Qwen).
-    Smart { min_pixels: usize, max_pixels: usize },
+    /// Areas between two bounds, sides in whole tokens (Qwen, GLM-4.1V).
+    Smart(Areas),
     /// One size, or the shorter side, with a crop from the centre (CLIP, SigLIP, Gemma 3, LLaVA).
     Fixed { size: Option<Side>, crop: Option<Size>, square: Option<[u8; 3]> },
     /// A longest side, and tiles beside the whole image (Idefics 3, SmolVLM).
@@ -199,8 +199,8 @@ impl ImageProcessor {
         let token_side = self.tower.patch_size * self.tower.merge_size;
         let whole = |padded, resized, tile| Steps { padded, resized, tile, splits: Splits::NONE };
         let steps = match &self.sizing {
-            &Sizing::Smart { min_pixels, max_pixels } => {
-                let resized = sizes::smart(size, token_side, min_pixels, max_pixels)?;
+            Sizing::Smart(areas) => {
+                let resized = sizes::smart(size, token_side, areas)?;
                 whole(size, resized, resized)
             }
             Sizing::Fixed { size: wanted, crop, square } => {

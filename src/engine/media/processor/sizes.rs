@@ -38,35 +38,48 @@ impl Splits {
 /// The longest side over the shortest that Qwen's processors take.
 const MAX_RATIO: f64 = 200.0;
 
-/// `smart_resize` of Qwen: both sides are multiples of `factor`, the area is within the bounds.
-pub(super) fn smart(
-    size: Size,
-    factor: usize,
-    min_pixels: usize,
-    max_pixels: usize,
-) -> Result<Size, MediaError> {
-    let (width, height) = (size.width as f64, size.height as f64);
+/// Pixels of an image, all its frames together, that `smart_resize` keeps within bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Areas {
+    pub(super) min_pixels: usize,
+    pub(super) max_pixels: usize,
+    /// How many frames are counted: 1 by Qwen, those of a patch by GLM-4.1V.
+    pub(super) num_frames: usize,
+    /// What is smaller than a token grows to one first.
+    pub(super) grows_to_token: bool,
+}
+
+/// `smart_resize` of Qwen and of GLM-4.1V: both sides are multiples of `factor`, the area is within
+/// the bounds.
+pub(super) fn smart(size: Size, factor: usize, areas: &Areas) -> Result<Size, MediaError> {
+    let &Areas { min_pixels, max_pixels, num_frames, grows_to_token } = areas;
+    let (mut width, mut height) = (size.width as f64, size.height as f64);
+    let step = factor as f64;
+    if grows_to_token && width.min(height) < step {
+        let scale = (step / height).max(step / width);
+        (width, height) = ((width * scale).trunc(), (height * scale).trunc());
+    }
     if width.max(height) / width.min(height) > MAX_RATIO {
         return Err(MediaError::unsupported(format!(
             "the image is {size} pixels, and one side may be {MAX_RATIO} times the other; help: \
              cut it"
         )));
     }
-    let step = factor as f64;
     let sides = |of: &dyn Fn(f64) -> f64| Size {
         width: (of(width) * step) as usize,
         height: (of(height) * step) as usize,
     };
     let near = sides(&|side| (side / step).round_ties_even());
-    let area = near.width * near.height;
+    let area = num_frames * near.width * near.height;
+    let pixels = num_frames as f64 * height * width;
     if area > max_pixels {
-        let beta = (height * width / max_pixels as f64).sqrt();
+        let beta = (pixels / max_pixels as f64).sqrt();
         let smaller = sides(&|side| (side / beta / step).floor());
         let at_least = |side: usize| side.max(factor);
         return Ok(Size { width: at_least(smaller.width), height: at_least(smaller.height) });
     }
     if area < min_pixels {
-        let beta = (min_pixels as f64 / (height * width)).sqrt();
+        let beta = (min_pixels as f64 / pixels).sqrt();
         return Ok(sides(&|side| (side * beta / step).ceil()));
     }
     Ok(near)

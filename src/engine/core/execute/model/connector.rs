@@ -31,6 +31,7 @@ enum Step {
     /// (outputs, inputs)
     Linear(LinearWeight),
     Activate(Activation),
+    Gate(Activation),
 }
 
 /// What its steps work in, for up to T patches.
@@ -40,8 +41,8 @@ pub(super) struct ConnectorBuffers {
     patches: Tensor,
     /// The same, or means of them, as linear layers read them; None: they read the stream's type.
     narrowed: Option<Tensor>,
-    /// (T, outputs) of each product but the last, and of means; (T / patches of a token, outputs)
-    /// where those are one row.
+    /// (T, outputs) of each product but the last, of means and of gates; (T / patches of a token,
+    /// outputs) where those are one row.
     outputs: Vec<Tensor>,
     /// (T / patches of a token, hidden_size)
     tokens: Tensor,
@@ -64,6 +65,7 @@ impl Connector {
                 }
                 ConnectorStep::Linear(linear) => Step::Linear(loader.linear(linear)?),
                 ConnectorStep::Activate(activation) => Step::Activate(*activation),
+                ConnectorStep::Gate(activation) => Step::Gate(*activation),
             })
         });
         let steps = steps.collect::<Result<_, EngineError>>()?;
@@ -124,6 +126,12 @@ impl Connector {
                     x = product;
                 }
                 Step::Activate(activation) => ops::activate(device, *activation, x),
+                Step::Gate(activation) => {
+                    let Some(gated) = outputs.next() else { unreachable!("one for each") };
+                    gated.reshape(x.num_rows(), x.width() / 2);
+                    ops::activate_and_mul(device, *activation, x, gated);
+                    x = gated;
+                }
             }
         }
         tokens.set_num_rows(x.num_rows());
@@ -156,30 +164,34 @@ impl ConnectorBuffers {
     ) -> Result<Self, EngineError> {
         // A product reads as many rows as a GPU pads it to, merged ones too.
         let num_merged = connector.num_merged;
-        let width = width * connector.num_states;
+        let patch_width = width * connector.num_states;
         let room = |num_rows: usize| num_merged * device.padded_rows(num_rows.div_ceil(num_merged));
         let tensor = |num_rows, width, precision| device.tensor(room(num_rows), width, precision);
-        let mut num_rows = max_num_patches;
+        let (mut num_rows, mut width) = (max_num_patches, patch_width);
         let mut outputs = Vec::new();
         for step in &connector.steps {
             match step {
-                Step::Merge => num_rows /= num_merged,
+                Step::Merge => (num_rows, width) = (num_rows / num_merged, width * num_merged),
                 Step::MeanPool => {
                     num_rows /= num_merged;
                     outputs.push(tensor(num_rows, width, Precision::Full)?);
                 }
                 Step::Linear(weight) => {
-                    let (n, _) = weight.shape();
-                    outputs.push(tensor(num_rows, n, Precision::Activation)?);
+                    (width, _) = weight.shape();
+                    outputs.push(tensor(num_rows, width, Precision::Activation)?);
+                }
+                Step::Gate(_) => {
+                    width /= 2;
+                    outputs.push(tensor(num_rows, width, Precision::Activation)?);
                 }
                 Step::Norm(_) | Step::Standardize(_) | Step::Activate(_) => {}
             }
         }
         // The stream's type, whose rows it takes.
-        let patches = tensor(max_num_patches, width, Precision::Full)?;
+        let patches = tensor(max_num_patches, patch_width, Precision::Full)?;
         let narrowed = match device.activation_dtype() {
             DType::Float32 => None,
-            _ => Some(tensor(max_num_patches, width, Precision::Activation)?),
+            _ => Some(tensor(max_num_patches, patch_width, Precision::Activation)?),
         };
         let tokens = device.tensor(num_rows, connector.last.shape().0, Precision::Activation)?;
         Ok(Self { patches, narrowed, outputs, tokens })

@@ -277,19 +277,19 @@ impl Loader<'_> {
                 *matrix = matrix.clone().slice(index, count);
             }
         }
-        if let Some(columns) = spec.layout.columns(spec.k) {
-            for matrix in &mut matrices {
-                *matrix = matrix.clone().columns_in_order(columns.clone());
-            }
-        }
         match spec.layout {
-            Layout::Rows | Layout::ByChannel { .. } => {}
+            Layout::Rows | Layout::ByChannel { side: None, .. } => {}
             Layout::Transposed => {
                 matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
             }
-            Layout::Patches { .. } => {
+            Layout::Patches { .. } | Layout::ByChannel { side: Some(_), .. } => {
                 let parts = matrices.into_iter().zip(&spec.parts);
                 matrices = parts.map(|(matrix, part)| matrix.in_rows(part.rows)).collect();
+            }
+        }
+        if let Some(columns) = spec.layout.columns(spec.k) {
+            for matrix in &mut matrices {
+                *matrix = matrix.clone().columns_in_order(columns.clone());
             }
         }
         if let Some(columns) = share.and_then(|share| share.columns.as_ref()) {

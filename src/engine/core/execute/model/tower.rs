@@ -16,8 +16,8 @@ use vllm_batch_media::{Layout, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
 use vllm_batch_ops::{
-    BandTables, LinearWeight, MixedRow, MixedRows, NormWeight, PatchScratch, RotaryTable,
-    StepInputs, TextLimits,
+    BandTables, LinearWeight, MixedRows, NormWeight, PatchScratch, RotaryTable, StepInputs,
+    TextLimits,
 };
 
 /// A loaded tower with the buffers of its forward pass.
@@ -47,6 +47,7 @@ pub(super) struct Weights {
     pub positions: Option<Tensor>,
     /// At most one.
     pub ropes: Vec<RotaryTable>,
+    pub patch_norm: Option<NormWeight>,
     pub embed_norm: Option<NormWeight>,
     pub layers: Vec<LayerWeights>,
     pub final_norm: Option<NormWeight>,
@@ -118,6 +119,7 @@ impl Tower {
             class_token: class_token.map(|tensor| loader.row(tensor)).transpose()?,
             positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
             ropes,
+            patch_norm: loader.norm(spec.patch_norm.as_ref())?,
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
             connectors,
@@ -262,7 +264,7 @@ impl Tower {
         let is_fit = match positions.fit {
             GridFit::OwnAlone => (rows, columns) == (side, side),
             GridFit::ByAxis => rows.max(columns) <= side,
-            GridFit::SameShare | GridFit::Between => true,
+            GridFit::SameShare | GridFit::Between | GridFit::Cubic => true,
         };
         if is_fit {
             return Ok(());
@@ -347,7 +349,7 @@ impl Tower {
     fn place<'a>(&mut self, images: &'a [Patches], tiles: &'a [Tile]) -> Vec<PlacedTile<'a>> {
         let num_class_tokens = self.num_class_tokens() as u32;
         let Self { spec, batch, mixed, windows, .. } = self;
-        mixed.host.clear();
+        mixed.clear();
         for batch in [&mut *batch, &mut *windows] {
             batch.clear();
             batch.query_start_loc.push(0);
@@ -362,8 +364,8 @@ impl Tower {
                 None => {}
                 Some(positions) if positions.are_mixed() => {
                     let grid = (layout.rows, layout.columns);
-                    let rows = places(layout, order).map(|place| positions.mixed(grid, place));
-                    mixed.host.extend(rows.map(MixedRow::from));
+                    let mix = positions.mix(grid);
+                    places(layout, order).for_each(|place| mixed.push(mix.of(place)));
                 }
                 Some(positions) => {
                     assert_eq!(order, PatchOrder::Rows, "positions are row after row");

@@ -63,7 +63,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// residual = norm(products of patches, and class tokens, + positions)
+    /// residual = norm(norm(products of patches), and class tokens, + positions)
     pub(super) fn embed(
         &self,
         (tables, mixed): (&BandTables, &MixedRows),
@@ -86,6 +86,9 @@ impl Pass<'_> {
         }
         ops::fill_zero(device, residual, step.num_rows());
         ops::add(device, residual, delta);
+        if let Some(norm) = &weights.patch_norm {
+            ops::norm_in_place(device, residual, norm);
+        }
         if let Some(token) = &weights.class_token {
             for tile in tiles {
                 let out = residual.rows_from_mut(tile.first);
@@ -94,7 +97,7 @@ impl Pass<'_> {
         }
         match &weights.positions {
             None => {}
-            Some(table) if mixed.host.is_empty() => {
+            Some(table) if mixed.is_empty() => {
                 ops::add_rows_of(device, step.positions(), 0, table, residual);
             }
             Some(table) => ops::add_mixed_rows(device, mixed, table, residual),

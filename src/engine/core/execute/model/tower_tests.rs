@@ -25,6 +25,7 @@ fn tower(device: &Device) -> Tower {
         attends_to_whole: false,
         patches: LinearSpec::of_patches("patches", width, patch_size).with_bias(true),
         class_token: None,
+        patch_norm: None,
         positions: Some(GridPositions {
             table: LinearSpec::new("positions", 1, width),
             side: 1,
