@@ -1,8 +1,8 @@
 """Makes eval_vectors.json: what the scorers of other tools say of fixed answers.
 
 sacrebleu 2.6 (bleu, chrf of a sentence), rouge_score 0.1.2 (rougeL, no stemmer), inspect_ai 0.3.285 (f1, the letter of
-`answer("letter")`), lm-eval 0.4.13 (acc, acc_norm and acc_bytes of `multiple_choice`; perplexities), jsonschema 4.26 (draft 2020-12), and SQuAD's own
-normalization. Run by a Python that has them: lm-eval and inspect_ai without their dependencies are enough, as single
+`answer("letter")`), lm-eval 0.4.13 (acc, acc_norm and acc_bytes of `multiple_choice`; perplexities), lmms-eval 0.7.3 (VQA accuracy), jsonschema 4.26 (draft 2020-12), and SQuAD's own
+normalization. Run by a Python that has them: lm-eval, lmms-eval and inspect_ai without their dependencies are enough, as single
 functions of theirs are taken.
 """
 
@@ -14,6 +14,7 @@ import json
 import math
 import pathlib
 import re
+import statistics
 import string
 import sys
 from collections import Counter
@@ -51,6 +52,18 @@ ANLS = [
     ("", ["x"]),
     ("Straße 5", ["STRASSE 5", "straße  5"]),
     ("ΟΔΟΣ", ["οδος", "οδός"]),
+]
+
+TEN = ["2", "2", "two", "2", "Two.", "3", "2 dogs", "two", "a two", "2"]
+VQA = [
+    ("two", TEN), ("The 2.", TEN), ("3", TEN), ("2 dogs", TEN), ("4", TEN), ("Two, dogs!", TEN), ("", TEN),
+    ("dont know", ["don't know"] * 4 + ["no"] * 6), ("Don't know", ["dont know", "no", "don't know", "yes"]),
+    ("the dog's", ["dog 's", "dogs", "dog's", "a dog's"]), ("none", ["0", "zero", "None", "no"]),
+    ("red/blue", ["red blue", "red / blue", "redblue", "red, blue", "red-blue"]),
+    ("3.5 p.m.", ["3.5 pm", "3.5 p.m.", "3.5pm", "35 pm"]), ("1,000", ["1000", "1,000", "1 000", "1000"]),
+    ("U.S.A. (north)", ["usa north", "USA north", "u.s.a. north", "us"]), ("\\_x_", ["x", " x", "_x", "x y"]),
+    ("." * 40 + "a.b", ["b", ".", "........ab", "ab"]), ("line\none\ttab", ["line 1 tab"] * 5),
+    ("somebody'd", ["somebodyd"] * 4), ("Straße ÀÉ", ["straße àé"] * 3 + ["strasse"]),
 ]
 
 LETTERS = [
@@ -139,6 +152,19 @@ def anls(answer, targets, threshold=0.5):
     return 0.0 if score < threshold else score
 
 
+def vqa(answer, people):
+    """textvqa_process_results of lmms-eval 0.7.3, whose processor is EvalAI's."""
+    names = {}
+    exec(source_of("lmms_eval", "tasks/_task_utils/vqa_eval_metric.py"), names)
+    normal = names["EvalAIAnswerProcessor"]()
+    answer, people = normal(answer), [normal(other) for other in people]
+    shares = []
+    for i in range(len(people)):
+        others = [people[j] for j in range(len(people)) if i != j]
+        shares.append(min(1, others.count(answer) / 3))
+    return statistics.mean(shares)
+
+
 def source_of(package, path):
     """The text of a file of a package that is not imported: it would import everything."""
     root = pathlib.Path(importlib.util.find_spec(package).submodule_search_locations[0])
@@ -186,6 +212,7 @@ def main():
             "f1": max(squad_f1(answer, target) for target in targets),
         })
     of_anls = [{"answer": text, "expected": targets, "anls": anls(text, targets)} for text, targets in ANLS]
+    of_vqa = [{"answer": text, "expected": people, "vqa": vqa(text, people)} for text, people in VQA]
     pattern = inspect_letter()
     letters = [{"answer": text, "letter": pattern.search(text).group(1).upper()} for text in LETTERS]
     choices = [
@@ -210,7 +237,7 @@ def main():
     valid = jsonschema.Draft202012Validator
     schemas = [{"schema": schema, "values": [[value, valid(schema).is_valid(value)] for value in values]}
                for schema, values in SCHEMAS]
-    vectors = {"texts": texts, "anls": of_anls, "letters": letters, "choices": choices, "perplexity": perplexity,
+    vectors = {"texts": texts, "anls": of_anls, "vqa": of_vqa, "letters": letters, "choices": choices, "perplexity": perplexity,
                "mean": mean, "schemas": schemas}
     path = pathlib.Path(__file__).parent / "eval_vectors.json"
     path.write_text(json.dumps(vectors, ensure_ascii=False, indent=1) + "\n")

@@ -124,6 +124,8 @@ pub(super) enum Test {
     Likeness(Vec<String>),
     /// Likeness by characters as DocVQA counts it.
     Anls(Vec<String>),
+    /// VQA accuracy among normal answers.
+    Vqa(Vec<String>),
     /// At most this many characters are other.
     Distance(String, f64),
     /// promptfoo's ROUGE-1 over tokens.
@@ -159,6 +161,7 @@ impl Test {
             Test::F1(_)
                 | Test::Likeness(_)
                 | Test::Anls(_)
+                | Test::Vqa(_)
                 | Test::RougeN(_)
                 | Test::PlainBleu(_)
                 | Test::Gleu(_)

@@ -11,10 +11,10 @@ use super::asserts;
 use super::criterion::{Criterion, HowMany, Test};
 use super::row::{EXPECTED, JudgedRow, text_of};
 use super::scorers::json::Exact;
-use super::scorers::letter;
 use super::scorers::number::Decimal;
 use super::scorers::schema::Schema;
 use super::scorers::words::{Patterns, rouge};
+use super::scorers::{letter, vqa};
 use super::settings::{PassIf, Scorer, Settings, first_match, pattern};
 use crate::input::path::Missing;
 use crate::input::row::ListedChoices;
@@ -141,6 +141,7 @@ impl Makes<'_> {
             Scorer::F1 => Test::F1(self.each(|text| Ok(self.patterns.squad(text)))?),
             Scorer::Levenshtein => Test::Likeness(self.normalized()?),
             Scorer::Anls => Test::Anls(self.texts()?),
+            Scorer::Vqa => Test::Vqa(self.of_people()?),
             Scorer::RougeL => Test::RougeL(self.each(|text| Ok(rouge(text)))?),
             Scorer::Bleu => Test::Bleu(self.texts()?),
             Scorer::Chrf => Test::Chrf(self.texts()?),
@@ -193,6 +194,13 @@ impl Makes<'_> {
 
     fn texts(&self) -> Result<Vec<String>, String> {
         Ok(self.values()?.iter().map(text_of).collect())
+    }
+
+    /// Answers of people: texts, or objects that have one as `answer` (VQAv2).
+    fn of_people(&self) -> Result<Vec<String>, String> {
+        let values = self.values()?;
+        let answers = values.iter().map(|value| text_of(value.get("answer").unwrap_or(value)));
+        Ok(answers.map(|answer| vqa::normal(&answer)).collect())
     }
 
     fn each<T>(&self, make: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {

@@ -6,7 +6,7 @@ use super::criterion::{Criterion, HowMany, Scored, Test};
 use super::row::JudgedRow;
 use super::scorers::json::Exact;
 use super::scorers::words::{Patterns, rouge};
-use super::scorers::{choice, edits, json, letter, ngrams, number, overlap, promptfoo};
+use super::scorers::{choice, edits, json, letter, ngrams, number, overlap, promptfoo, vqa};
 use super::settings::{Normalize, affordable};
 use super::work::{TooMuch, Work};
 
@@ -174,6 +174,10 @@ impl Test {
                 answer.best(texts, |text| edits::likeness(&normal, text, work))
             }
             Test::Anls(texts) => answer.best(texts, |expected| edits::anls(text, expected, work)),
+            Test::Vqa(people) => {
+                work.read(1, [text.len(), people.len()])?;
+                Ok(Scored::graded(vqa::accuracy(&vqa::normal(text), people)))
+            }
             Test::Distance(other, most) => {
                 edits::is_within(text, other, *most, work).map(Scored::of)
             }

@@ -37,6 +37,8 @@ pub enum Scorer {
     Levenshtein,
     /// The same as DocVQA counts it: nothing below a half.
     Anls,
+    /// How many people gave the same answer about an image.
+    Vqa,
     /// Words in common in their order.
     RougeL,
     /// N-grams of words in common, as sacreBLEU counts them.
@@ -58,6 +60,7 @@ impl Scorer {
             Scorer::F1
             | Scorer::Levenshtein
             | Scorer::Anls
+            | Scorer::Vqa
             | Scorer::RougeL
             | Scorer::Bleu
             | Scorer::Chrf
@@ -109,7 +112,7 @@ impl std::fmt::Display for PassIf {
 
 impl Scorer {
     /// All, with what they are called.
-    pub const ALL: [(&'static str, Self); 18] = [
+    pub const ALL: [(&'static str, Self); 19] = [
         ("exact", Self::Exact),
         ("contains", Self::Contains),
         ("icontains", Self::IContains),
@@ -122,6 +125,7 @@ impl Scorer {
         ("f1", Self::F1),
         ("levenshtein", Self::Levenshtein),
         ("anls", Self::Anls),
+        ("vqa", Self::Vqa),
         ("rouge-l", Self::RougeL),
         ("bleu", Self::Bleu),
         ("chrf", Self::Chrf),

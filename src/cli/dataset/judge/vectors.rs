@@ -8,7 +8,7 @@ use super::asserts;
 use super::criterion::Test;
 use super::scorers::perplexity::Loglikelihood;
 use super::scorers::words::{Patterns, rouge};
-use super::scorers::{choice, letter};
+use super::scorers::{choice, letter, vqa};
 use super::scoring::Text;
 use super::settings::Normalize;
 use super::work::Work;
@@ -57,6 +57,17 @@ fn anls_is_that_of_docvqa() {
         let test = Test::Anls(texts(&vector["expected"]));
         let got = score(&test, vector["answer"].as_str().unwrap(), &patterns);
         assert!((got - vector["anls"].as_f64().unwrap()).abs() < 1e-15, "{got}: {vector}");
+    }
+}
+
+#[test]
+fn vqa_is_that_of_evalai() {
+    let patterns = Arc::<Patterns>::default();
+    for vector in vectors("vqa") {
+        let people = texts(&vector["expected"]);
+        let test = Test::Vqa(people.iter().map(|answer| vqa::normal(answer)).collect());
+        let got = score(&test, vector["answer"].as_str().unwrap(), &patterns);
+        assert!((got - vector["vqa"].as_f64().unwrap()).abs() < 1e-15, "{got}: {vector}");
     }
 }
 

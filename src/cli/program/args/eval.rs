@@ -46,7 +46,8 @@ pub struct EvalArgs {
 #[command(next_help_heading = "Eval")]
 pub struct EvalFlags {
     /// How answers are judged: exact, contains, icontains, starts-with, regex, number, letter,
-    /// json, json-schema, f1, levenshtein, anls, rouge-l, bleu, chrf, choice, perplexity or command
+    /// json, json-schema, f1, levenshtein, anls, vqa, rouge-l, bleu, chrf, choice, perplexity or
+    /// command
     /// [default: the row's assert, else exact]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Scorer::parse)]
     pub scorer: Vec<Scorer>,

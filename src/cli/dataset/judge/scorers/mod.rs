@@ -10,4 +10,5 @@ pub mod overlap;
 pub mod perplexity;
 pub mod promptfoo;
 pub mod schema;
+pub mod vqa;
 pub mod words;
