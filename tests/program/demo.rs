@@ -35,6 +35,21 @@ fn more_than_nine_of_ten_evaluation_rows_are_answered_right() {
 }
 
 #[test]
+fn the_model_that_sees_reads_its_pictures() {
+    let output = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
+        .args(["run", "-qq", "--model", "testdata/demo-vision", "--input"])
+        .arg("testdata/demo-vision/pictures.jsonl")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let rows = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(rows.lines().count(), 12, "{}", String::from_utf8_lossy(&output.stderr));
+    for row in rows.lines().map(json) {
+        assert_eq!(row["response"].as_str().unwrap().trim(), row["answer"].as_str().unwrap());
+    }
+}
+
+#[test]
 fn every_kind_of_bad_row_is_an_error_row_in_its_place_and_good_rows_keep_their_bytes() {
     let good: Vec<String> = (0..8)
         .map(|i| format!(r#"{{"id":"g{i}","prompt":"{i}+{i}=","temperature":1.0}}"#))
