@@ -501,3 +501,18 @@ fn a_model_without_its_tower_reads_texts_alone() {
     );
     assert!(said.out.contains("without --language-model-only"), "{}", said.out);
 }
+
+#[test]
+fn no_tower_is_loaded_where_rows_may_have_no_image() {
+    let folder = folder(&seen_rows());
+    fs::write(folder.path().join("data/c.png"), picture(37, 9)).unwrap();
+    let plan = |more: &[&str]| {
+        let fixed = ["plan", "--model", SEES, "-i", "data/in.jsonl", "--max-tokens", "2"];
+        let said = program(folder.path(), &[&fixed[..], more].concat());
+        let weights = said.out.lines().find(|line| line.contains("Weights"));
+        weights.unwrap_or_else(|| panic!("{}{}", said.out, said.errors)).to_owned()
+    };
+    let alone = plan(&["--language-model-only"]);
+    assert_eq!(plan(&["--limit-mm-per-prompt", r#"{"image": 0}"#]), alone);
+    assert_ne!(plan(&["--limit-mm-per-prompt", r#"{"image": 1}"#]), alone);
+}

@@ -167,7 +167,8 @@ pub struct ImageArgs {
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', num_args = 1..)]
     #[arg(requires = "allow_media_urls", hide_short_help = true)]
     pub allowed_media_domains: Vec<String>,
-    /// Most images of a row, as '{"image": 4}'; a row with more is an error row [default: 999]
+    /// Most images of a row, as '{"image": 4}'; a row with more is an error row. 0 leaves the
+    /// vision tower out [default: 999]
     #[arg(long, value_name = "JSON", value_parser = image_limit, hide_short_help = true)]
     pub limit_mm_per_prompt: Option<usize>,
 }

@@ -87,7 +87,8 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(DTypeArg::Float16) => Some(DType::Float16),
         },
         max_model_len: args.model.max_model_len,
-        language_model_only: args.engine.language_model_only,
+        language_model_only: args.engine.language_model_only
+            || args.input.images.limit_mm_per_prompt == Some(0),
         load_format: match args.model.load_format {
             None | Some(LoadFormatArg::Auto) => LoadFormat::Auto,
             Some(LoadFormatArg::Dummy) => LoadFormat::Dummy,
