@@ -4,9 +4,12 @@
 //! compares media as it compares tokens. Ids are the low bits of numbers that never come again;
 //! the bits above them are an epoch, and requests of different epochs share no prefix.
 
+mod ahead;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use ahead::Decoders;
 use vllm_batch_media::{ImageProcessor, Layout, MediaError, MediaId, Medium, Patches};
 
 /// The least id of a token of a medium.
@@ -23,6 +26,7 @@ pub struct MediaTable {
     processor: ImageProcessor,
     max_patch_bytes: usize,
     state: Mutex<State>,
+    decoders: Decoders,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +63,8 @@ impl MediaTable {
     /// An empty table. Patches that wait for a tower take `max_patch_bytes` at most; those of
     /// further images are made once more.
     pub fn new(processor: ImageProcessor, max_patch_bytes: usize) -> Self {
-        Self { processor, max_patch_bytes, state: Mutex::default() }
+        let (state, decoders) = Default::default();
+        Self { processor, max_patch_bytes, state, decoders }
     }
 
     /// From decoded images to patches, and from headers to sizes.
@@ -86,6 +91,20 @@ impl MediaTable {
             }
         }
         Ok(placed.into_iter().map(|(medium, _)| medium).collect())
+    }
+
+    /// Begins to decode media of a request that comes soon, on threads of their own. It is of use
+    /// while what is returned is kept. Those that cannot be used are left to [`Self::place`].
+    pub fn decode_ahead(self: &Arc<Self>, media: &[Arc<Medium>]) -> Vec<Arc<TableMedium>> {
+        let layouts = media.iter().map(|medium| self.processor.tokens(medium.header()));
+        let Ok(layouts) = layouts.collect::<Result<Vec<_>, _>>() else { return Vec::new() };
+        let placed = self.numbered(media, &layouts);
+        for (medium, is_sound) in &placed {
+            if !is_sound {
+                self.decoders.ask(Arc::clone(medium));
+            }
+        }
+        placed.into_iter().map(|(medium, _)| medium).collect()
     }
 
     /// The media with their numbers, and whether each could be decoded before.
@@ -196,10 +215,32 @@ impl TableMedium {
         self.table.processor.patches(&self.medium.decode()?)
     }
 
+    /// Bytes of its pixels.
+    fn num_decoded_bytes(&self) -> u64 {
+        let header = self.medium.header();
+        3 * u64::from(header.width) * u64::from(header.height)
+    }
+
+    /// Its patches may wait for a tower.
+    fn has_room(&self) -> bool {
+        let needed = self.table.processor.num_patch_bytes(self.layout);
+        self.table.state().patch_bytes + needed <= self.table.max_patch_bytes
+    }
+
+    fn is_sound(&self) -> bool {
+        let state = self.table.state();
+        let known = state.known.get(&self.medium.id());
+        known.is_some_and(|known| known.number == self.number && known.is_sound)
+    }
+
     fn decode_once(&self) -> Result<(), MediaError> {
+        // Held meanwhile, so that others who need it wait.
+        let mut kept = self.patches.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_sound() {
+            return Ok(());
+        }
         let patches = self.decode()?;
         let num_bytes = patches.samples.len();
-        let mut kept = self.patches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.table.state();
         if let Some(known) = state.known.get_mut(&self.medium.id()) {
             known.is_sound = true;

@@ -2,18 +2,18 @@
 //! journal, everything else is tokenized and sent to the engine. What is warned about is in
 //! `warnings`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::previous::{Good, Place, Previous};
 use super::read::{Input, Parsed};
+use super::read_ahead::Reading;
 use super::row_params::RowParams;
 use super::shared::Shared;
 use super::warnings::Warnings;
 use super::write::{InputRead, Message, Waiting};
 use crate::config::RunConfig;
-use crate::ledger::row_hash::{ContentHash, InputDigest};
+use crate::ledger::row_hash::ContentHash;
 use crate::ledger::row_key::{RowName, row_key};
 use crate::ledger::{Recovered, Reused, RowHash};
 use vllm_batch_api::prompt::Prompt;
@@ -61,7 +61,10 @@ pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console) {
     let shared = Arc::clone(&feed.shared);
     let (shape, shape_of_bad) = (input.shape_text(), input.shape_text_of_bad());
     let (run, form) = (&*shared.config, Arc::default());
-    let mut feeder = Feeder { feed, run, warnings, shape, shape_of_bad, position: 0, form };
+    let decodes_ahead = feed.recovered.is_none() && feed.previous.is_none();
+    let position = 0;
+    let mut feeder =
+        Feeder { feed, run, warnings, shape, shape_of_bad, position, form, decodes_ahead };
     match feeder.feed_all(input, console) {
         Ok(Some(read)) => {
             shared.counters.set_total(feeder.position);
@@ -86,6 +89,9 @@ struct Feeder<'a> {
     position: u64,
     /// Of the last chat: rows of one input mostly have the same tools.
     form: Arc<AnswerForm>,
+    /// The last row had to be asked: so will the next ones, and images of rows that are answered
+    /// already are not decoded.
+    decodes_ahead: bool,
 }
 
 impl Feeder<'_> {
@@ -95,30 +101,24 @@ impl Feeder<'_> {
         input: &mut Input,
         console: &Console,
     ) -> Result<Option<InputRead>, CliError> {
-        let config = &self.run.input;
-        let (mut digest, none) = (InputDigest::default(), HashSet::new());
-        while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
-            let next = input.next_row().map_err(|error| match error {
-                // Rows are finished: it is no refusal, and the same command continues.
-                error if digest.num_rows() > 0 => CliError { exit: Exit::Stopped, ..error },
-                error => error,
-            })?;
-            let Some(parsed) = next else { break };
-            let may_differ = input.take_notes();
-            input.say_notes(console);
-            if may_differ {
-                self.shape = input.shape_text();
-                self.shape_of_bad = input.shape_text_of_bad();
+        let mut reading = Reading::new(self.run);
+        loop {
+            let read = reading.fill(input, console, &self.feed.processor, self.decodes_ahead);
+            while let Some(next) = reading.next(read.is_err() || reading.is_at_end) {
+                if let Some([shape, shape_of_bad]) = next.shapes {
+                    (self.shape, self.shape_of_bad) = (shape, shape_of_bad);
+                }
+                if !self.feed_row(next.parsed, next.is_own)? {
+                    return Ok(None);
+                }
             }
-            // Shards share out the rows of a sample, not those of all the input.
-            let is_own = config.shard.owns(digest.num_rows());
-            parsed.add_to(&mut digest, &none);
-            if !self.feed_row(parsed, is_own)? {
-                return Ok(None);
+            read?;
+            if reading.is_at_end {
+                break;
             }
         }
-        input.say_totals(&config.name, console);
-        Ok(Some(digest.into()))
+        input.say_totals(&self.run.input.name, console);
+        Ok(Some(reading.digest.into()))
     }
 
     /// Sends a row to the writing thread, and its request to the engine. False: the run has ended.
@@ -158,6 +158,11 @@ impl Feeder<'_> {
                 (line, bad.passthrough, asked)
             }
         };
+        match asked {
+            Asked::Request(..) => self.decodes_ahead = true,
+            Asked::Reused(_) | Asked::Good(..) => self.decodes_ahead = false,
+            Asked::Failed(..) => {}
+        }
         let (hash, request) = match asked {
             Asked::Reused(reused) => {
                 return Ok(self.send_finished(Message::Reused { position, line, reused }));

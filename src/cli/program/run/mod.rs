@@ -24,6 +24,7 @@ mod opened;
 pub mod previous;
 pub mod progress;
 pub mod read;
+mod read_ahead;
 mod ready;
 pub mod report;
 pub mod row_params;

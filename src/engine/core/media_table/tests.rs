@@ -106,3 +106,61 @@ fn threads_may_place_and_drop_the_same_images() {
     let state = table.state();
     assert_eq!((state.under_way.len(), state.patch_bytes), (0, 0));
 }
+
+/// Bytes that say when they are read, and wait until they may be.
+#[derive(Debug)]
+struct Held {
+    bytes: Vec<u8>,
+    reads: Mutex<std::sync::mpsc::Sender<std::thread::ThreadId>>,
+    gate: Arc<(Mutex<bool>, std::sync::Condvar)>,
+}
+
+impl vllm_batch_media::Encoded for Held {
+    fn read(&self, _: &vllm_batch_media::Limits) -> Result<std::borrow::Cow<'_, [u8]>, MediaError> {
+        self.reads.lock().unwrap().send(std::thread::current().id()).unwrap();
+        let (is_open, opened) = &*self.gate;
+        let is_open = is_open.lock().unwrap();
+        drop(opened.wait_while(is_open, |is_open| !*is_open).unwrap());
+        Ok(std::borrow::Cow::Borrowed(&self.bytes))
+    }
+}
+
+#[test]
+fn an_image_that_is_decoded_ahead_is_waited_for_and_decoded_once() {
+    let table = table(usize::MAX);
+    let (reads, read) = std::sync::mpsc::channel();
+    let gate = Arc::new((Mutex::new(true), std::sync::Condvar::new()));
+    let held = |value| Held {
+        bytes: png(20, 20, value),
+        reads: Mutex::new(reads.clone()),
+        gate: Arc::clone(&gate),
+    };
+    let media = [Arc::new(Medium::new(held(1), Default::default()).unwrap())];
+    assert_eq!(read.recv().unwrap(), std::thread::current().id());
+    *gate.0.lock().unwrap() = false;
+    let ahead = table.decode_ahead(&media);
+    // A thread has begun, and waits.
+    assert_ne!(read.recv().unwrap(), std::thread::current().id());
+    std::thread::scope(|scope| {
+        let placing = scope.spawn(|| table.place(&media).unwrap());
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        let placed = placing.join().unwrap();
+        assert!(Arc::ptr_eq(&placed[0], &ahead[0]));
+    });
+    assert!(read.try_recv().is_err(), "it is read once");
+    assert_eq!(ahead[0].take_patches().unwrap().samples[0], 1);
+}
+
+#[test]
+fn what_is_wrong_with_an_image_that_was_decoded_ahead_is_said_by_its_request() {
+    let table = table(usize::MAX);
+    let mut bytes = png(20, 20, 1);
+    bytes.truncate(bytes.len() - 30);
+    let media = [medium(2), Arc::new(Medium::new(bytes, Default::default()).unwrap())];
+    let ahead = table.decode_ahead(&media);
+    assert_eq!(ahead.len(), 2);
+    let (index, error) = table.place(&media).unwrap_err();
+    assert_eq!((index, error.code()), (1, "media_decode"));
+    assert_eq!(numbers(&table.place(&media[..1]).unwrap()), [0]);
+}

@@ -261,6 +261,11 @@ impl ImageProcessor {
         Ok(steps)
     }
 
+    /// Bytes of the patches of an image.
+    pub fn num_patch_bytes(&self, layout: Layout) -> usize {
+        layout.num_patches() * 3 * self.tower.patch_size.pow(2)
+    }
+
     /// The patches of an image.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{InputProcessor, ProcessError};
 use crate::media_table::{MediaTable, TableMedium};
 use crate::request::MediaRun;
-use vllm_batch_api::prompt::WithMedia;
+use vllm_batch_api::prompt::{Prompt, WithMedia};
 use vllm_batch_api::request::RequestError;
 use vllm_batch_checkpoint::spec::{ImageText, TokenId};
 use vllm_batch_media::Layout;
@@ -120,6 +120,15 @@ impl InputProcessor {
     /// Media of requests that are under way, of a model that takes images.
     pub fn media_table(&self) -> Option<&Arc<MediaTable>> {
         self.images.as_ref().map(|images| &images.table)
+    }
+
+    /// Begins to decode the images of a prompt that comes soon: while what is returned is kept, they
+    /// are ready sooner. Answers do not depend on it.
+    pub fn decode_ahead(&self, prompt: &Prompt) -> Vec<Arc<TableMedium>> {
+        match (prompt, &self.images) {
+            (Prompt::WithMedia(prompt), Some(images)) => images.table.decode_ahead(&prompt.media),
+            _ => Vec::new(),
+        }
     }
 
     /// A chat's tokens, at most `limit`, with placeholders in the places of its images.
