@@ -49,7 +49,7 @@ fn medium(file: &str) -> Arc<Medium> {
 }
 
 /// A user's turn of images and the text behind them.
-fn seen(files: &[String], text: Option<&str>) -> Prompt {
+pub fn seen(files: &[String], text: Option<&str>) -> Prompt {
     let images = files.iter().map(|_| json!({"type": "image"}));
     let text = text.map(|text| json!({"type": "text", "text": text}));
     let content: Value = images.chain(text).collect();
@@ -69,7 +69,7 @@ fn run(config: &EngineConfig, prompts: Vec<Prompt>) -> Vec<PoolingOutput> {
 }
 
 /// How far a vector is from the expected one.
-fn distance(pooled: &Pooled, expected: &[f32]) -> f32 {
+pub fn distance(pooled: &Pooled, expected: &[f32]) -> f32 {
     assert_eq!(pooled.values().count(), expected.len());
     pooled.values().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max)
 }

@@ -40,3 +40,4 @@ mod sentence_modules;
 mod simulation;
 mod speculation;
 mod tokenizers;
+mod two_towers;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use vllm_batch::engine::checkpoint::hf_config::HfConfig;
-use vllm_batch::engine::checkpoint::spec::{DecoderSpec, TowerSpec};
-use vllm_batch::engine::checkpoint::{decoder_spec, tower_spec};
+use vllm_batch::engine::checkpoint::spec::{DecoderSpec, HeadSpec, TowerSpec};
+use vllm_batch::engine::checkpoint::{decoder_spec, encoder_spec, tower_spec};
 
 /// What is known of a model: its file, its parameters, its longest context.
 type Published = (&'static str, usize, usize);
@@ -191,6 +191,9 @@ const PUBLISHED: &[Published] = &[
     ("zephyr-7b-beta", 7_241_732_096, 32_768),
 ];
 
+/// The same of models that make vectors.
+const ENCODERS: &[Published] = &[("clip-vit-large-patch14", 427_616_512, 77)];
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/published_configs")
 }
@@ -233,6 +236,21 @@ fn published_models_have_their_parameters_and_their_context() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The scale of CLIP's loss is none of them.
+#[test]
+fn published_encoders_have_their_parameters_and_their_context() {
+    for (name, parameters, context) in ENCODERS {
+        let config = read(name);
+        let spec = encoder_spec(&config).unwrap_or_else(|error| panic!("{error}"));
+        let tower = tower_spec(&config).unwrap_or_else(|error| panic!("{error}"));
+        let projection = spec.projection.iter().flat_map(HeadSpec::tensors);
+        let tensors = spec.tensors().into_iter().chain(projection);
+        let tensors = tensors.chain(tower.iter().flat_map(TowerSpec::tensors));
+        let found: usize = tensors.map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        assert_eq!((found, spec.max_model_len), (*parameters, *context), "{name}");
+    }
+}
+
 /// An order has a number per row: one for each layer would fill memory before sizes are refused.
 #[test]
 fn layers_share_the_order_of_their_rows() {
@@ -261,7 +279,7 @@ fn every_published_config_is_in_the_table_and_in_the_readme() {
         name.strip_suffix(".json").map(str::to_owned)
     });
     let mut times: BTreeMap<String, usize> = names.map(|name| (name, 0)).collect();
-    for (name, ..) in PUBLISHED {
+    for (name, ..) in PUBLISHED.iter().chain(ENCODERS) {
         *times.get_mut(*name).unwrap_or_else(|| panic!("no file of {name}")) += 1;
     }
     for (name, times) in times {

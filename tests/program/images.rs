@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use vllm_batch::cli::input::base64;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+const CLIP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_vision/clip");
 const ENCODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_embeddings/bert");
 
 /// A picture of noise, which no compression makes smaller.
@@ -314,6 +315,29 @@ fn vectors_are_of_texts_of_images_and_of_both() {
         &["classify", "--model", SEES, "-q", "-i", "data/a.png", "--classifier-from-token", "a,b"],
     );
     assert!(rows(&said.out)[0]["probs"][0].is_f64(), "{}", said.errors);
+}
+
+/// No chat template is asked for where every row is an image.
+#[test]
+fn clip_makes_vectors_of_texts_and_of_pictures() {
+    let text = json!({"id": 1, "text": "a cat"});
+    let image = json!({"id": 2, "image": "a.png"});
+    let both = json!({"id": 3, "text": "a cat", "image": "a.png"});
+    let two = json!({"id": 4, "images": ["a.png", "b.png"]});
+    let folder = folder(&[text, image, both, two]);
+    let path = folder.path();
+    let embed = |flags: &[&str]| {
+        program(path, &[&["embed", "--model", CLIP, "-q", "-i"][..], flags].concat())
+    };
+    let said = embed(&["data/in.jsonl"]);
+    let expected = ["ok", "ok", "unsupported_field", "media_count"];
+    assert_eq!(codes(&said.out), expected, "{}", said.errors);
+    let of_picture = embed(&["data/a.png", "data/b.png"]);
+    assert_eq!(codes(&of_picture.out), ["ok", "ok"], "{}", of_picture.errors);
+    assert_eq!(rows(&of_picture.out)[0]["embedding"], rows(&said.out)[1]["embedding"]);
+    let said = embed(&["data/a.png", "--device", "cuda"]);
+    let why = "a tower that makes vectors of images";
+    assert!(said.code != 0 && said.errors.contains(why), "{}", said.errors);
 }
 
 /// Rows that a run took over.

@@ -3,8 +3,15 @@
 use serde_json::{Map, Value};
 
 /// Keys whose objects are configs of their own in transformers.
-pub const NESTED_CONFIGS: &[&str] =
-    &["attn_config", "audio_config", "llm_config", "text_config", "vision_config"];
+pub const NESTED_CONFIGS: &[&str] = &[
+    "attn_config",
+    "audio_config",
+    "llm_config",
+    "text_config",
+    "text_config_dict",
+    "vision_config",
+    "vision_config_dict",
+];
 
 /// Keys laid over config.json before anything of it is read.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -70,7 +70,10 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// The config lacks something, or has a size that no tower has.
 pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
     let spec = match family(config)?.map_or(Sight::None, |known| known.tower) {
-        Sight::None => None,
+        Sight::None => {
+            let of_encoder = encoders::tower(&config.architectures()?);
+            of_encoder.map(|tower| tower(config)).transpose()?
+        }
         Sight::All(tower) => Some(tower(config)?),
         Sight::Some(tower) => tower(config)?,
     };

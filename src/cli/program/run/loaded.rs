@@ -78,7 +78,8 @@ impl<'a> Loaded<'a> {
         }
         let (processor, info) = (loaded.engine.input_processor(), loaded.engine.info());
         let all_chat = shape.is_chat || requests == Requests::Chats;
-        config.check_chat(processor.has_chat_template(), all_chat)?;
+        let needs_template = all_chat && !processor.reads_images_alone();
+        config.check_chat(processor.has_chat_template(), needs_template)?;
         by_model::check(&config, &base, &processor)?;
         loaded.announce(info, &config, session.console);
         for note in config.particular.of_device(&info.kernel_set) {

@@ -3,6 +3,7 @@
 
 mod bert;
 mod classifiers;
+mod clip;
 mod decoder_classifiers;
 mod decoders;
 mod distilbert;
@@ -22,7 +23,7 @@ pub use decoder_classifiers::REWARD_MODELS;
 pub use masked_lm::{MaskedLmSpec, masked_lm};
 pub use vllm_batch_base::pooling::{ClassToken, TokenClasses, TokenMethod};
 
-use super::families;
+use super::families::{self, BuildTower};
 use super::hf_config::HfConfig;
 use super::spec::EncoderSpec;
 use vllm_batch_base::EngineError;
@@ -38,6 +39,8 @@ pub struct EncoderArchitecture {
     pub name: &'static str,
     /// Builder of its spec.
     pub spec: BuildEncoder,
+    /// Builder of the spec of its tower; None: it reads texts alone.
+    pub tower: Option<BuildTower>,
     /// The models that people know it by.
     pub models: &'static str,
 }
@@ -47,7 +50,17 @@ const fn family(
     spec: BuildEncoder,
     models: &'static str,
 ) -> EncoderArchitecture {
-    EncoderArchitecture { name, spec, models }
+    EncoderArchitecture { name, spec, tower: None, models }
+}
+
+/// A family with towers of texts and of images.
+const fn of_two_towers(
+    name: &'static str,
+    spec: BuildEncoder,
+    tower: BuildTower,
+    models: &'static str,
+) -> EncoderArchitecture {
+    EncoderArchitecture { name, spec, tower: Some(tower), models }
 }
 
 /// Hugging Face architectures that `embed` takes, by name. A class with a head is taken without it.
@@ -55,6 +68,7 @@ const fn family(
 pub const ENCODERS: &[EncoderArchitecture] = &[
     family("BertForMaskedLM", bert::bert, "splade-v3, splade-cocondenser, BERT as it was trained"),
     family("BertModel", bert::bert, "all-MiniLM, bge (en), e5, gte v1, mxbai"),
+    of_two_towers("CLIPModel", clip::spec, clip::tower, "CLIP, with images"),
     family("CamembertForMaskedLM", bert::roberta, "CamemBERT, as it was trained"),
     family("CamembertModel", bert::roberta, "Sentence-CamemBERT"),
     family("DistilBertForMaskedLM", distilbert::spec, "splade-v3-distilbert"),
@@ -119,6 +133,12 @@ pub fn encoder_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     config.refuse_unread()?;
     super::limits::check_encoder(&spec).map_err(|text| config.error(text))?;
     Ok(spec)
+}
+
+/// What builds the tower of the first class of these names that has one.
+pub(super) fn tower(names: &[&str]) -> Option<BuildTower> {
+    let known = |name: &&str| ENCODERS.iter().find(|known| known.name == *name);
+    names.iter().find_map(known)?.tower
 }
 
 /// Whether a config's class ends with a classifier of its own.

@@ -11,13 +11,13 @@ use super::vision::{
 use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
-    NormSpec, TowerSpec,
+    NormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
 /// Defaults of `CLIPVisionConfig`.
-const CLIP: VisionDefaults = VisionDefaults {
+pub(crate) const CLIP: VisionDefaults = VisionDefaults {
     hidden_size: 768,
     intermediate_size: 3072,
     num_layers: 12,
@@ -127,18 +127,35 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 fn clip_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     config.root().expect("vision_feature_select_strategy", "default")?;
     let vision = VisionKeys::read(config, CLIP, 1)?;
-    let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
+    let VisionKeys { width, num_layers, .. } = vision;
     let features = FeatureLayers::read(config, num_layers)?;
-    let side = vision.side();
-    let name = |part: &str| format!("model.vision_tower.vision_model.{part}");
-    let norm = |part| NormSpec::layer(name(part), width, eps);
-    let positions = name("embeddings.position_embedding");
     let connector = projector(config, width * features.num_states())?;
     Ok(TowerSpec {
-        patch_size,
-        merge_size: 1,
         image_token_id: image_token_id(config, "image_token_index", 32_000)?,
         text: ImageText::Bare,
+        unused: unused(features.num_used..num_layers),
+        states: features.states,
+        ..clip("model.vision_tower.vision_model", vision, features.num_used, connector)
+    })
+}
+
+/// CLIP's tower up to one of its layers, whose tensors have this prefix, and no place in prompts.
+pub(crate) fn clip(
+    prefix: &str,
+    vision: VisionKeys,
+    num_used: usize,
+    connector: ConnectorSpec,
+) -> TowerSpec {
+    let VisionKeys { patch_size, width, eps, .. } = vision;
+    let side = vision.side();
+    let name = |part: &str| format!("{prefix}.{part}");
+    let norm = |part| NormSpec::layer(name(part), width, eps);
+    let positions = name("embeddings.position_embedding");
+    TowerSpec {
+        patch_size,
+        merge_size: 1,
+        image_token_id: TokenId::Known(0),
+        text: ImageText::Alone,
         attends_to_whole: false,
         patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
         class_token: Some((name("embeddings.class_embedding"), vec![width])),
@@ -150,16 +167,16 @@ fn clip_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         }),
         rope: None,
         embed_norm: Some(norm("pre_layrnorm")),
-        layers: vision.layers(&name("encoder.layers"), features.num_used),
+        layers: vision.layers(&name("encoder.layers"), num_used),
         windows: None,
         final_norm: None,
         connector,
         deep: Vec::new(),
         newline: None,
         scale: None,
-        unused: unused(features.num_used..num_layers),
-        states: features.states,
-    })
+        unused: Vec::new(),
+        states: Vec::new(),
+    }
 }
 
 /// SigLIP, all of whose patches are tokens.

@@ -47,7 +47,7 @@ pub(super) mod latent;
 mod layer_norm;
 mod lfm2;
 pub(super) mod llama;
-mod llava;
+pub(super) mod llava;
 mod mamba;
 mod mamba2;
 mod minicpm;
@@ -89,7 +89,7 @@ mod smollm3;
 mod solar;
 mod stablelm;
 mod starcoder2;
-mod vision;
+pub(super) mod vision;
 mod youtu;
 
 use serde_json::Value;

@@ -28,14 +28,14 @@ pub(super) const IMAGE_TENSORS: &[&str] = &[
 ];
 
 /// `vision_config`, which all files of a family have.
-pub(super) fn section(config: &HfConfig) -> Result<Section<'_>, EngineError> {
+pub(crate) fn section(config: &HfConfig) -> Result<Section<'_>, EngineError> {
     let keys = config.root().section("vision_config")?;
     keys.ok_or_else(|| config.error("`vision_config` is missing"))
 }
 
 /// Defaults of keys that a `vision_config` lacks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct VisionDefaults {
+pub(crate) struct VisionDefaults {
     pub hidden_size: usize,
     pub intermediate_size: usize,
     pub num_layers: usize,
@@ -48,7 +48,7 @@ pub(super) struct VisionDefaults {
 
 /// Sizes of a tower that are within limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct VisionKeys {
+pub(crate) struct VisionKeys {
     pub width: usize,
     pub inner: usize,
     pub num_layers: usize,
@@ -59,11 +59,21 @@ pub(super) struct VisionKeys {
     image_size: usize,
 }
 
+/// Sizes of a layer with norms before both blocks, biases everywhere, and an MLP without a gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainLayer {
+    pub(crate) width: usize,
+    pub(crate) inner: usize,
+    pub(crate) heads: QkvHeads,
+    pub(crate) eps: f32,
+    pub(crate) activation: Activation,
+}
+
 impl VisionKeys {
     /// Reads `vision_config`, or has the defaults of its class.
     ///
     /// `merge_size`: patches of the side of a token.
-    pub(super) fn read(
+    pub(crate) fn read(
         config: &HfConfig,
         defaults: VisionDefaults,
         merge_size: usize,
@@ -114,11 +124,19 @@ impl VisionKeys {
 
     /// The first layers, whose tensors have this name and a number.
     pub(super) fn layers(&self, name: &str, num_layers: usize) -> Vec<LayerSpec> {
+        let Self { width, inner, heads, eps, activation, .. } = *self;
+        PlainLayer { width, inner, heads, eps, activation }.layers(name, num_layers)
+    }
+}
+
+impl PlainLayer {
+    /// So many, whose tensors have this name and a number.
+    pub(crate) fn layers(&self, name: &str, num_layers: usize) -> Vec<LayerSpec> {
         (0..num_layers).map(|index| self.layer(&format!("{name}.{index}"))).collect()
     }
 
     fn layer(&self, prefix: &str) -> LayerSpec {
-        let Self { width, inner, heads, eps, activation, .. } = *self;
+        let Self { width, inner, heads, eps, activation } = *self;
         let name = |part: &str| format!("{prefix}.{part}");
         let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
         let norm = |part| BlockNorms::before(NormSpec::layer(name(part), width, eps));

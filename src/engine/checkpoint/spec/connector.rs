@@ -17,6 +17,9 @@ pub struct ConnectorSpec {
 /// A step, from rows to rows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConnectorStep {
+    /// First: the token before the patches of a tile, in place of all of them. An image is one row
+    /// from there on (CLIP).
+    ClassToken,
     /// Norm of each row.
     Norm(NormSpec),
     /// The merge_size² patches of a token beside each other, row after row of its square.
@@ -66,6 +69,11 @@ impl ConnectorSpec {
             _ => Vec::new(),
         });
         self.linears().flat_map(LinearSpec::tensors).chain(norms).chain(of_channels)
+    }
+
+    /// An image is one row of what it gives.
+    pub fn gives_one_row(&self) -> bool {
+        self.steps.first() == Some(&ConnectorStep::ClassToken)
     }
 
     /// The decoder's hidden_size.

@@ -2,7 +2,7 @@
 //! runs it.
 
 use super::{
-    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, KvSource, LayerInputsSpec,
+    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, HeadSpec, KvSource, LayerInputsSpec,
     LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, Parameters,
     QkvHeads, RopeSpec, distinct, read_as_values,
 };
@@ -43,6 +43,32 @@ pub struct EncoderSpec {
     pub needs_cache: Option<&'static str>,
     /// Inputs of a decoder's layers beside the stream.
     pub layer_inputs: Option<LayerInputsSpec>,
+    /// Where a text ends whose last state is its vector; None: at its last token.
+    pub ends_at: Option<TextEnd>,
+    /// What its vector passes through behind the pooling.
+    pub projection: Option<HeadSpec>,
+}
+
+/// A token that a text ends with: no state up to it depends on what is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextEnd {
+    /// The first of this id.
+    First(u32),
+    /// The first of the largest id.
+    Largest,
+}
+
+impl TextEnd {
+    /// Leaves out what is behind the end of a text, if it has one.
+    pub fn cut(self, ids: &mut Vec<u32>) {
+        let end = match self {
+            TextEnd::First(id) => Some(id),
+            TextEnd::Largest => ids.iter().max().copied(),
+        };
+        if let Some(place) = ids.iter().position(|id| Some(*id) == end) {
+            ids.truncate(place + 1);
+        }
+    }
 }
 
 /// T5's relative positions: a number for each head and bucket of distances.
@@ -92,6 +118,8 @@ impl EncoderSpec {
             output: None,
             needs_cache: None,
             layer_inputs: None,
+            ends_at: None,
+            projection: None,
         }
     }
 
@@ -239,6 +267,19 @@ impl EncoderSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_ends_at_the_first_token_that_ends_it() {
+        let cut = |end: TextEnd, ids: &[u32]| {
+            let mut ids = ids.to_vec();
+            end.cut(&mut ids);
+            ids
+        };
+        assert_eq!(cut(TextEnd::First(9), &[1, 9, 4, 9, 5]), [1, 9]);
+        assert_eq!(cut(TextEnd::First(9), &[1, 4]), [1, 4]);
+        assert_eq!(cut(TextEnd::Largest, &[1, 9, 4, 9, 5]), [1, 9]);
+        assert_eq!(cut(TextEnd::Largest, &[1, 4, 3]), [1, 4]);
+    }
 
     #[test]
     fn buckets_are_those_of_transformers() {

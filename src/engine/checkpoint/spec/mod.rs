@@ -22,7 +22,7 @@ pub use attention::{
 };
 pub use connector::{ConnectorSpec, ConnectorStep};
 pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
-pub use encoder::{EncoderSpec, RelativeBiasSpec};
+pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
 pub use feed_forward::{
     ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
 };

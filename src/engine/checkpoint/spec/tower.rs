@@ -99,6 +99,8 @@ impl TokenId {
 /// What a prompt has for an image beside one placeholder for each of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageText {
+    /// No prompt has images: one is a row by itself, and its vector is what the tower gives (CLIP).
+    Alone,
     /// Nothing (LLaVA 1.5).
     Bare,
     /// Empty lines, and these tokens before and after the image's. The first of them alone is what

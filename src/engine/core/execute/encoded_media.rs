@@ -66,12 +66,12 @@ impl EncodedMedia {
     }
 
     /// Images encoded since load, and what that took.
-    pub(super) fn encoded(&self) -> (u64, Duration) {
+    pub(crate) fn encoded(&self) -> (u64, Duration) {
         (self.num_encoded, self.encode_time)
     }
 
     /// Steps may have media of this table from now on.
-    pub(super) fn set_table(&mut self, table: Arc<MediaTable>) {
+    pub(crate) fn set_table(&mut self, table: Arc<MediaTable>) {
         let numbers = Box::new(table.processor().normalization().tables());
         self.source = Some(Source { table, numbers });
     }
@@ -85,7 +85,7 @@ impl EncodedMedia {
     ///
     /// # Panics
     /// There is no table, or no request has one of the media.
-    pub(super) fn encode(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
+    pub(crate) fn encode(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
         let Self { tower, cache, source, num_encoded, encode_time } = self;
         let missing = cache.begin_step(batch.media.iter().map(|rows| rows.medium));
         let Some(source) = source else { unreachable!("a step of media has a table of them") };
@@ -104,8 +104,7 @@ impl EncodedMedia {
                         images.push(patches);
                     }
                     Err(error) => {
-                        let num_tokens = medium.layout().num_tokens();
-                        cache.insert(number, tower.zeros(device, num_tokens)?);
+                        cache.insert(number, tower.zeros(device, medium.layout())?);
                         medium.lose(error);
                     }
                 }
@@ -118,6 +117,16 @@ impl EncodedMedia {
             let rows = tower.encode(device, &images, &source.numbers)?;
             numbers.into_iter().zip(rows).for_each(|(number, rows)| cache.insert(number, rows));
         }
+    }
+
+    /// The row of a medium of the step that was encoded last, where the tower gives one.
+    ///
+    /// # Panics
+    /// It gives several, or is on a GPU.
+    pub(crate) fn vector(&self, medium: u64) -> &[f32] {
+        let rows = self.cache.rows(medium);
+        assert_eq!(rows.num_rows(), 1, "an image is one row");
+        rows.values()
     }
 
     /// The rows of a step that was encoded last.

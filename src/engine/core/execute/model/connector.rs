@@ -24,6 +24,7 @@ pub(super) struct Connector {
 /// A step, in the spec's terms.
 #[derive(Debug)]
 enum Step {
+    ClassToken,
     Norm(NormWeight),
     Merge,
     MeanPool,
@@ -57,6 +58,8 @@ impl Connector {
     ) -> Result<Self, EngineError> {
         let steps = spec.steps.iter().map(|step| {
             Ok(match step {
+                // The rows that it is given are those.
+                ConnectorStep::ClassToken => Step::ClassToken,
                 ConnectorStep::Norm(norm) => Step::Norm(loader.one_norm(norm)?),
                 ConnectorStep::Merge => Step::Merge,
                 ConnectorStep::MeanPool => Step::MeanPool,
@@ -108,6 +111,7 @@ impl Connector {
         let mut x = patches;
         for step in &self.steps {
             match step {
+                Step::ClassToken => {}
                 Step::Norm(norm) => ops::norm_in_place(device, x, norm),
                 Step::Merge => {
                     x.reshape(x.num_rows() / self.num_merged, x.width() * self.num_merged);
@@ -184,7 +188,7 @@ impl ConnectorBuffers {
                     width /= 2;
                     outputs.push(tensor(num_rows, width, Precision::Activation)?);
                 }
-                Step::Norm(_) | Step::Standardize(_) | Step::Activate(_) => {}
+                Step::ClassToken | Step::Norm(_) | Step::Standardize(_) | Step::Activate(_) => {}
             }
         }
         // The stream's type, whose rows it takes.

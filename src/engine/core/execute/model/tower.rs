@@ -157,7 +157,11 @@ impl Tower {
         images: &[Patches],
         tables: &BandTables,
     ) -> Result<Vec<Tensor>, EngineError> {
-        let rows = images.iter().map(|image| self.rows(device, image.layout.num_tile_tokens()));
+        let of_tiles = |layout: Layout| match self.spec.connector.gives_one_row() {
+            true => layout.num_tiles(),
+            false => layout.num_tile_tokens(),
+        };
+        let rows = images.iter().map(|image| self.rows(device, of_tiles(image.layout)));
         let mut rows: Vec<Tensor> = rows.collect::<Result<_, EngineError>>()?;
         for image in images {
             let Layout { merge_size, .. } = image.layout;
@@ -223,11 +227,13 @@ impl Tower {
         1 + self.spec.deep.len()
     }
 
-    /// What it would give of so many tokens, zeros.
+    /// Zeros in the place of what it would give of an image.
     ///
     /// # Errors
     /// The device has no memory.
-    pub fn zeros(&self, device: &Device, num_tokens: usize) -> Result<Tensor, EngineError> {
+    pub fn zeros(&self, device: &Device, layout: Layout) -> Result<Tensor, EngineError> {
+        let is_one_row = self.spec.connector.gives_one_row();
+        let num_tokens = if is_one_row { 1 } else { layout.num_tokens() };
         let mut rows = self.rows(device, num_tokens)?;
         let num_rows = rows.num_rows();
         ops::fill_zero(device, &mut rows, num_rows);
@@ -363,8 +369,7 @@ impl Tower {
             match &spec.positions {
                 None => {}
                 Some(positions) if positions.are_mixed() => {
-                    let grid = (layout.rows, layout.columns);
-                    let mix = positions.mix(grid);
+                    let mix = positions.mix((layout.rows, layout.columns));
                     places(layout, order).for_each(|place| mixed.push(mix.of(place)));
                 }
                 Some(positions) => {
@@ -393,6 +398,7 @@ impl Tower {
                 windows: tile.windows.as_ref(),
                 first,
                 num_class_tokens: num_class_tokens as usize,
+                is_one_row: spec.connector.gives_one_row(),
             };
             batch.logits_indices.extend(tile.by_token());
             if let Some(of_tile) = tile.windows {

@@ -25,6 +25,8 @@ pub(super) struct PlacedTile<'a> {
     pub first: usize,
     /// Tokens before its patches.
     pub num_class_tokens: usize,
+    /// The first of these is all that counts of it.
+    pub is_one_row: bool,
 }
 
 impl PlacedTile<'_> {
@@ -38,8 +40,12 @@ impl PlacedTile<'_> {
         }
     }
 
-    /// Rows of the stream that are its patches, those of a token beside each other.
+    /// Rows of the stream that are its patches, those of a token beside each other; or the one that
+    /// counts.
     pub(super) fn by_token(&self) -> Vec<u32> {
+        if self.is_one_row {
+            return vec![self.first as u32];
+        }
         let Patches { layout, order, .. } = *self.image;
         let first = (self.first + self.num_class_tokens) as u32;
         match self.windows {
@@ -138,7 +144,8 @@ impl Pass<'_> {
         let mut from = 0;
         for tile in tiles {
             let layout = tile.image.layout;
-            let (num_tokens, of_tile) = (layout.num_tile_tokens(), layout.tokens_per_tile());
+            let of_tile = if tile.is_one_row { 1 } else { layout.tokens_per_tile() };
+            let num_tokens = layout.num_tiles() * of_tile;
             let first = kind * num_tokens + tile.index * of_tile;
             let out = rows[tile.of_image].rows_from_mut(first);
             ops::replace_rows(device, tokens.rows_from(from), out, of_tile);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::{InputProcessor, ProcessError};
 use crate::media_table::{MediaTable, TableMedium};
 use crate::request::MediaRun;
@@ -31,9 +33,11 @@ impl ImageInput {
     fn shown_token_id(&self) -> u32 {
         match self.text {
             ImageText::Paragraph { start, .. } => start,
-            ImageText::Bare | ImageText::Enclosed { .. } | ImageText::Rows | ImageText::Tiles => {
-                self.image_token_id
-            }
+            ImageText::Alone
+            | ImageText::Bare
+            | ImageText::Enclosed { .. }
+            | ImageText::Rows
+            | ImageText::Tiles => self.image_token_id,
         }
     }
 
@@ -47,7 +51,7 @@ impl ImageInput {
         let (all, tile) =
             (token.repeat(layout.num_tokens()), token.repeat(layout.tokens_per_tile()));
         match self.text {
-            ImageText::Bare => all,
+            ImageText::Alone | ImageText::Bare => all,
             ImageText::Enclosed { start, end } => {
                 let [start, end] = [start, end].map(|token| match token {
                     TokenId::Known(id) => tokenizer.token_text(id),
@@ -79,6 +83,18 @@ impl ImageInput {
                 text + &format!("{FAKE}<global-img>{tile}{FAKE}")
             }
         }
+    }
+
+    /// An image by itself, which counts as one token.
+    fn alone(&self, placed: &[Arc<TableMedium>]) -> (Vec<u32>, Vec<MediaRun>) {
+        let run = |medium: &Arc<TableMedium>| MediaRun {
+            medium: Arc::clone(medium),
+            positions: 0..1,
+            first_token: 0,
+            axis: None,
+            is_whole: false,
+        };
+        (vec![self.image_token_id], placed.iter().map(run).collect())
     }
 
     /// The runs of placeholders, each of one medium; None: they are not as many as the media's
@@ -117,6 +133,11 @@ impl InputProcessor {
         Self { images: Some(images), ..self }
     }
 
+    /// Whether an image is a row by itself, which no chat template writes.
+    pub fn reads_images_alone(&self) -> bool {
+        self.images.as_ref().is_some_and(|images| images.text == ImageText::Alone)
+    }
+
     /// Media of requests that are under way, of a model that takes images.
     pub fn media_table(&self) -> Option<&Arc<MediaTable>> {
         self.images.as_ref().map(|images| &images.table)
@@ -139,10 +160,16 @@ impl InputProcessor {
     ) -> Result<(Vec<u32>, Vec<MediaRun>), ProcessError> {
         let WithMedia { chat, media } = prompt;
         let images = self.images.as_ref().ok_or_else(no_images)?;
+        if images.text == ImageText::Alone {
+            check_alone(&chat, media.len())?;
+        }
         let placed = images.table.place(&media).map_err(|(index, error)| {
             let message = format!("image {} of {}: {error}", index + 1, media.len());
             RequestError::new(error.code(), message)
         })?;
+        if images.text == ImageText::Alone {
+            return Ok(images.alone(&placed));
+        }
         let placeholder = self.tokenizer.token_text(images.shown_token_id());
         let texts = placed.iter().map(|medium| images.text_of(medium.layout(), &self.tokenizer));
         let texts: Vec<_> = texts.collect();
@@ -176,6 +203,35 @@ impl InputProcessor {
             return Err(RequestError::new("context_length", message).into());
         }
         Ok((ids, runs))
+    }
+}
+
+/// Refuses a row that is anything else than one image, where the model's vectors are of a text or
+/// of an image.
+fn check_alone(chat: &Chat, num_images: usize) -> Result<(), RequestError> {
+    if num_images != 1 {
+        let message = format!(
+            "the row has {num_images} images, and the model makes a vector of one; make a row of \
+             each"
+        );
+        return Err(RequestError::new("media_count", message));
+    }
+    let messages = chat.messages.as_array().map_or(&[][..], Vec::as_slice);
+    let is_image = |part: &Value| part["type"] == "image";
+    let is_blank = |part: &Value| part["text"].as_str().is_some_and(|text| text.trim().is_empty());
+    let is_alone = match messages {
+        [message] => message["content"]
+            .as_array()
+            .is_some_and(|parts| parts.iter().all(|part| is_image(part) || is_blank(part))),
+        _ => false,
+    };
+    match is_alone {
+        true => Ok(()),
+        false => {
+            let message = "the model makes a vector of a text or of an image, and the row has \
+                           both; make a row of each";
+            Err(RequestError::new("unsupported_field", message))
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::cached_texts::CachedTexts;
 use super::loading::Devices;
+use super::pictures::Pictures;
 use super::pooler::Pooler;
 use super::request::TextTokens;
 use super::shared_texts::{Reader, TextKey};
@@ -17,7 +18,14 @@ use vllm_batch_api::request::{LoraId, RequestError};
 use vllm_batch_base::EngineError;
 
 /// A body.
-pub(super) enum Body {
+pub(super) struct Body {
+    pub texts: Texts,
+    /// Of a model with a tower of its own for images.
+    pub pictures: Option<Pictures>,
+}
+
+/// What reads texts.
+pub(super) enum Texts {
     /// Texts go through it in one piece.
     Whole(Box<WholeTexts>),
     /// Texts go through it in pieces, and those that begin alike share what that costs.
@@ -44,26 +52,28 @@ pub(super) type Done = (Text, Result<Pooled, RequestError>);
 impl Body {
     /// Queues a text.
     pub(super) fn add(&mut self, text: Text) {
-        match self {
-            Body::Whole(body) => body.add(text),
-            Body::Cached(body) => body.add(text),
+        match (&mut self.texts, &mut self.pictures) {
+            (_, Some(pictures)) if !text.tokens.media.is_empty() => pictures.add(text),
+            (Texts::Whole(body), _) => body.add(text),
+            (Texts::Cached(body), _) => body.add(text),
         }
     }
 
     /// Keeps the texts that are as asked.
     pub(super) fn retain(&mut self, is_kept: &dyn Fn(&Text) -> bool) {
-        match self {
-            Body::Whole(body) => body.retain(is_kept),
-            Body::Cached(body) => body.retain(is_kept),
+        match &mut self.texts {
+            Texts::Whole(body) => body.retain(is_kept),
+            Texts::Cached(body) => body.retain(is_kept),
+        }
+        if let Some(pictures) = &mut self.pictures {
+            pictures.retain(is_kept);
         }
     }
 
     /// Whether texts wait.
     pub(super) fn has_unfinished_texts(&self) -> bool {
-        match self {
-            Body::Whole(body) => body.has_unfinished_texts(),
-            Body::Cached(body) => body.has_unfinished_texts(),
-        }
+        let of_pictures = self.pictures.as_ref().is_some_and(Pictures::has_unfinished_texts);
+        of_pictures || self.texts.has_unfinished_texts()
     }
 
     /// Runs a step; returns the texts that are done with it.
@@ -75,33 +85,52 @@ impl Body {
         devices: &Devices,
         pooler: &Pooler,
     ) -> Result<Vec<Done>, EngineError> {
-        match self {
-            Body::Whole(body) => body.step(devices, pooler),
-            Body::Cached(body) => body.step(devices, pooler),
+        let mut done = match &mut self.texts {
+            texts if !texts.has_unfinished_texts() => Vec::new(),
+            Texts::Whole(body) => body.step(devices, pooler)?,
+            Texts::Cached(body) => body.step(devices, pooler)?,
+        };
+        if let Some(pictures) = self.pictures.as_mut().filter(|seen| seen.has_unfinished_texts()) {
+            done.extend(pictures.step(devices, pooler)?);
         }
+        Ok(done)
     }
 
     /// Texts may have images of this table from now on, if the body sees any.
     pub(super) fn set_media_table(&mut self, table: Arc<MediaTable>) {
-        match self {
-            Body::Whole(_) => {}
-            Body::Cached(body) => body.set_media_table(table),
+        match (&mut self.texts, &mut self.pictures) {
+            (_, Some(pictures)) => pictures.set_media_table(table),
+            (Texts::Cached(body), None) => body.set_media_table(table),
+            (Texts::Whole(_), None) => {}
         }
     }
 
     /// The adapters that texts may name.
     pub(super) fn loras(&self) -> &ResidentLoras {
-        match self {
-            Body::Whole(body) => body.loras(),
-            Body::Cached(body) => body.loras(),
+        match &self.texts {
+            Texts::Whole(body) => body.loras(),
+            Texts::Cached(body) => body.loras(),
         }
     }
 
     /// Counters since load, and the present queue lengths.
     pub(super) fn stats(&self) -> EngineStats {
+        let of_texts = match &self.texts {
+            Texts::Whole(body) => body.stats(),
+            Texts::Cached(body) => body.stats(),
+        };
+        match &self.pictures {
+            None => of_texts,
+            Some(pictures) => of_texts.beside(pictures.stats()),
+        }
+    }
+}
+
+impl Texts {
+    fn has_unfinished_texts(&self) -> bool {
         match self {
-            Body::Whole(body) => body.stats(),
-            Body::Cached(body) => body.stats(),
+            Texts::Whole(body) => body.has_unfinished_texts(),
+            Texts::Cached(body) => body.has_unfinished_texts(),
         }
     }
 }

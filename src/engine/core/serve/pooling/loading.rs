@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::body::Body;
+use super::body::{Body, Texts};
 use super::cached_texts::CachedTexts;
 use super::layer_file::LayerFile;
 use super::lexical::Lexical;
+use super::pictures::Pictures;
 use super::pooler::{Pooler, Sparse, TokenOutputs};
 use super::splade::Splade;
 use super::whole_texts::WholeTexts;
@@ -55,7 +56,9 @@ impl Devices {
             None => {
                 let head_dim = summary.spec.heads().head_dim;
                 let heads = vec![HeadWidths { head_dim, ..HeadWidths::default() }];
-                GpuNeeds { heads, is_of_texts: true, ..GpuNeeds::default() }
+                let pictures = summary.picture_tower();
+                let without_kernels = pictures.map(|_| "a tower that makes vectors of images");
+                GpuNeeds { heads, is_of_texts: true, without_kernels, ..GpuNeeds::default() }
             }
         };
         let (body, why_cpu) = needs.open_device(config, summary.dtype)?;
@@ -182,10 +185,9 @@ fn load_weights(
         Some(ClassifierHead::Tokens(_)) => read.extend(spec.output_tensors()),
         _ => spec.output_tensors().for_each(|tensor| checkpoint.leave_tensor(&tensor)),
     }
-    if let Some(ClassifierHead::Layers(head)) = head {
-        tensors.extend(head.tensors());
-        read.extend(head.tensors());
-    }
+    let layers = summary.head_layers();
+    tensors.extend(layers.iter().flat_map(|head| head.tensors()));
+    read.extend(layers.iter().flat_map(|head| head.tensors()));
     checkpoint.check(&read, &spec.optional_tensors())?;
     let tables: Vec<_> = match &**device {
         Device::Cpu(_) => Vec::new(),
@@ -208,13 +210,12 @@ fn load_weights(
             heads_of_loras.insert(lora, Head::load_with(head, &saved, host, checkpoint)?);
         }
     }
-    let head = head.map(|head| match head {
-        ClassifierHead::Layers(head) => Head::load(head, host, checkpoint),
-        ClassifierHead::Tokens(classes) => {
-            Head::of_tokens(spec, (token_ids, classes.method), host, checkpoint)
+    let head = match (head, layers) {
+        (Some(ClassifierHead::Tokens(classes)), _) => {
+            Some(Head::of_tokens(spec, (token_ids, classes.method), host, checkpoint)?)
         }
-    });
-    let head = head.transpose()?;
+        (_, layers) => layers.map(|head| Head::load(head, host, checkpoint)).transpose()?,
+    };
     let splade = splade.map(|splade| Splade::load(splade, checkpoint)).transpose()?;
     let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
     let sparse = splade.map(Sparse::Splade);
@@ -262,6 +263,9 @@ fn load_body(
     checkpoint: &mut Checkpoint,
 ) -> Result<(Body, CacheSize, Vec<String>), EngineError> {
     let PoolingSummary { dtype, max_model_len, .. } = *summary;
+    let tower = summary.tower.as_ref();
+    let media = tower.map(|tower| EncodedMedia::load(config, tower, (dtype, device), checkpoint));
+    let media = media.transpose()?;
     let Some(spec) = summary.cached() else {
         let places = LoraPlaces::of_encoder(&summary.spec);
         let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
@@ -269,14 +273,15 @@ fn load_body(
         let mut encoder = load_encoder(sizes, summary, device, checkpoint)?;
         encoder.set_loras(device, loras)?;
         let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
-        let body = WholeTexts::new(encoder, num_token_types, sizes);
-        return Ok((Body::Whole(Box::new(body)), CacheSize::default(), Vec::new()));
+        let texts = WholeTexts::new(encoder, num_token_types, sizes);
+        let body = Body {
+            texts: Texts::Whole(Box::new(texts)),
+            pictures: media.map(|media| Pictures::new(media, sizes.max_num_seqs)),
+        };
+        return Ok((body, CacheSize::default(), Vec::new()));
     };
     let (output, width) = (Output::States, spec.hidden_size());
     let head = summary.head_layers().cloned();
-    let tower = summary.tower.as_ref();
-    let media = tower.map(|tower| EncodedMedia::load(config, tower, (dtype, device), checkpoint));
-    let media = media.transpose()?;
     let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, media, head };
     let mut executor =
         ModelExecutor::of_checkpoint(config, sizes, decoder, Arc::clone(device), checkpoint)?;
@@ -291,8 +296,9 @@ fn load_body(
         num_bytes: shape.num_bytes(element_bytes),
         num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
     };
-    let body = CachedTexts::new(executor, &config.cache, sizes, max_model_len, width);
-    Ok((Body::Cached(Box::new(body)), cache, notes))
+    let texts = CachedTexts::new(executor, &config.cache, sizes, max_model_len, width);
+    let body = Body { texts: Texts::Cached(Box::new(texts)), pictures: None };
+    Ok((body, cache, notes))
 }
 
 fn load_encoder(

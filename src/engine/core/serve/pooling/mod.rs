@@ -12,6 +12,7 @@ mod listed_module;
 mod loading;
 mod module_keys;
 mod modules;
+mod pictures;
 mod pooler;
 mod pooling_type;
 mod request;
@@ -51,6 +52,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::files::quoted;
 use vllm_batch_base::pooling::ClassToken;
+use vllm_batch_checkpoint::spec::TextEnd;
 use vllm_batch_text::Tokenizer;
 
 /// A model, and the requests that wait for it.
@@ -70,6 +72,8 @@ pub struct PoolingEngine {
     scores_steps: bool,
     /// A token that ends every text.
     end_token_id: Option<u32>,
+    /// A token behind which nothing of a text counts.
+    ends_at: Option<TextEnd>,
     /// Tokens of all requests that ever came.
     num_prompt_tokens: u64,
 }
@@ -189,6 +193,7 @@ impl PoolingEngine {
             input_processor,
             info,
             end_token_id: summary.end_token_id(),
+            ends_at: summary.spec.ends_at,
             scores_steps: summary.scores_steps(),
             num_prompt_tokens: 0,
             unfinished: HashMap::new(),
@@ -303,8 +308,12 @@ impl PoolingEngine {
         EngineStats { num_prompt_tokens: self.num_prompt_tokens, ..self.body.stats() }
     }
 
-    /// Puts the token behind a text that the model's classifier reads.
+    /// Puts the token behind a text that the model's classifier reads, and leaves out what is
+    /// behind the one that ends it.
     fn end(&self, text: &mut TextTokens) {
+        if let Some(end) = self.ends_at.filter(|_| text.media.is_empty()) {
+            end.cut(&mut text.ids);
+        }
         if let Some(end) = self.end_token_id.filter(|end| text.ids.last() != Some(end)) {
             text.ids.push(end);
         }

@@ -149,7 +149,7 @@ impl Pooler {
     }
 
     /// The end of a text's rows (rows, width).
-    fn ended(&self, rows: &[f32], width: usize, params: &PoolingParams) -> Pooled {
+    pub(super) fn ended(&self, rows: &[f32], width: usize, params: &PoolingParams) -> Pooled {
         let ended = |row: &[f32]| match self.activation {
             None => self.pooling.vector(row, params),
             Some(activation) => match params.use_activation {

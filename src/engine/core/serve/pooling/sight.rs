@@ -8,7 +8,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::ModelConfig;
 use vllm_batch_checkpoint as checkpoint;
 use vllm_batch_checkpoint::hf_config::HfConfig;
-use vllm_batch_checkpoint::spec::{Parameters, RopeSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::{ImageText, Parameters, RopeSpec, TowerSpec};
 
 /// The tower of a config whose other keys were read, and the configuration of its image processor
 /// where the same file has it.
@@ -24,9 +24,14 @@ pub(super) fn read(
 }
 
 impl PoolingSummary {
+    /// The tower whose vectors are those of images by themselves, if it has one.
+    pub(super) fn picture_tower(&self) -> Option<&TowerSpec> {
+        self.tower.as_ref().filter(|tower| tower.text == ImageText::Alone)
+    }
+
     /// The same without a tower where texts are read at once: they have no images in them.
     pub(super) fn without_unused_tower(mut self) -> Self {
-        if self.cached().is_none() {
+        if self.cached().is_none() && self.picture_tower().is_none() {
             self.tower = None;
         }
         self

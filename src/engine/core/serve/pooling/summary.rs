@@ -218,7 +218,7 @@ impl PoolingSummary {
 
     /// The same of one that is not cut.
     fn full_width(&self) -> usize {
-        self.layers_behind().last().map_or(self.spec.hidden_size(), LayerFile::outputs)
+        self.layers_behind().last().map_or(vector_width(&self.spec), LayerFile::outputs)
     }
 
     /// Its body as a decoder with a KV cache, where the state of a text's last token is all that
@@ -228,11 +228,12 @@ impl PoolingSummary {
         self.spec.decoder().filter(|_| is_of_last)
     }
 
-    /// The layers of the model's own classifier, if it has them.
+    /// The layers of the model's own classifier, or of its projection, if it has them.
     pub(super) fn head_layers(&self) -> Option<&HeadSpec> {
-        match &self.classifier.as_ref()?.head {
-            ClassifierHead::Layers(head) => Some(head),
-            ClassifierHead::Tokens(_) => None,
+        match self.classifier.as_ref().map(|classifier| &classifier.head) {
+            Some(ClassifierHead::Layers(head)) => Some(head),
+            Some(ClassifierHead::Tokens(_)) => None,
+            None => self.spec.projection.as_ref(),
         }
     }
 
@@ -473,7 +474,7 @@ fn check_dense(
     spec: &EncoderSpec,
     is_classifier: bool,
 ) -> Result<(), EngineError> {
-    let mut width = spec.hidden_size();
+    let mut width = vector_width(spec);
     for module in dense {
         let inputs = module.layer.inputs();
         if is_classifier || inputs != width {
@@ -488,6 +489,11 @@ fn check_dense(
     Ok(())
 }
 
+/// Values of what a model's own layers make of a pooled state.
+fn vector_width(spec: &EncoderSpec) -> usize {
+    spec.projection.as_ref().and_then(HeadSpec::width).unwrap_or(spec.hidden_size())
+}
+
 /// Which states vectors are made of where no module says it: by a GGUF file's number, else as vLLM
 /// has it.
 fn default_pooling(
@@ -499,6 +505,7 @@ fn default_pooling(
         (Some(number), _) => PoolingType::of_gguf(number)
             .ok_or_else(|| config.error(format!("`pooling_type` {number} is not supported"))),
         (None, Some(_)) => Ok(PoolingType::Last),
+        (None, None) if spec.ends_at.is_some() => Ok(PoolingType::Last),
         (None, None) => Ok(PoolingType::Cls),
     }
 }
