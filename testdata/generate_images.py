@@ -47,11 +47,13 @@ from transformers.models.internvl.video_processing_internvl import InternVLVideo
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.paligemma.processing_paligemma import PaliGemmaProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
 
 from golden_models.families import internvl
@@ -64,7 +66,7 @@ NEW_TOKENS = 4
 MAX_DISTANCE = 2e-5
 
 # (folder, class of the image processor, edges of images and of tiles or patches, or least and
-# most pixels)
+# most pixels, or an edge and tokens)
 MODELS = [
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
@@ -82,6 +84,8 @@ MODELS = [
     ("llava_saved", CLIPImageProcessor, 16, 16),
     ("ministral3_multimodal", PixtralImageProcessor, 48, 4),
     ("mistral3", PixtralImageProcessor, 48, 8),
+    ("paligemma", SiglipImageProcessor, 32, 16),
+    ("paligemma2", SiglipImageProcessor, 40, 25),
     ("pixtral", PixtralImageProcessor, 40, 8),
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
     ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
@@ -175,6 +179,13 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             merge_size=2, patch_size=8, processor_class="Glm4vProcessor", temporal_patch_size=2,
             size=dict(shortest_edge=longest, longest_edge=tile),
         )
+    if cls is SiglipImageProcessor:
+        return dict(
+            do_convert_rgb=None, do_normalize=True, do_rescale=True, do_resize=True,
+            image_mean=[0.5] * 3, image_processor_type=cls.__name__, image_seq_length=tile,
+            image_std=[0.5] * 3, processor_class="PaliGemmaProcessor", resample=3,
+            rescale_factor=1 / 255, size=dict(height=longest, width=longest),
+        )
     if cls is Qwen2VLImageProcessor:
         return dict(
             image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
@@ -213,9 +224,19 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
     has_axes = isinstance(processor, (Glm4vProcessor, Qwen2VLProcessor))
     if has_axes:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
-    inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
+    is_prefix = isinstance(processor, PaliGemmaProcessor)
+    if is_prefix:
+        # It has no chats: a prompt is a task, and the processor adds the rest.
+        text = text.removeprefix("User: ").removeprefix("User:").split("<end_of_utterance>")[0]
+    if is_prefix and not images:
+        # The processor takes none.
+        text = f"{processor.tokenizer.bos_token}{text}\n"
+        inputs = processor.tokenizer(text, return_tensors="pt", add_special_tokens=False)
+    else:
+        inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
     pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_"))}
     ids = inputs["input_ids"]
+    out_of_prefix = ids.shape[1]
     out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
 
     def logits_of(ids) -> torch.Tensor:
@@ -224,6 +245,8 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
             more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
         if isinstance(processor, Gemma4Processor):
             more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+        if is_prefix and images:
+            more["token_type_ids"] = (torch.arange(ids.shape[1]) >= out_of_prefix)[None].long()
         if isinstance(processor, Gemma3Processor):
             more["token_type_ids"] = (ids == model.config.image_token_id).long()
         return model(input_ids=ids, use_cache=False, **more).logits[0]
@@ -325,6 +348,8 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
                 config["vision_config"]["model_type"] == "clip_vision_model"
             ),
         )
+    if image_processor is SiglipImageProcessor:
+        return PaliGemmaProcessor(images, tokenizer)
     if image_processor is Glm4vImageProcessor:
         tokenizer.image_token = "<image>"
         return Glm4vProcessor(images, tokenizer, Glm4vVideoProcessor())
@@ -375,7 +400,8 @@ def main() -> None:
             bracket = BRACKET if is_in_brackets else ""
             mark = f"{bracket}{shown(image_processor)}{bracket}"
             template = CHAT_TEMPLATE.replace("<image>", mark)
-            (folder / "chat_template.jinja").write_text(template)
+            if image_processor is not SiglipImageProcessor:
+                (folder / "chat_template.jinja").write_text(template)
         config = json.loads((folder / "config.json").read_text())
         model = load_model(folder, config)
         processor = make_processor(folder, config, image_processor, tile)

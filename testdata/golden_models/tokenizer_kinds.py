@@ -293,6 +293,9 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "gemma_images": (shared_gemma_images, dict(eos_token="<end_of_utterance>")),
     "images": (shared_images, dict(eos_token="<end_of_utterance>")),
     "internvl_images": (shared_internvl_images, dict(eos_token="<end_of_utterance>")),
+    "paligemma_images": (
+        shared_images, dict(bos_token="<|im_start|>", eos_token="<end_of_utterance>"),
+    ),
     "pixtral_images": (shared_pixtral_images, dict(eos_token="<end_of_utterance>")),
 }
 

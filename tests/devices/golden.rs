@@ -103,6 +103,7 @@ families! {
     granite_hybrid_dense
     granite_moe
     granite_moe_shared
+    granite_vision
     helium
     hunyuan_dense
     hunyuan_moe
@@ -122,7 +123,6 @@ families! {
     llama_dynamic
     llama_yarn
     llava
-    granite_vision
     llava_next
     llava_next_saved
     llava_saved
@@ -148,6 +148,8 @@ families! {
     olmoe
     opt
     opt350
+    paligemma
+    paligemma2
     persimmon
     phi
     phi3

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 21] = [
+const MODELS: [&str; 23] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -34,6 +34,8 @@ const MODELS: [&str; 21] = [
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
     "testdata/golden/qwen3_vl_moe",
+    "testdata/golden/paligemma",
+    "testdata/golden/paligemma2",
     "testdata/golden/pixtral",
     "testdata/golden/internvl_chat",
     "testdata/golden/granite_vision",
@@ -79,11 +81,14 @@ fn params(max_tokens: u32) -> SamplingParams {
 }
 
 /// Rows of images that are equal, of different sizes, in the midst of text, and of none.
-fn rows() -> Vec<(Prompt, SamplingParams)> {
+fn rows(config: &EngineConfig) -> Vec<(Prompt, SamplingParams)> {
     let wide = ["<wide2.png>", "What is this?"];
     let penalized = SamplingParams { repetition_penalty: 1.3, ..params(9) };
     let sampled = SamplingParams { temperature: 1.0, n: 3, ..params(7) };
-    let scored = SamplingParams { prompt_logprobs: Some(NumLogprobs::Top(1)), ..params(4) };
+    // Prompts of PaliGemma that see what is behind them have no likelihoods.
+    let has_scores = !config.model.model_dir.ends_with("paligemma2");
+    let prompt_logprobs = has_scores.then_some(NumLogprobs::Top(1));
+    let scored = SamplingParams { prompt_logprobs, ..params(4) };
     vec![
         (chat(&wide), params(12)),
         (chat(&["What is this?"]), params(5)),
@@ -99,7 +104,7 @@ fn rows() -> Vec<(Prompt, SamplingParams)> {
 fn run(config: &EngineConfig) -> Vec<String> {
     let mut engine = Engine::load(config).unwrap();
     let processor = engine.input_processor();
-    let rows = rows();
+    let rows = rows(config);
     for (id, (prompt, params)) in (0..).zip(rows.clone()) {
         engine.add_request(processor.process(id, prompt, params, RowKey(id)).unwrap());
     }
@@ -156,6 +161,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
         "llava_next",
         "granite_vision",
         "glm4v",
+        "paligemma2",
     ] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }
@@ -220,6 +226,29 @@ fn prompts_that_cannot_be_answered_say_why() {
         panic!("it has no tower")
     };
     assert_eq!(error.of_row().unwrap().code, "no_image_input");
+}
+
+/// The chat template of PaliGemma is ours: its prompts are a task.
+#[test]
+fn a_task_is_one_message_and_sees_what_is_behind_it() {
+    let model = "testdata/golden/paligemma";
+    let engine = Engine::load(&speculation::config(model, (4, 400), None)).unwrap();
+    let processor = engine.input_processor();
+    assert!(processor.has_chat_template());
+    let refused = |prompt: Prompt, params: SamplingParams| {
+        let Err(ProcessError::Row(error)) = processor.process(0, prompt, params, RowKey(0)) else {
+            panic!("it is refused")
+        };
+        error
+    };
+    let scored = SamplingParams { prompt_logprobs: Some(NumLogprobs::Top(1)), ..params(4) };
+    let error = refused(chat(&["<rgb.png>", "caption en"]), scored.clone());
+    assert_eq!(error.code, "invalid_parameter");
+    assert!(error.message.contains("see those behind them"), "{error}");
+    assert!(processor.process(0, chat(&["caption en"]), scored, RowKey(0)).is_ok());
+    let turns = json!([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]);
+    let error = refused(Prompt::Messages(turns.into()), params(4));
+    assert!(error.message.contains("one user message"), "{error}");
 }
 
 /// Bytes of a BMP of this size.

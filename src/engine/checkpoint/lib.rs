@@ -93,6 +93,14 @@ pub fn image_processor(config: &HfConfig) -> Result<Option<Value>, EngineError> 
     known.and_then(|known| known.processor).map(|processor| processor(config)).transpose()
 }
 
+/// The chat template of a model whose files have none; None: there is none for its family.
+///
+/// # Errors
+/// `architectures` is missing.
+pub fn chat_template(config: &HfConfig) -> Result<Option<&'static str>, EngineError> {
+    Ok(family(config)?.and_then(|known| known.chat_template))
+}
+
 /// The architectures whose names are nearest to one that is not there.
 fn nearest(name: &str) -> Vec<&'static str> {
     const NUM_NEAREST: usize = 3;

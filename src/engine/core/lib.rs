@@ -513,7 +513,8 @@ fn decoders_input_processor(
     summary: &ModelSummary,
 ) -> Result<Arc<InputProcessor>, EngineError> {
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
-    let processor = load_input_processor(config, &summary.files, limits, defaults)?;
+    let template = summary.chat_template;
+    let processor = load_input_processor(config, &summary.files, (limits, defaults), template)?;
     with_images(processor, summary.sight()).map(Arc::new)
 }
 
@@ -527,12 +528,12 @@ fn with_images(
     Ok(processor.with_images(images))
 }
 
-/// Loads the tokenizer and the chat template.
+/// Loads the tokenizer and the chat template, or takes the default where the files have none.
 fn load_input_processor(
     config: &EngineConfig,
     files: &ModelFiles,
-    limits: ModelLimits,
-    defaults: GenerationConfig,
+    (limits, defaults): (ModelLimits, GenerationConfig),
+    default_template: Option<&str>,
 ) -> Result<InputProcessor, EngineError> {
     let files = match &config.model.tokenizer_dir {
         Some(path) => &ModelFiles::open(path, config.model.on_lost_file)?,
@@ -547,16 +548,18 @@ fn load_input_processor(
         ModelFiles::Folder(folder) => Tokenizer::from_dir(folder),
     };
     let tokenizer = tokenizer.map_err(error)?;
+    let given = |source: &str| {
+        let (bos, eos) = (tokenizer.bos_token(), tokenizer.eos_token());
+        ChatTemplate::new(source, bos, eos).map_err(error)
+    };
     let chat_template = match (&config.model.chat_template, files) {
-        (Some(source), _) => {
-            let (bos, eos) = (tokenizer.bos_token(), tokenizer.eos_token());
-            Some(ChatTemplate::new(source, bos, eos).map_err(error)?)
-        }
+        (Some(source), _) => Some(given(source)?),
         (None, ModelFiles::Gguf(file)) => {
             gguf_text::chat_template(file, &tokenizer).map_err(error)?
         }
         (None, ModelFiles::Folder(folder)) => {
-            ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?
+            let own = ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?;
+            own.map_or_else(|| default_template.map(given).transpose(), |own| Ok(Some(own)))?
         }
     };
     InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults)

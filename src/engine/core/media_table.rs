@@ -7,6 +7,7 @@
 mod ahead;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ahead::Decoders;
@@ -27,6 +28,8 @@ pub struct MediaTable {
     max_patch_bytes: usize,
     state: Mutex<State>,
     decoders: Decoders,
+    /// Prompts that were numbered.
+    num_prompts: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -63,8 +66,8 @@ impl MediaTable {
     /// An empty table. Patches that wait for a tower take `max_patch_bytes` at most; those of
     /// further images are made once more.
     pub fn new(processor: ImageProcessor, max_patch_bytes: usize) -> Self {
-        let (state, decoders) = Default::default();
-        Self { processor, max_patch_bytes, state, decoders }
+        let (state, decoders, num_prompts) = Default::default();
+        Self { processor, max_patch_bytes, state, decoders, num_prompts }
     }
 
     /// From decoded images to patches, and from headers to sizes.
@@ -146,6 +149,11 @@ impl MediaTable {
             (placed, known.is_sound)
         });
         placed.collect()
+    }
+
+    /// A number that no prompt had before.
+    pub fn next_prompt(&self) -> u64 {
+        self.num_prompts.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The medium of a number, while a request has it.

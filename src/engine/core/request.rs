@@ -10,7 +10,7 @@ pub use axes::axes_of;
 
 pub use crate::media_table::FIRST_ID as FIRST_MEDIA_ID;
 pub use crate::media_table::TableMedium;
-use crate::plan::prefix_cache::root_serial;
+use crate::plan::prefix_cache::{own_root_serial, root_serial};
 use crate::plan::structured_output::Guidance;
 pub(crate) use vllm_batch_api::request::{
     Asked, FinishReason, LoraId, NumLogprobs, RowKey, SamplingParams,
@@ -56,8 +56,24 @@ pub struct MediaRun {
     pub first_token: u32,
     /// Where its medium is on all axes of positions; None: the model has one axis.
     pub axis: Option<u32>,
-    /// Each of them attends to all of them, so one step computes them all.
-    pub is_whole: bool,
+    /// What its tokens see besides those before them.
+    pub whole: Whole,
+}
+
+/// Tokens of a prompt that see all of each other, so that one step computes them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// None.
+    None,
+    /// Those of an image.
+    Image,
+    /// Those of the whole prompt.
+    Prompt {
+        /// Its tokens.
+        len: usize,
+        /// Of no other request.
+        number: u64,
+    },
 }
 
 /// The runs of each image of a prompt, one image after the other.
@@ -82,6 +98,15 @@ impl Hash for MediaRun {
 }
 
 impl MediaRun {
+    /// Positions of the tokens that see all of each other, among which its own are.
+    pub fn whole_positions(&self) -> Option<Range<usize>> {
+        match self.whole {
+            Whole::None => None,
+            Whole::Image => Some(self.positions.clone()),
+            Whole::Prompt { len, .. } => Some(0..len),
+        }
+    }
+
     /// Ids of its tokens, above every vocabulary.
     pub fn token_ids(&self) -> Range<u32> {
         let first = self.medium.first_token_id() + self.first_token;
@@ -184,8 +209,14 @@ impl Request {
 
     /// What its prefix in the cache begins from.
     pub fn prefix_root(&self) -> u64 {
-        let epoch = self.media.first().map_or(0, |run| run.medium.epoch());
-        root_serial(self.lora.map(|LoraId(index)| index), epoch)
+        match self.media.first() {
+            // K and V of each token are of all that see each other.
+            Some(MediaRun { whole: Whole::Prompt { number, .. }, .. }) => own_root_serial(*number),
+            first => {
+                let epoch = first.map_or(0, |run| run.medium.epoch());
+                root_serial(self.lora.map(|LoraId(index)| index), epoch)
+            }
+        }
     }
 
     /// Tokens that the user has given: what choices follow counts once.

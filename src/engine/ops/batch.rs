@@ -85,6 +85,9 @@ pub struct Batch {
     /// to all of it: own position + 1 of others, and of those behind. No token's is less than that
     /// of one before it in its sequence, nor more than `seq_lens`.
     pub attended_ends: Vec<u32>,
+    /// (num_seqs) or fewer: tokens of each sequence that see all of each other, also past a window;
+    /// 0 of those that are not there.
+    pub prefix_lens: Vec<u32>,
     /// (num_tokens) segment of each token, of an encoder's step; else empty.
     pub token_types: Vec<u32>,
     /// (num_tokens) where its K and V go: block id * block_size + offset.
@@ -125,6 +128,7 @@ impl Batch {
             &mut self.input_ids,
             &mut self.positions,
             &mut self.attended_ends,
+            &mut self.prefix_lens,
             &mut self.slot_mapping,
             &mut self.query_start_loc,
             &mut self.seq_lens,
@@ -159,6 +163,17 @@ impl Batch {
             let own_end = self.positions[token] + 1;
             self.attended_ends.push(if token < rows.start { own_end } else { end });
         }
+    }
+
+    /// So many tokens of the last sequence see all of each other, also past a window.
+    pub fn set_prefix_len(&mut self, len: usize) {
+        self.prefix_lens.resize(self.seq_lens.len(), 0);
+        self.prefix_lens.push(len as u32);
+    }
+
+    /// Tokens of a sequence that see all of each other, also past a window.
+    pub fn prefix_len(&self, seq: usize) -> usize {
+        self.prefix_lens.get(seq).map_or(0, |len| *len as usize)
     }
 
     /// Where what a token attends to ends.

@@ -3,15 +3,15 @@
 from ..family import Family
 from . import (
     alibi, delta, experts, first, gemma3_vision, gemma4, glm_vision, gpt, internvl, latent, later,
-    llama_kin, parallel, phi3, pixtral, post_norm, quantized, qwen_vision, recurrent, renamed,
-    towers,
+    llama_kin, paligemma, parallel, phi3, pixtral, post_norm, quantized, qwen_vision, recurrent,
+    renamed, towers,
 )
 
 FAMILIES: dict[str, Family] = {}
 MODULES = (
     first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, latent, recurrent, renamed,
     quantized, experts, gemma4, delta, towers, qwen_vision, gemma3_vision, internvl, pixtral,
-    glm_vision,
+    glm_vision, paligemma,
 )
 for _module in MODULES:
     FAMILIES.update(_module.FAMILIES)

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 24] = [
+const MODELS: [&str; 26] = [
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_moe",
@@ -41,6 +41,8 @@ const MODELS: [&str; 24] = [
     "llava_saved",
     "ministral3_multimodal",
     "mistral3",
+    "paligemma",
+    "paligemma2",
     "pixtral",
     "qwen2_5_vl",
     "qwen2_vl",
@@ -129,7 +131,7 @@ fn of_rows(model: &str) -> RowKind {
     let tokenizer = Tokenizer::from_dir(&testdata("golden").join(model)).unwrap();
     RowKind {
         image_token_id: tower.image_token_id.find(|text| tokenizer.token_id(text)).unwrap(),
-        attends_to_whole: tower.attends_to_whole,
+        bidirectional: tower.bidirectional,
         has_axes: spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
     }
 }

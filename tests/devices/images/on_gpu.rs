@@ -4,6 +4,7 @@ use super::steps::Runner;
 use super::{MODELS, config, golden, is_transformers, placed, summary, table};
 use crate::gpu;
 use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
+use vllm_batch::engine::checkpoint::spec::Bidirectional;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model_executor::gpu_needs_of;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
@@ -17,7 +18,10 @@ fn on_gpus(dtype: DType) -> impl Iterator<Item = &'static str> {
         let tower = tower.expect("a tower");
         let refusal = gpu_needs_of(&spec).refusal(dtype, KvCacheDType::Auto);
         let are_alike = spec.attentions().all(|attention| !attention.is_causal);
-        tower.heads().head_dim.is_multiple_of(step) && refusal.is_none() && are_alike
+        let is_past_windows = tower.bidirectional == Bidirectional::Prompt
+            && spec.attentions().any(|attention| attention.sliding_window.is_some());
+        let are_kernels_there = refusal.is_none() && are_alike && !is_past_windows;
+        tower.heads().head_dim.is_multiple_of(step) && are_kernels_there
     })
 }
 
@@ -64,6 +68,7 @@ fn what_no_kernel_computes_of_images_leaves_the_text() {
     let narrow = CacheConfig { kv_cache_dtype: KvCacheDType::Fp8, ..usual("qwen3_vl").cache };
     for (model, config, why) in [
         ("idefics3", usual("idefics3"), "head_dim is 12, and the kernels take multiples of 8"),
+        ("paligemma2", usual("paligemma2"), "see all of it past a window"),
         (
             "qwen3_vl",
             EngineConfig { cache: narrow, ..usual("qwen3_vl") },

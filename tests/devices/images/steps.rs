@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use vllm_batch::engine::base::config::EngineConfig;
+use vllm_batch::engine::checkpoint::spec::Bidirectional;
 use vllm_batch::engine::core::execute::executor::Executor;
 use vllm_batch::engine::core::execute::model_executor::ModelExecutor;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::load::step_sizes::StepSizes;
 use vllm_batch::engine::core::media_table::{MediaTable, TableMedium};
-use vllm_batch::engine::core::request::{MediaRun, axes_of};
+use vllm_batch::engine::core::request::{MediaRun, Whole, axes_of};
 use vllm_batch::engine::device::Device;
 use vllm_batch::engine::ops::batch::{Batch, MediaRows};
 
@@ -27,6 +28,8 @@ pub struct Row {
     placed: Vec<MediaRun>,
     /// Where images are that are attended to whole, each in one step.
     whole: Vec<Range<usize>>,
+    /// Tokens that see all of each other, also past a window.
+    prefix_len: usize,
 }
 
 /// What differs between rows of models.
@@ -34,8 +37,8 @@ pub struct Row {
 pub struct RowKind {
     /// The token that stands for one of an image's.
     pub image_token_id: u32,
-    /// Tokens of an image attend to all of it.
-    pub attends_to_whole: bool,
+    /// What tokens see besides those before them.
+    pub bidirectional: Bidirectional,
     /// Tokens have positions on axes.
     pub has_axes: bool,
 }
@@ -44,7 +47,7 @@ impl Row {
     /// The tokens of the media stand where the model's token of images does, without others
     /// between if tokens have positions on axes.
     pub fn new(ids: &[u32], media: &[Arc<TableMedium>], kind: RowKind) -> Self {
-        let RowKind { image_token_id, attends_to_whole, has_axes } = kind;
+        let RowKind { image_token_id, bidirectional, has_axes } = kind;
         let mut tokens = media.iter().flat_map(|medium| {
             let number = medium.number();
             (0..medium.layout().num_tokens() as u32).map(move |token| (number, token))
@@ -56,8 +59,17 @@ impl Row {
             end += run.len();
             (run[0] == image_token_id).then_some(end - run.len()..end)
         });
-        let whole = runs.flatten().filter(|_| attends_to_whole).collect();
-        let mut row = Self { ids: ids.to_vec(), media: of_tokens, placed: Vec::new(), whole };
+        let whole = match bidirectional {
+            Bidirectional::None => Vec::new(),
+            Bidirectional::Image => runs.flatten().collect(),
+            Bidirectional::Prompt => media.first().map(|_| 0..ids.len()).into_iter().collect(),
+        };
+        let prefix_len = match bidirectional {
+            Bidirectional::Prompt if !media.is_empty() => ids.len(),
+            _ => 0,
+        };
+        let (ids_of_row, placed) = (ids.to_vec(), Vec::new());
+        let mut row = Self { ids: ids_of_row, media: of_tokens, placed, whole, prefix_len };
         assert!(tokens.next().is_none(), "a place for each token of an image");
         if has_axes {
             let mut media = media.iter();
@@ -65,7 +77,7 @@ impl Row {
             let run = |start: usize| {
                 let medium = Arc::clone(media.next().expect("one for each start"));
                 let positions = start..start + medium.layout().num_tokens();
-                MediaRun { medium, positions, first_token: 0, axis: None, is_whole: false }
+                MediaRun { medium, positions, first_token: 0, axis: None, whole: Whole::None }
             };
             row.placed = starts.map(run).collect();
             MediaRun::place_on_axes(&mut row.placed);
@@ -165,6 +177,7 @@ impl Runner {
             let first_block = index * NUM_BLOCKS;
             batch.block_tables.extend((first_block..first_block + NUM_BLOCKS).map(|b| b as u32));
             batch.query_start_loc.push(batch.input_ids.len() as u32);
+            batch.set_prefix_len(row.prefix_len);
             batch.seq_lens.push(tokens.end as u32);
             if tokens.end == row.ids.len() {
                 batch.logits_indices.push(batch.input_ids.len() as u32 - 1);

@@ -6,7 +6,8 @@ use super::siglip::{self, SIGLIP};
 use super::vision::{self, IMAGE_TENSORS, VisionKeys, token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, ImageText, LinearSpec, NormSpec, TokenId, TowerSpec,
+    Bidirectional, ConnectorSpec, ConnectorStep, DecoderSpec, ImageText, LinearSpec, NormSpec,
+    TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 
@@ -52,7 +53,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     };
     Ok(TowerSpec {
         merge_size,
-        attends_to_whole: true,
+        bidirectional: Bidirectional::Image,
         final_norm: Some(siglip::final_norm(&vision)),
         ..siglip::tower(&vision, (TokenId::Known(token), text), connector)
     })
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn tokens_are_squares_of_patches_between_two_others() {
         let (decoder, tower) = specs(&format!(r#"{IDS} "mm_tokens_per_image": 9,"#), "").unwrap();
-        let least_step = tower.least_step();
+        let least_step = tower.least_step(1).0;
         assert_eq!(
             (tower.merge_size, tower.positions.as_ref().unwrap().side, least_step),
             (2, 6, 9)

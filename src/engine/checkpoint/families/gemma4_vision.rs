@@ -11,9 +11,10 @@ use super::{gemma4, multimodal};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
-    DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec,
-    NormSpec, QkNormSpec, QkvHeads, RopeScaling, RopeSpec, RowOrder, Slice, TokenId, TowerSpec,
+    ActivationSpec, AttentionSpec, AxisFrequency, Bidirectional, BlockNorms, ConnectorSpec,
+    ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm,
+    MlpSpec, NormSpec, QkNormSpec, QkvHeads, RopeScaling, RopeSpec, RowOrder, Slice, TokenId,
+    TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -131,7 +132,10 @@ impl<'a> Sizes<'a> {
                 start: TokenId::Known(token_id(config, "boi_token_id", 255_999)?),
                 end: TokenId::Known(token_id(config, "eoi_token_id", 258_882)?),
             },
-            attends_to_whole: text == Some("vision"),
+            bidirectional: match text {
+                Some("vision") => Bidirectional::Image,
+                _ => Bidirectional::None,
+            },
             // Bands of a pixel are stored beside each other.
             patches: patches.by_channel(3),
             class_token: None,
@@ -261,8 +265,8 @@ mod tests {
         let (decoder, tower) = specs("", r#""standardize": true,"#).unwrap();
         let tower = tower.expect("a tower");
         let are_causal: Vec<_> = decoder.attentions().map(|block| block.is_causal).collect();
-        assert_eq!((are_causal, tower.attends_to_whole), (vec![false, true], true));
-        assert_eq!((tower.least_step(), tower.patch_size, tower.merge_size), (1120, 16, 3));
+        assert_eq!((are_causal, tower.bidirectional), (vec![false, true], Bidirectional::Image));
+        assert_eq!((tower.least_step(1).0, tower.patch_size, tower.merge_size), (1120, 16, 3));
         assert_eq!(
             tower.text,
             ImageText::Enclosed { start: TokenId::Known(6), end: TokenId::Known(7) }

@@ -4,8 +4,8 @@
 use super::vision::{VisionDefaults, VisionKeys, image_scale, image_token_id, text_part};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
-    NormSpec, TowerSpec,
+    Bidirectional, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText,
+    LinearSpec, NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -61,7 +61,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         merge_size,
         image_token_id: image_token_id(config, "image_token_id", 128_257)?,
         text: ImageText::Tiles,
-        attends_to_whole: false,
+        bidirectional: Bidirectional::None,
         patches: patches.with_bias(true),
         class_token: None,
         patch_norm: None,

@@ -9,9 +9,9 @@ use super::vision::{
 };
 use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit,
-    GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan, NormSpec,
-    QkNormOrder, QkNormSpec, TokenId, TowerSpec,
+    ActivationSpec, AttentionSpec, Bidirectional, BlockNorms, ConnectorSpec, ConnectorStep,
+    DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec,
+    NormSpan, NormSpec, QkNormOrder, QkNormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, NormKind};
@@ -311,7 +311,7 @@ fn of_names(
             start: TokenId::OfText("<img>"),
             end: TokenId::OfText("</img>"),
         },
-        attends_to_whole: false,
+        bidirectional: Bidirectional::None,
         patches: patches.with_bias(true),
         class_token: Some((name(names.class_token), vec![1, 1, width])),
         patch_norm: None,

@@ -10,8 +10,8 @@ use super::vision::{
 };
 use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
-    NormSpec, TokenId, TowerSpec,
+    Bidirectional, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText,
+    LinearSpec, NormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -156,7 +156,7 @@ pub(crate) fn clip(
         merge_size: 1,
         image_token_id: TokenId::Known(0),
         text: ImageText::Alone,
-        attends_to_whole: false,
+        bidirectional: Bidirectional::None,
         patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
         class_token: Some((name("embeddings.class_embedding"), vec![width])),
         patch_norm: None,

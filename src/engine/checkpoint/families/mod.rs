@@ -64,6 +64,7 @@ mod olmo2;
 mod olmo3;
 mod olmoe;
 mod opt;
+mod paligemma;
 mod persimmon;
 mod phi;
 mod phi3;
@@ -132,12 +133,14 @@ pub struct Architecture {
     pub tower: Sight,
     /// Builder of its image processor's configuration; None: a file of its own has that.
     pub processor: Option<BuildProcessor>,
+    /// The chat template where a model's files have none.
+    pub chat_template: Option<&'static str>,
     /// The models that people know it by.
     pub models: &'static str,
 }
 
 const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Architecture {
-    Architecture { name, spec, tower: Sight::None, processor: None, models }
+    Architecture { name, spec, tower: Sight::None, processor: None, chat_template: None, models }
 }
 
 const fn seeing(
@@ -146,7 +149,14 @@ const fn seeing(
     tower: BuildTower,
     models: &'static str,
 ) -> Architecture {
-    Architecture { name, spec, tower: Sight::All(tower), processor: None, models }
+    Architecture {
+        name,
+        spec,
+        tower: Sight::All(tower),
+        processor: None,
+        chat_template: None,
+        models,
+    }
 }
 
 /// A family whose config.json says how images are cut.
@@ -157,7 +167,7 @@ const fn seeing_tiles(
     processor: BuildProcessor,
     models: &'static str,
 ) -> Architecture {
-    Architecture { name, spec, tower: Sight::All(tower), processor: Some(processor), models }
+    Architecture { processor: Some(processor), ..seeing(name, spec, tower, models) }
 }
 
 /// Names that early files of a family have, and the name that it has now.
@@ -214,6 +224,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         spec: gemma4_vision::spec,
         tower: Sight::Some(gemma4_vision::tower),
         processor: None,
+        chat_template: None,
         models: "Gemma 4 26B-A4B and 31B; E2B and E4B, text part",
     },
     family(
@@ -312,6 +323,15 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("OlmoeForCausalLM", olmoe::spec, "OLMoE"),
     family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
     family("OPTForCausalLM", opt::spec, "OPT"),
+    Architecture {
+        chat_template: Some(paligemma::CHAT_TEMPLATE),
+        ..seeing(
+            "PaliGemmaForConditionalGeneration",
+            paligemma::spec,
+            paligemma::tower,
+            "PaliGemma 1, 2",
+        )
+    },
     family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
     family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),

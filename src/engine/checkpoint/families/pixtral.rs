@@ -9,9 +9,9 @@ use super::vision::{
 };
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
-    DecoderSpec, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, RopeScaling,
-    RopeSpec, TokenId, TowerSpec,
+    ActivationSpec, AttentionSpec, AxisFrequency, Bidirectional, BlockNorms, ConnectorSpec,
+    ConnectorStep, DecoderSpec, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
+    RopeScaling, RopeSpec, TokenId, TowerSpec,
 };
 use serde_json::json;
 use vllm_batch_base::EngineError;
@@ -109,7 +109,7 @@ fn tower_of(
         merge_size,
         image_token_id,
         text: ImageText::Rows,
-        attends_to_whole: false,
+        bidirectional: Bidirectional::None,
         patches: LinearSpec::of_patches(format!("{TOWER}.patch_conv"), width, patch_size),
         class_token: None,
         patch_norm: None,

@@ -6,8 +6,8 @@ use super::vision::{self, axial_theta, image_token_id};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
-    AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, DecoderSpec, ImageText, LayerSpec,
-    LinearSpec, RopeScaling, RopeSpec, TowerSpec,
+    AttentionSpec, AxisFrequency, Bidirectional, BlockNorms, ConnectorSpec, DecoderSpec, ImageText,
+    LayerSpec, LinearSpec, RopeScaling, RopeSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::QkvHeads;
@@ -97,7 +97,7 @@ impl<'a> QwenVision<'a> {
             merge_size: self.merge_size,
             image_token_id: image_token_id(config, "image_token_id", 151_655)?,
             text: ImageText::Bare,
-            attends_to_whole: false,
+            bidirectional: Bidirectional::None,
             patches: patches.of_frames(self.num_frames),
             class_token: None,
             patch_norm: None,

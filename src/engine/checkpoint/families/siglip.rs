@@ -2,7 +2,8 @@
 
 use super::vision::{VisionDefaults, VisionKeys};
 use crate::spec::{
-    ConnectorSpec, GridFit, GridPositions, ImageText, LinearSpec, NormSpec, TokenId, TowerSpec,
+    Bidirectional, ConnectorSpec, GridFit, GridPositions, ImageText, LinearSpec, NormSpec, TokenId,
+    TowerSpec,
 };
 use vllm_batch_base::layers::Activation;
 
@@ -49,7 +50,7 @@ pub(super) fn tower(
         merge_size: 1,
         image_token_id,
         text,
-        attends_to_whole: false,
+        bidirectional: Bidirectional::None,
         patches: patches.with_bias(true),
         class_token: None,
         patch_norm: None,

@@ -38,7 +38,7 @@ pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
 };
-pub use tower::{DeepSpec, ImageText, TokenId, TowerSpec, WindowsSpec};
+pub use tower::{Bidirectional, DeepSpec, ImageText, TokenId, TowerSpec, WindowsSpec};
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;

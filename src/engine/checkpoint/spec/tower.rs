@@ -19,8 +19,8 @@ pub struct TowerSpec {
     pub image_token_id: TokenId,
     /// What a prompt has for an image.
     pub text: ImageText,
-    /// Tokens of an image attend to all of it, in all layers of the decoder (Gemma 3).
-    pub attends_to_whole: bool,
+    /// What tokens of a prompt see of those behind them, in all layers of the decoder.
+    pub bidirectional: Bidirectional,
     /// (width, 3 * frames * patch_size²): from the samples of a patch to the residual stream.
     pub patches: LinearSpec,
     /// (width): a token before the patches of each tile, which no embedding is made of (CLIP).
@@ -54,6 +54,18 @@ pub struct TowerSpec {
     pub scale: Option<f32>,
     /// Prefixes of tensors behind the last of these layers. They are left unused.
     pub unused: Vec<String>,
+}
+
+/// What tokens of a prompt see of those behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bidirectional {
+    /// Nothing.
+    None,
+    /// Tokens of an image see all of it (Gemma 3).
+    Image,
+    /// All tokens of a prompt with images see all of it, also past a window: a prefix language
+    /// model (PaliGemma).
+    Prompt,
 }
 
 /// Squares of tokens whose patches see each other alone.
@@ -151,14 +163,18 @@ impl TowerSpec {
         self.patches.k / (3 * self.patch_size * self.patch_size)
     }
 
-    /// Tokens that a step has room for, so that each image that is attended to whole is in one.
-    pub fn least_step(&self) -> usize {
-        let of_image = self.positions.as_ref().filter(|_| self.attends_to_whole);
-        of_image.map_or(0, |positions| match positions.fit {
+    /// Tokens that a step has room for, so that what sees all of itself is in one; and those of a
+    /// prompt whose logits it has room for.
+    pub fn least_step(&self, max_model_len: usize) -> (usize, usize) {
+        let num_tokens = match (self.bidirectional, &self.positions) {
+            // Nobody asks for logits of such a prompt.
+            (Bidirectional::Prompt, _) => return (max_model_len, 0),
+            (Bidirectional::None, _) | (Bidirectional::Image, None) => 0,
             // Of any shape.
-            GridFit::ByAxis => MAX_SOFT_TOKENS,
-            _ => (positions.side / self.merge_size).pow(2),
-        })
+            (_, Some(GridPositions { fit: GridFit::ByAxis, .. })) => MAX_SOFT_TOKENS,
+            (_, Some(positions)) => (positions.side / self.merge_size).pow(2),
+        };
+        (num_tokens, num_tokens)
     }
 
     /// That of embeddings, and those of what is added later.

@@ -10,7 +10,7 @@ use super::tower_cache::TowerCache;
 use crate::media_table::MediaTable;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, EngineConfig};
-use vllm_batch_checkpoint::spec::TowerSpec;
+use vllm_batch_checkpoint::spec::{Bidirectional, TowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::Device;
 use vllm_batch_ops::BandTables;
@@ -55,9 +55,9 @@ impl EncodedMedia {
         Ok(Self { tower, cache, source: None, num_encoded: 0, encode_time: Duration::ZERO })
     }
 
-    /// Tokens of an image attend to all of it.
+    /// Tokens of an image, or of a prompt, attend to all of it.
     pub(super) fn are_whole(&self) -> bool {
-        self.tower.spec().attends_to_whole
+        self.tower.spec().bidirectional != Bidirectional::None
     }
 
     /// Most bytes of what the tower made.

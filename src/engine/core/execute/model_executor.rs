@@ -213,6 +213,7 @@ impl ModelExecutor {
             positions: vec![0, 1, 0],
             axes: Vec::new(),
             attended_ends: Vec::new(),
+            prefix_lens: Vec::new(),
             token_types: Vec::new(),
             slot_mapping: vec![0, 1, block * block_size + 2],
             query_start_loc: vec![0, 2, 3],

@@ -53,7 +53,7 @@ pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput
         image_token_id,
         text: tower.text,
         has_axes,
-        are_whole: tower.attends_to_whole,
+        bidirectional: tower.bidirectional,
     })
 }
 

@@ -32,6 +32,8 @@ pub struct ModelSummary {
     pub tower: Option<TowerSpec>,
     /// The configuration of its image processor, where config.json has it.
     pub processor: Option<Value>,
+    /// The chat template of its family, for files that have none.
+    pub chat_template: Option<&'static str>,
     /// How the checkpoint's linear layers are stored, where they are quantized.
     pub quantization: Option<QuantizationConfig>,
     /// How many tensors are of which type, of a GGUF file.
@@ -64,6 +66,7 @@ impl ModelSummary {
         let tower = checkpoint::tower_spec(&hf_config)?;
         let tower = tower.filter(|_| !config.language_model_only);
         let processor = checkpoint::image_processor(&hf_config)?;
+        let chat_template = checkpoint::chat_template(&hf_config)?;
         let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
@@ -74,6 +77,7 @@ impl ModelSummary {
             spec,
             tower,
             processor,
+            chat_template,
             quantization,
             gguf_types,
             dtype,
@@ -87,7 +91,7 @@ impl ModelSummary {
     /// # Errors
     /// A file cannot be read.
     pub fn has_chat_template(&self, config: &ModelConfig) -> Result<bool, EngineError> {
-        if config.chat_template.is_some() {
+        if config.chat_template.is_some() || self.chat_template.is_some() {
             return Ok(true);
         }
         let other = config.tokenizer_dir.as_ref();
@@ -116,9 +120,9 @@ impl ModelSummary {
         })
     }
 
-    /// Tokens that a step has room for at least.
-    pub(crate) fn least_step(&self) -> usize {
-        self.tower.as_ref().map_or(0, TowerSpec::least_step)
+    /// Tokens that a step has room for at least, and those of a prompt whose logits it has.
+    pub(crate) fn least_step(&self) -> (usize, usize) {
+        self.tower.as_ref().map_or((0, 0), |tower| tower.least_step(self.max_model_len))
     }
 
     /// Number of parameters, those of its tower among them.

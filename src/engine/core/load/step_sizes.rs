@@ -105,11 +105,12 @@ impl StepSizes {
         }
     }
 
-    /// The same, with room for so many tokens of a prompt in a step: an image that is not cut.
-    pub fn at_least(self, num_tokens: usize) -> Self {
+    /// The same, with room for so many tokens of a prompt in a step, an image or a prompt that is
+    /// not cut, and for the logits of so many.
+    pub fn at_least(self, (num_tokens, num_prompt_logits): (usize, usize)) -> Self {
         Self {
             max_num_batched_tokens: self.max_num_batched_tokens.max(num_tokens),
-            max_num_prompt_logits: self.max_num_prompt_logits.max(num_tokens),
+            max_num_prompt_logits: self.max_num_prompt_logits.max(num_prompt_logits),
             ..self
         }
     }

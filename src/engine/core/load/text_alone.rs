@@ -2,7 +2,7 @@
 
 use crate::execute::model_executor::gpu_needs_of;
 use vllm_batch_base::config::{DType, DeviceKind, EngineConfig, KvCacheDType};
-use vllm_batch_checkpoint::spec::{ConnectorStep, DecoderSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::{Bidirectional, ConnectorStep, DecoderSpec, TowerSpec};
 use vllm_batch_device::gpu_trouble;
 use vllm_batch_ops::{GpuNeeds, HeadWidths, MAX_NARROW_HEAD_DIM};
 
@@ -32,12 +32,16 @@ fn refusal(
 ) -> Option<String> {
     let head_dim = decoder.heads().head_dim;
     let is_of_channels = |step: &ConnectorStep| matches!(step, ConnectorStep::Standardize { .. });
-    let is_of_some_layers =
-        tower.attends_to_whole && decoder.attentions().any(|attention| attention.is_causal);
-    let why = if tower.attends_to_whole && head_dim > MAX_NARROW_HEAD_DIM {
+    let sees_whole = tower.bidirectional != Bidirectional::None;
+    let is_of_some_layers = sees_whole && decoder.attentions().any(|attention| attention.is_causal);
+    let is_past_windows = tower.bidirectional == Bidirectional::Prompt
+        && decoder.attentions().any(|attention| attention.sliding_window.is_some());
+    let why = if sees_whole && head_dim > MAX_NARROW_HEAD_DIM {
         "no kernel over heads of such a width lets the tokens of an image see all of it"
     } else if is_of_some_layers {
         "no kernel lets the tokens of an image see all of it in some layers alone"
+    } else if is_past_windows {
+        "no kernel lets the tokens of a prompt see all of it past a window"
     } else if tower.connector.steps.iter().any(is_of_channels) {
         "no kernel of a GPU standardizes what it gives yet"
     } else if config.device.quantization.is_some() {

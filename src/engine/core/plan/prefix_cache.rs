@@ -25,6 +25,12 @@ pub fn root_serial(lora: Option<u32>, epoch: u32) -> u64 {
     }
 }
 
+/// The same of a request that shares nothing with others, whose number is its own. Neither serials
+/// nor epochs come near.
+pub fn own_root_serial(number: u64) -> u64 {
+    (1 << 63) - 1 - number
+}
+
 const NONE: u32 = u32::MAX;
 
 /// The table: chained buckets whose links are indices, so that it never allocates after `new`.

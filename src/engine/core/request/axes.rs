@@ -52,6 +52,7 @@ mod tests {
 
     use super::*;
     use crate::media_table::tests::{medium, table};
+    use crate::request::Whole;
 
     /// Images of 2x2 tokens, as `get_rope_index` of transformers 5.24 places them.
     #[test]
@@ -62,7 +63,7 @@ mod tests {
             positions: start..start + 4,
             first_token: 0,
             axis: None,
-            is_whole: false,
+            whole: Whole::None,
         };
         let mut media = vec![run(0, 2), run(1, 7), run(0, 11)];
         assert_eq!(axes_of(&media, 9), [9; 3], "the model has one axis");

@@ -196,6 +196,7 @@ impl InputProcessor {
         let (prompt_token_ids, media) = match prompt {
             Prompt::WithMedia(prompt) => {
                 refuse_cut(params.truncate_prompt_tokens)?;
+                self.refuse_seen_prompt(&params)?;
                 self.tokenize_with_media(*prompt, self.max_prompt_len(&params))?
             }
             prompt => (self.fit(self.tokenize(prompt, true)?, &params)?, Vec::new()),

@@ -3,8 +3,8 @@
 use super::*;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_checkpoint::spec::{
-    ActivationSpec, BlockNorms, ConnectorSpec, GridFit, GridPositions, ImageText, LayerSpec,
-    LinearSpec, MlpForm, MlpSpec, NormSpec, TokenId,
+    ActivationSpec, Bidirectional, BlockNorms, ConnectorSpec, GridFit, GridPositions, ImageText,
+    LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, TokenId,
 };
 
 /// A tower whose layers have no attention, so that each patch is computed by itself: a token each.
@@ -22,7 +22,7 @@ fn tower(device: &Device) -> Tower {
         merge_size: 1,
         image_token_id: TokenId::Known(0),
         text: ImageText::Tiles,
-        attends_to_whole: false,
+        bidirectional: Bidirectional::None,
         patches: LinearSpec::of_patches("patches", width, patch_size).with_bias(true),
         class_token: None,
         patch_norm: None,

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{Scheduled, Scheduler};
-use crate::request::{Request, axes_of};
+use crate::plan::sequence::Sequence;
+use crate::request::{Whole, axes_of};
 use vllm_batch_ops::batch::{Batch, MediaRows};
 
 impl Scheduler {
@@ -42,7 +43,7 @@ impl Scheduler {
                 batch.positions.push(position as u32);
                 batch.slot_mapping.push((block * block_size + position % block_size) as u32);
             }
-            add_media(batch, &seq.request, start..end);
+            add_media(batch, seq, start..end);
             let wanted = seq.prompt_logits_in(entry.num_tokens);
             batch.logits_indices.extend(wanted.map(|position| (first + position - start) as u32));
             // Of the last known token, and of each draft after it.
@@ -55,6 +56,10 @@ impl Scheduler {
             }
             batch.query_start_loc.push(batch.input_ids.len() as u32);
             batch.add_lora(seq.request.lora, first);
+            if let Some(Whole::Prompt { len, .. }) = seq.request.media.first().map(|run| run.whole)
+            {
+                batch.set_prefix_len(len.min(seq.num_prompt_tokens));
+            }
             batch.seq_lens.push(end as u32);
             // The table may hold blocks of chunks to come: the step needs none of those.
             let num_blocks = end.div_ceil(block_size);
@@ -70,19 +75,27 @@ impl Scheduler {
 
 /// The media among a sequence's tokens at these positions, which are the last ones of the batch:
 /// placeholders in the place of their ids.
-fn add_media(batch: &mut Batch, request: &Request, positions: Range<usize>) {
+fn add_media(batch: &mut Batch, seq: &Sequence, positions: Range<usize>) {
     let first_row = batch.input_ids.len() - positions.len();
+    let rows_of = |start: usize, end: usize| {
+        first_row + start - positions.start..first_row + end - positions.start
+    };
+    let request = &seq.request;
     for run in &request.media {
+        if let Some(whole) = run.whole_positions() {
+            let whole_end = whole.end.min(seq.num_prompt_tokens);
+            let (start, end) = (whole.start.max(positions.start), whole_end.min(positions.end));
+            if start < end {
+                batch.attend_to_image(rows_of(start, end), whole_end as u32);
+            }
+        }
         let start = run.positions.start.max(positions.start);
         let end = run.positions.end.min(positions.end);
         if start >= end {
             continue;
         }
-        let rows = first_row + start - positions.start..first_row + end - positions.start;
+        let rows = rows_of(start, end);
         batch.input_ids[rows.clone()].copy_from_slice(&request.prompt_token_ids[start..end]);
-        if run.is_whole {
-            batch.attend_to_image(rows.clone(), run.positions.end as u32);
-        }
         batch.media.push(MediaRows {
             medium: run.medium.number(),
             first_token: run.first_token + (start - run.positions.start) as u32,

@@ -6,7 +6,7 @@ use super::super::completion::Finish;
 use super::look_ahead::Room;
 use super::{Scheduled, ScheduledSeq, Scheduler};
 use crate::plan::sequence::Sequence;
-use crate::request::{MediaRun, RequestStatus};
+use crate::request::{RequestStatus, Whole};
 use vllm_batch_api::request::{Asked, RequestError};
 
 /// Output tokens that a sequence has room for when it is admitted, so that steps allocate nothing.
@@ -229,13 +229,19 @@ impl Scheduler {
     fn before_cut_image(&self, seq: &Sequence, num_tokens: usize) -> usize {
         let start = seq.num_computed_tokens;
         let end = start + num_tokens;
-        let most = self.sizes.max_num_batched_tokens.min(self.sizes.max_num_prompt_logits);
-        let is_cut = |run: &&MediaRun| {
-            let image = &run.positions;
-            run.is_whole && image.len() <= most && image.start < end && end < image.end
-        };
-        let cut = seq.request.media.iter().find(is_cut);
-        cut.map_or(num_tokens, |run| run.positions.start.saturating_sub(start))
+        let (num_tokens_of_step, num_prompt_logits) =
+            (self.sizes.max_num_batched_tokens, self.sizes.max_num_prompt_logits);
+        let cut = seq.request.media.iter().find_map(|run| {
+            let whole = run.whole_positions()?;
+            let most = match run.whole {
+                // Nobody asks for logits of such a prompt.
+                Whole::Prompt { .. } => num_tokens_of_step,
+                _ => num_tokens_of_step.min(num_prompt_logits),
+            };
+            let is_cut = whole.start < end && end < whole.end.min(seq.num_prompt_tokens);
+            (is_cut && whole.len() <= most).then_some(whole.start)
+        });
+        cut.map_or(num_tokens, |first| first.saturating_sub(start))
     }
 
     fn add_to_step(&mut self, slot: usize, step: &mut Step) {

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::{InputProcessor, ProcessError};
 use crate::media_table::{MediaTable, TableMedium};
-use crate::request::MediaRun;
+use crate::request::{MediaRun, Whole};
 use vllm_batch_api::prompt::{Prompt, WithMedia};
-use vllm_batch_api::request::RequestError;
-use vllm_batch_checkpoint::spec::{ImageText, TokenId};
+use vllm_batch_api::request::{RequestError, SamplingParams};
+use vllm_batch_checkpoint::spec::{Bidirectional, ImageText, TokenId};
 use vllm_batch_media::Layout;
 use vllm_batch_text::{Chat, Tokenizer};
 
@@ -24,8 +24,8 @@ pub struct ImageInput {
     pub text: ImageText,
     /// Tokens have positions on several axes.
     pub has_axes: bool,
-    /// Tokens of an image attend to all of it.
-    pub are_whole: bool,
+    /// What tokens see besides those before them.
+    pub bidirectional: Bidirectional,
 }
 
 impl ImageInput {
@@ -92,7 +92,7 @@ impl ImageInput {
             positions: 0..1,
             first_token: 0,
             axis: None,
-            is_whole: false,
+            whole: Whole::None,
         };
         (vec![self.image_token_id], placed.iter().map(run).collect())
     }
@@ -101,6 +101,13 @@ impl ImageInput {
     /// tokens.
     fn runs(&self, ids: &[u32], media: &[Arc<TableMedium>]) -> Option<Vec<MediaRun>> {
         let image_token_id = self.image_token_id;
+        let whole = match self.bidirectional {
+            Bidirectional::None => Whole::None,
+            Bidirectional::Image => Whole::Image,
+            Bidirectional::Prompt => {
+                Whole::Prompt { len: ids.len(), number: self.table.next_prompt() }
+            }
+        };
         let mut runs = Vec::new();
         let mut position = 0;
         for medium in media {
@@ -117,7 +124,7 @@ impl ImageInput {
                     positions,
                     first_token: first_token as u32,
                     axis: None,
-                    is_whole: self.are_whole,
+                    whole,
                 });
                 position += len;
                 first_token += len;
@@ -149,6 +156,19 @@ impl InputProcessor {
         match (prompt, &self.images) {
             (Prompt::WithMedia(prompt), Some(images)) => images.table.decode_ahead(&prompt.media),
             _ => Vec::new(),
+        }
+    }
+
+    /// Refuses likelihoods of a prompt with images whose tokens see those behind them.
+    pub(super) fn refuse_seen_prompt(&self, params: &SamplingParams) -> Result<(), RequestError> {
+        let sees = |images: &ImageInput| images.bidirectional == Bidirectional::Prompt;
+        match params.prompt_logprobs.is_some() && self.images.as_ref().is_some_and(sees) {
+            true => Err(RequestError::new(
+                "invalid_parameter",
+                "prompt_logprobs: tokens of a prompt with images see those behind them in this \
+                 model, so they have none; leave it out",
+            )),
+            false => Ok(()),
         }
     }
 

@@ -143,7 +143,7 @@ impl PoolingEngine {
         let sizes = StepSizes::usual(config).at_least(summary.least_step());
         let load_processor = || {
             let (limits, defaults) = (summary.limits(), Default::default());
-            let processor = load_input_processor(config, &summary.files, limits, defaults)?;
+            let processor = load_input_processor(config, &summary.files, (limits, defaults), None)?;
             with_images(processor, summary.sight()).map(Arc::new)
         };
         let tokens = summary.named_tokens();

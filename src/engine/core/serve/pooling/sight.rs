@@ -47,9 +47,9 @@ impl PoolingSummary {
         })
     }
 
-    /// Tokens that a step has room for at least.
-    pub(super) fn least_step(&self) -> usize {
-        self.tower.as_ref().map_or(0, TowerSpec::least_step)
+    /// Tokens that a step has room for at least, and those of a prompt whose logits it has.
+    pub(super) fn least_step(&self) -> (usize, usize) {
+        self.tower.as_ref().map_or((0, 0), |tower| tower.least_step(self.max_model_len))
     }
 
     /// Number of parameters, those of its tower among them.

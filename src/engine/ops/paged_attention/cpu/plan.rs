@@ -216,7 +216,10 @@ impl Plan {
             token: tokens.start as u32,
             num_tokens: tokens.len() as u32,
             at,
-            start: (last + 1).saturating_sub(window) as u32,
+            start: match last < task.batch.prefix_len(seq) {
+                true => 0,
+                false => (last + 1).saturating_sub(window) as u32,
+            },
             first_end: task.shape.attended_end(task.batch, tokens.start),
             last_end: task.shape.attended_end(task.batch, tokens.end - 1),
             depth: depth as u32,

@@ -8,7 +8,7 @@ use vllm_batch_ops::batch::{Batch, MediaRows};
 use super::{end_step, request, run, scheduler};
 use crate::media_table::tests::{medium, table};
 use crate::plan::scheduler::Scheduler;
-use crate::request::{FIRST_MEDIA_ID, MediaRun, Request, TableMedium, axes_of};
+use crate::request::{FIRST_MEDIA_ID, MediaRun, Request, TableMedium, Whole, axes_of};
 
 /// The placeholder in prompts.
 const IMAGE: u32 = 7;
@@ -22,7 +22,7 @@ fn with_images(id: u64, placed: &[Arc<TableMedium>], max_tokens: u32) -> Request
         positions,
         first_token,
         axis: None,
-        is_whole: false,
+        whole: Whole::None,
     };
     let media = vec![run(0, 2..6, 0), run(1, 7..9, 0), run(1, 10..12, 2)];
     let params = SamplingParams {
@@ -162,7 +162,7 @@ fn positions_on_axes_go_on_through_chunks_prefixes_and_answers() {
 /// The tokens of each image attend to all of it.
 fn with_whole_images(id: u64, placed: &[Arc<TableMedium>], max_tokens: u32) -> Request {
     let mut request = with_images(id, placed, max_tokens);
-    request.media.iter_mut().for_each(|run| run.is_whole = true);
+    request.media.iter_mut().for_each(|run| run.whole = Whole::Image);
     request
 }
 
@@ -181,6 +181,43 @@ fn an_image_that_is_attended_to_whole_is_in_one_step() {
     assert!(!s.has_unfinished_requests());
 }
 
+/// All of the prompt, and no other request shares what its tokens make of each other.
+#[test]
+fn a_prompt_that_is_attended_to_whole_is_in_one_step() {
+    let mut s = scheduler(3, 8, 16);
+    let placed = table(0).place(&[medium(1)]).unwrap();
+    let prefix = |id, number| {
+        let run = MediaRun {
+            medium: Arc::clone(&placed[0]),
+            positions: 0..4,
+            first_token: 0,
+            axis: None,
+            whole: Whole::Prompt { len: 6, number },
+        };
+        let params = SamplingParams { max_tokens: Some(2), ..SamplingParams::default() };
+        let prompt = vec![IMAGE, IMAGE, IMAGE, IMAGE, 12, 13];
+        Request { media: vec![run], ..request(id, prompt, params) }
+    };
+    let params = SamplingParams { max_tokens: Some(1), ..SamplingParams::default() };
+    s.add_request(request(0, vec![20, 21, 22], params));
+    s.add_request(prefix(1, 0));
+    s.add_request(prefix(2, 1));
+    let ends = |batch: &Batch| {
+        let ends = (0..batch.num_tokens()).map(|token| batch.attended_end(token));
+        (batch.positions.clone(), ends.collect::<Vec<_>>())
+    };
+    // Five tokens of the second row had room, but it needs six.
+    assert_eq!(ends(&step(&mut s)), (vec![0, 1, 2], vec![1, 2, 3]));
+    let batch = step(&mut s);
+    assert_eq!(ends(&batch), (vec![0, 1, 2, 3, 4, 5], vec![6; 6]));
+    assert_eq!((batch.prefix_len(0), batch.prefix_len(1)), (6, 0));
+    // The third row has the same prompt, and begins anew.
+    let batch = step(&mut s);
+    assert_eq!(ends(&batch), (vec![6, 0, 1, 2, 3, 4, 5], vec![7, 6, 6, 6, 6, 6, 6]));
+    run(&mut s, 5);
+    assert!(!s.has_unfinished_requests());
+}
+
 #[test]
 fn an_image_waits_for_a_step_with_room_and_goes_on_from_a_cached_part() {
     let mut s = scheduler(3, 6, 16);
@@ -192,7 +229,7 @@ fn an_image_waits_for_a_step_with_room_and_goes_on_from_a_cached_part() {
             positions,
             first_token: 0,
             axis: None,
-            is_whole: true,
+            whole: Whole::Image,
         };
         let params = SamplingParams { max_tokens: Some(max_tokens), ..SamplingParams::default() };
         let prompt = vec![10, 11, IMAGE, IMAGE, IMAGE, IMAGE, 12];
