@@ -1,8 +1,7 @@
-//! `Reading`: rows of files that are read a little ahead, so that their images are decoded while the
-//! rows before them are tokenized. A pipe is read row by row: its next row may wait for an answer.
+//! `Reading`: rows of files that are read a little ahead, so that their images are decoded while
+//! those before them are tokenized. A pipe is read row by row: its next row may wait for an answer.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 
 use super::read::{Input, Parsed};
 use crate::config::{InputConfig, RunConfig};
@@ -10,8 +9,7 @@ use crate::ledger::row_hash::InputDigest;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
-use vllm_batch_engine::media_table::TableMedium;
-use vllm_batch_engine::serve::input_processor::InputProcessor;
+use vllm_batch_engine::serve::input_processor::{DecodedAhead, InputProcessor};
 
 /// Rows that are read ahead at most.
 const MAX_ROWS: usize = 64;
@@ -29,7 +27,7 @@ pub struct ReadRow {
     /// It is of this shard.
     pub is_own: bool,
     /// Its images, which are decoded meanwhile.
-    ahead: Vec<Arc<TableMedium>>,
+    ahead: DecodedAhead,
 }
 
 /// Rows that were read and not fed.
@@ -85,7 +83,7 @@ impl<'a> Reading<'a> {
             parsed.add_to(&mut self.digest, &HashSet::new());
             let ahead = match &parsed.row {
                 Ok(row) if decodes_ahead && is_own => processor.decode_ahead(&row.prompt),
-                _ => Vec::new(),
+                _ => DecodedAhead::default(),
             };
             self.num_bytes += parsed.bytes;
             self.num_ahead += usize::from(!ahead.is_empty());

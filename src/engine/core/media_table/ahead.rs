@@ -55,7 +55,7 @@ fn start() -> Sender<Arc<TableMedium>> {
 }
 
 impl Decoding {
-    /// Decodes a medium, once there is room for its pixels. Who needs it says what is wrong with it.
+    /// Decodes a medium, once there is room for its pixels. Who needs it says what is wrong.
     fn run(&self, medium: &TableMedium) {
         if !medium.has_room() {
             return;

@@ -4,8 +4,8 @@
 mod images;
 mod known_texts;
 
-pub use images::ImageInput;
 pub(super) use images::refuse_cut;
+pub use images::{DecodedAhead, ImageInput};
 
 use std::collections::HashSet;
 use std::sync::Arc;

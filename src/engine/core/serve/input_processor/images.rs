@@ -13,6 +13,17 @@ use vllm_batch_checkpoint::spec::{Bidirectional, ImageText, TokenId};
 use vllm_batch_media::Layout;
 use vllm_batch_text::{Chat, Tokenizer};
 
+/// Images of a prompt that comes soon, which are decoded while this is kept.
+#[derive(Debug, Default)]
+pub struct DecodedAhead(Vec<Arc<TableMedium>>);
+
+impl DecodedAhead {
+    /// The prompt has no images.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// What the model's prompts have for images.
 #[derive(Debug)]
 pub struct ImageInput {
@@ -150,13 +161,13 @@ impl InputProcessor {
         self.images.as_ref().map(|images| &images.table)
     }
 
-    /// Begins to decode the images of a prompt that comes soon: while what is returned is kept, they
-    /// are ready sooner. Answers do not depend on it.
-    pub fn decode_ahead(&self, prompt: &Prompt) -> Vec<Arc<TableMedium>> {
-        match (prompt, &self.images) {
+    /// Begins to decode the images of a prompt that comes soon: while what is returned is kept,
+    /// they are ready sooner. Answers do not depend on it.
+    pub fn decode_ahead(&self, prompt: &Prompt) -> DecodedAhead {
+        DecodedAhead(match (prompt, &self.images) {
             (Prompt::WithMedia(prompt), Some(images)) => images.table.decode_ahead(&prompt.media),
             _ => Vec::new(),
-        }
+        })
     }
 
     /// Refuses likelihoods of a prompt with images whose tokens see those behind them.
