@@ -44,6 +44,8 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
@@ -78,6 +80,7 @@ MODELS = [
     ("internvl", GotOcr2ImageProcessor, 32, 32),
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
+    ("lfm2_vl", Lfm2VlImageProcessor, 6, 32),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_next", LlavaNextImageProcessor, 24, 24),
     ("llava_next_saved", LlavaNextImageProcessor, 16, 16),
@@ -179,6 +182,19 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             merge_size=2, patch_size=8, processor_class="Glm4vProcessor", temporal_patch_size=2,
             size=dict(shortest_edge=longest, longest_edge=tile),
         )
+    if cls is Lfm2VlImageProcessor:
+        return dict(
+            crop_size=None, data_format="channels_first", default_to_square=True, device=None,
+            disable_grouping=None, do_center_crop=None, do_convert_rgb=None,
+            do_image_splitting=True, do_normalize=True, do_pad=True, do_rescale=True,
+            do_resize=True, downsample_factor=2, encoder_patch_size=PATCH, image_mean=[0.5] * 3,
+            image_processor_type=f"{cls.__name__}Fast", image_std=[0.5] * 3,
+            input_data_format=None, max_image_tokens=longest, max_num_patches=24,
+            max_pixels_tolerance=2.0, max_tiles=4, min_image_tokens=2, min_tiles=2,
+            processor_class="Lfm2VlProcessor", resample=2, rescale_factor=1 / 255,
+            return_row_col_info=True, return_tensors=None, size=dict(height=tile, width=tile),
+            tile_size=tile, use_thumbnail=True,
+        )
     if cls is SiglipImageProcessor:
         return dict(
             do_convert_rgb=None, do_normalize=True, do_rescale=True, do_resize=True,
@@ -234,7 +250,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         inputs = processor.tokenizer(text, return_tensors="pt", add_special_tokens=False)
     else:
         inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
-    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_"))}
+    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_", "spatial"))}
     ids = inputs["input_ids"]
     out_of_prefix = ids.shape[1]
     out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
@@ -348,6 +364,8 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
                 config["vision_config"]["model_type"] == "clip_vision_model"
             ),
         )
+    if image_processor is Lfm2VlImageProcessor:
+        return Lfm2VlProcessor(images, tokenizer)
     if image_processor is SiglipImageProcessor:
         return PaliGemmaProcessor(images, tokenizer)
     if image_processor is Glm4vImageProcessor:

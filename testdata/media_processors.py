@@ -19,6 +19,7 @@ from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
 from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
@@ -217,6 +218,28 @@ PROCESSORS = [
         [(64, 48), (10, 90)],
     ),
     (
+        "lfm2_vl",
+        Lfm2VlImageProcessor,
+        {
+            **SCALED,
+            **HALF,
+            "downsample_factor": 2,
+            "do_image_splitting": True,
+            "encoder_patch_size": 8,
+            "max_image_tokens": 12,
+            "max_pixels_tolerance": 2.0,
+            "max_tiles": 6,
+            "min_image_tokens": 4,
+            "min_tiles": 2,
+            "resample": 2,
+            "size": {"height": 32, "width": 32},
+            "tile_size": 32,
+            "use_thumbnail": True,
+        },
+        (8, 2),
+        [(64, 48), (48, 64), (200, 33), (9, 120), (1, 1), (90, 90), (130, 100), (3, 400)],
+    ),
+    (
         "internvl",
         GotOcr2ImageProcessor,
         {
@@ -404,6 +427,12 @@ def processed():
                 # As its tower reads them, in another order.
                 patches = 2 * (values[0, : rows * columns] - 0.5)
                 patches = patches.unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2).flatten(1)
+            elif "spatial_shapes" in result:
+                grids = result["spatial_shapes"].tolist()
+                # Without what fills tiles up, and as its tower reads them, in another order.
+                patches = [tile[: h * w] for tile, (h, w) in zip(values, grids, strict=True)]
+                patches = torch.cat(patches).unflatten(1, (patch, patch, 3))
+                patches = patches.permute(0, 3, 1, 2).flatten(1)
             elif "image_grid_thw" in result:
                 grids = [result["image_grid_thw"][0, 1:].tolist()]
                 patches = values

@@ -276,6 +276,16 @@ def shared_internvl_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_lfm2_images() -> Tokenizer:
+    """The same with what LFM2-VL's prompts have around images."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    places = [(row, column) for row in range(1, 5) for column in range(1, 5) if row * column <= 4]
+    names = ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<|image_start|>"]
+    names += [f"<|img_row_{row}_col_{column}|>" for row, column in places]
+    add_tokens(tokenizer, [*names, "<|img_thumbnail|>", "<|image_end|>", "<image>"])
+    return tokenizer
+
+
 def shared_pixtral_images() -> Tokenizer:
     """The same with what Pixtral's prompts have for images."""
     tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
@@ -293,6 +303,7 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "gemma_images": (shared_gemma_images, dict(eos_token="<end_of_utterance>")),
     "images": (shared_images, dict(eos_token="<end_of_utterance>")),
     "internvl_images": (shared_internvl_images, dict(eos_token="<end_of_utterance>")),
+    "lfm2_images": (shared_lfm2_images, dict(eos_token="<end_of_utterance>")),
     "paligemma_images": (
         shared_images, dict(bos_token="<|im_start|>", eos_token="<end_of_utterance>"),
     ),

@@ -117,6 +117,7 @@ families! {
     lfm2
     lfm2_bias
     lfm2_moe
+    lfm2_vl
     llama2
     llama3
     llama_bias

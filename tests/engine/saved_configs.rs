@@ -49,6 +49,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Gemma3ForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vMoeForConditionalGeneration", "`vision_config` is missing"),
+    ("Lfm2VlForConditionalGeneration", "`vision_config` is missing"),
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),

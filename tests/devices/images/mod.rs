@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 26] = [
+const MODELS: [&str; 27] = [
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_moe",
@@ -34,6 +34,7 @@ const MODELS: [&str; 26] = [
     "internvl",
     "internvl_chat",
     "internvl_published",
+    "lfm2_vl",
     "llava",
     "granite_vision",
     "llava_next",

@@ -46,6 +46,7 @@ fn image(spec: &TowerSpec, side: usize) -> Patches {
         tile_columns: 0,
         merge_size,
         middle: None,
+        whole: None,
     };
     let has_windows = spec.windows.is_some() || own.is_none();
     let order = if has_windows { PatchOrder::Merged } else { PatchOrder::Rows };

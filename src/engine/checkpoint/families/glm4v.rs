@@ -103,7 +103,8 @@ fn merger(
     hidden_size: usize,
     activation: Activation,
 ) -> Result<ConnectorSpec, EngineError> {
-    let inner = vision.keys.size_or("intermediate_size", 13_696)?;
+    // All files have it, and early ones have that of the text part at the top.
+    let inner = vision.keys.size("intermediate_size")?;
     let part = |part: &str| name(&format!("merger.{part}"));
     let merged = vision.width * vision.merge_size * vision.merge_size;
     let convolution = LinearSpec::new(name("downsample"), hidden_size, merged).with_bias(true);
@@ -141,7 +142,8 @@ mod tests {
     fn specs(text: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
             r#"{{"architectures": ["Glm4vForConditionalGeneration"], "image_token_id": 8,
-            "vision_config": {{{vision} "hidden_size": 24, "num_heads": 3, "out_hidden_size": 32}},
+            "vision_config": {{{vision} "hidden_size": 24, "num_heads": 3, "out_hidden_size": 32,
+            "intermediate_size": 48}},
             "text_config": {{"hidden_size": 32, "intermediate_size": 64, {text}
             "num_attention_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 64,
             "rope_scaling": {{"rope_type": "default", "mrope_section": [2, 1, 1]}},
@@ -170,7 +172,7 @@ mod tests {
         assert_eq!(shape("model.visual.embeddings.position_embedding.weight"), [576, 24]);
         assert_eq!(shape("model.visual.downsample.weight"), [32, 24, 2, 2]);
         assert_eq!(shape("model.visual.blocks.23.mlp.up_proj.weight"), [32, 24]);
-        assert_eq!(shape("model.visual.merger.up_proj.weight"), [13_696, 32]);
+        assert_eq!(shape("model.visual.merger.up_proj.weight"), [48, 32]);
         assert_eq!(tensors.len(), 2 + 1 + 1 + 24 * 7 + 1 + 2 + 1 + 2 + 3);
         let (_, tower) = specs("", r#""attention_bias": true,"#).unwrap();
         assert_eq!(tower.tensors().len(), tensors.len() + 24);

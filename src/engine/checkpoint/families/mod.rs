@@ -46,6 +46,7 @@ mod iquestcoder;
 pub(super) mod latent;
 mod layer_norm;
 mod lfm2;
+mod lfm2_vl;
 pub(super) mod llama;
 pub(super) mod llava;
 mod mamba;
@@ -284,6 +285,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
+    seeing("Lfm2VlForConditionalGeneration", lfm2_vl::spec, lfm2_vl::tower, "LFM2-VL"),
     family(
         "LlamaForCausalLM",
         llama::spec,

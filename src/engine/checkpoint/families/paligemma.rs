@@ -79,6 +79,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         "vision_use_head",
         "vocab_size",
     ]);
+    vision::require_sizes(&keys)?;
     let vision = VisionKeys::read(config, SIGLIP, 1)?;
     let hidden_size = config.text_part().hidden_size()?;
     root.expect("projection_dim", hidden_size)?;

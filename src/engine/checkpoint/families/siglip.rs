@@ -27,7 +27,8 @@ const HEAD: [&str; 4] = [
     "vision_tower.vision_model.head.",
 ];
 
-fn name(part: &str) -> String {
+/// A tensor of it.
+pub(super) fn name(part: &str) -> String {
     format!("model.vision_tower.vision_model.{part}")
 }
 

@@ -157,14 +157,7 @@ impl PlainLayer {
 /// Refuses a `vision_config` without its sizes: all files have them, and the text part has some of
 /// the same names.
 pub(super) fn require_sizes(keys: &Section<'_>) -> Result<(), EngineError> {
-    let sizes = [
-        "hidden_size",
-        "image_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_hidden_layers",
-        "patch_size",
-    ];
+    let sizes = ["hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"];
     sizes.into_iter().try_for_each(|key| keys.size(key).map(|_| ()))
 }
 

@@ -28,6 +28,9 @@ pub enum GridFit {
     /// at the same share of the way, by cubic convolution; beyond the edge are those at the edge
     /// (GLM-4.1V).
     Cubic,
+    /// Each patch has a mixture of those that it covers, where the middles of patches are at the
+    /// same share of the way: linear interpolation with antialiasing (LFM2-VL).
+    Linear,
     /// Each patch has the sum of that of its column and that of its row: (2 * side, width), those
     /// of columns first (Gemma 4).
     ByAxis,
@@ -77,7 +80,7 @@ impl GridPositions {
 
     /// Patches have mixtures of rows of the table.
     pub fn are_mixed(&self) -> bool {
-        matches!(self.fit, GridFit::Between | GridFit::Cubic | GridFit::ByAxis)
+        matches!(self.fit, GridFit::Between | GridFit::Cubic | GridFit::Linear | GridFit::ByAxis)
     }
 
     /// The mixtures of the patches of a grid.
@@ -91,6 +94,7 @@ impl GridPositions {
                 GridFit::OwnAlone | GridFit::SameShare => unreachable!("no mixtures"),
                 GridFit::Between => between(index, (size, side)),
                 GridFit::Cubic => cubic(index, (size, side)),
+                GridFit::Linear => linear(index, (size, side)),
                 GridFit::ByAxis => vec![(first + index, 1.0)],
             };
             (0..size).map(of_index).collect()
@@ -119,6 +123,16 @@ fn cubic(index: usize, (size, side): (usize, usize)) -> Vec<(usize, f32)> {
     let shares = [far(share + 1.0), near(share), near(1.0 - share), far(2.0 - share)];
     let taps = (low as i64 - 1..).zip(shares);
     taps.map(|(tap, share)| (tap.clamp(0, side as i64 - 1) as usize, share)).collect()
+}
+
+/// In f32, as `resize_positional_embeddings` of transformers' SigLIP 2 has it.
+fn linear(index: usize, (size, side): (usize, usize)) -> Vec<(usize, f32)> {
+    let scale = side as f32 / size as f32;
+    let center = (index as f32 + 0.5) * scale - 0.5;
+    let share = |place: usize| (1.0 - (place as f32 - center).abs() / scale.max(1.0)).max(0.0);
+    let sum: f32 = (0..side).map(share).sum();
+    let shares = (0..side).map(|place| (place, share(place) / sum));
+    shares.filter(|(_, share)| *share > 0.0).collect()
 }
 
 #[cfg(test)]
@@ -203,5 +217,20 @@ mod tests {
                 assert!((share - expected).abs() < 2e-6, "{grid:?} {place:?} {row}: {share}");
             }
         }
+    }
+
+    /// `F.interpolate(mode="bilinear", antialias=True)` of torch 2.15.
+    #[test]
+    fn linear_positions_are_of_all_that_a_patch_covers() {
+        let close = |got: Vec<(usize, f32)>, expected: &[(usize, f32)]| {
+            assert_eq!(got.len(), expected.len(), "{got:?}");
+            for ((place, share), expected) in got.into_iter().zip(expected) {
+                assert!(place == expected.0 && (share - expected.1).abs() < 1e-6, "{expected:?}");
+            }
+        };
+        close(linear(0, (2, 5)), &[(0, 0.3181818), (1, 0.4090909), (2, 0.2272727), (3, 0.0454545)]);
+        close(linear(3, (8, 5)), &[(1, 0.3125), (2, 0.6875)]);
+        close(linear(2, (4, 4)), &[(2, 1.0)]);
+        close(linear(1, (3, 6)), &[(1, 0.125), (2, 0.375), (3, 0.375), (4, 0.125)]);
     }
 }

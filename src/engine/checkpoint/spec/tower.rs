@@ -135,6 +135,9 @@ pub enum ImageText {
     },
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
+    /// The same between two tokens; no rows and columns where there is the whole image alone
+    /// (LFM2-VL).
+    EnclosedTiles,
 }
 
 impl TowerSpec {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind};
 use super::keys::{Keys, Sides};
-use super::sizes::{Areas, Size, Splits};
+use super::sizes::{Areas, Crops, Size, SmallSides, Splits};
 use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
 use crate::resize::{Backend, Filter};
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
@@ -61,6 +61,7 @@ impl ImageProcessor {
                 let counted = (family.kind == Kind::SmartOfFrames).then_some(processor.num_frames);
                 smart(&mut keys, size, (tower, counted))?
             }
+            Kind::Crops => crops(&mut keys, tower)?,
             Kind::Fixed => fixed(&mut keys, family, size)?,
             Kind::Grid => grid(&mut keys, size)?,
             Kind::AnyRes => any_res(&mut keys, family, size)?,
@@ -124,7 +125,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             let shortest = sides.only(["shortest_edge"]).map(|[side]| Side::Shortest(side));
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
-        Kind::Grid => sides.both().map(|size| Asked::Side(Side::Both(size))),
+        Kind::Grid | Kind::Crops => sides.both().map(|size| Asked::Side(Side::Both(size))),
         // It has none.
         Kind::Budget => None,
         Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
@@ -183,9 +184,10 @@ fn smart(
         return Err(ConfigError::new("`do_resize` is false, which is not read here"));
     };
     let (min_pixels, max_pixels) = (min.unwrap_or(min_size), max.unwrap_or(max_size));
-    let (num_frames, grows_to_token) = (counted.unwrap_or(1), counted.is_some());
+    let num_frames = counted.unwrap_or(1);
+    let small = if counted.is_some() { SmallSides::Grown } else { SmallSides::Bounded };
     match min_pixels <= max_pixels {
-        true => Ok(Sizing::Smart(Areas { min_pixels, max_pixels, num_frames, grows_to_token })),
+        true => Ok(Sizing::Smart(Areas { min_pixels, max_pixels, num_frames, small })),
         false => Err(ConfigError::new("`min_pixels` is more than `max_pixels`")),
     }
 }
@@ -328,6 +330,45 @@ fn tiles(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizin
     }
     let is_split = keys.flag("do_image_splitting", true)?;
     Ok(Sizing::Tiles { longest, tile, is_split })
+}
+
+fn crops(keys: &mut Keys<'_>, tower: Tower) -> Result<Sizing, ConfigError> {
+    same(keys, "encoder_patch_size", tower.patch_size)?;
+    same(keys, "downsample_factor", tower.merge_size)?;
+    // Those of tiles and tokens say it; of answers that no model reads.
+    for key in ["max_num_patches", "return_row_col_info"] {
+        keys.value(key);
+    }
+    let token_side = tower.patch_size * tower.merge_size;
+    let area = |num_tokens: usize| num_tokens.saturating_mul(token_side * token_side);
+    let (min_pixels, max_pixels) = (
+        area(keys.count("min_image_tokens")?.unwrap_or(64)),
+        area(keys.count("max_image_tokens")?.unwrap_or(256)),
+    );
+    let tile = keys.count("tile_size")?.unwrap_or(512);
+    let (min, max) =
+        (keys.count("min_tiles")?.unwrap_or(2), keys.count("max_tiles")?.unwrap_or(10));
+    let is_split = keys.flag("do_image_splitting", true)? && (min, max) != (1, 1);
+    if !keys.flag("use_thumbnail", true)? {
+        return Err(ConfigError::new("`use_thumbnail` is false, which is not read here"));
+    }
+    let are_tiles = (2..=max).contains(&min) && max <= MAX_TILES;
+    if is_split && !(are_tiles && tile.is_multiple_of(token_side) && tile <= MAX_TILE_SIDE) {
+        return Err(ConfigError::new(format!(
+            "`min_tiles` of {min} to `max_tiles` of {max} of {tile} pixels are no tiles"
+        )));
+    }
+    let tolerance = keys.number("max_pixels_tolerance")?.unwrap_or(2.0);
+    let areas = Areas { min_pixels, max_pixels, num_frames: 1, small: SmallSides::Raised };
+    match min_pixels <= max_pixels {
+        true => Ok(Sizing::Crops(Crops {
+            areas,
+            tile,
+            num_tiles: is_split.then_some((min, max)),
+            tolerance,
+        })),
+        false => Err(ConfigError::new("`min_image_tokens` is more than `max_image_tokens`")),
+    }
 }
 
 fn bounded(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {

@@ -7,6 +7,7 @@ use crate::resize::Filter;
 pub(super) enum Kind {
     Smart,
     SmartOfFrames,
+    Crops,
     Fixed,
     Grid,
     AnyRes,
@@ -59,6 +60,15 @@ pub(super) const FAMILIES: &[Family] = &[
         size: DefaultSize::Areas(112 * 112, 28 * 28 * 15_000),
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
+        crop: None,
+        pads_to_square: false,
+    },
+    Family {
+        names: &["Lfm2VlImageProcessor"],
+        kind: Kind::Crops,
+        size: DefaultSize::Square(512),
+        filter: Filter::Bilinear,
+        mean_and_std: HALF,
         crop: None,
         pads_to_square: false,
     },

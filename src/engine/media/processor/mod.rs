@@ -20,7 +20,7 @@ use crate::header::Header;
 use crate::resize::{Backend, Filter, resize};
 use crate::rgb::Rgb8;
 
-use sizes::{Areas, Size, Splits};
+use sizes::{Areas, Crops, Size, Splits};
 
 /// Pixels that an image may have once it is resized: what a long and thin one would grow to.
 const MAX_RESIZED_PIXELS: u64 = 1 << 26;
@@ -49,6 +49,9 @@ enum Sizing {
     /// Tiles of one size, in the grid of those that shows most of the image, which is in the middle
     /// of it; beside the whole image (LLaVA-NeXT).
     AnyRes { tile: usize, grids: Vec<Splits> },
+    /// Areas between two bounds; beside tiles of one size, in a grid as wide or high as the image,
+    /// where it has much more (LFM2-VL).
+    Crops(Crops),
     /// Bounds of both sides, which are then rounded up to whole tokens (Pixtral).
     Bounded { size: Option<Size> },
     /// As many whole tokens as a budget has room for (Gemma 4).
@@ -90,6 +93,9 @@ pub struct Layout {
     pub merge_size: usize,
     /// What of the tiles is an image's; None: all tokens, one tile after the other.
     pub middle: Option<Middle>,
+    /// Rows of patches of the whole image and patches of such a row, where these are others than
+    /// those of the tiles before it (LFM2-VL).
+    pub whole: Option<[usize; 2]>,
 }
 
 /// The middle of the tiles, laid out as the picture that they are of. The tokens of an image are
@@ -112,14 +118,29 @@ impl Layout {
         self.tile_rows * self.tile_columns + 1
     }
 
-    /// Placeholder tokens of a tile. What a template puts between them is not counted.
+    /// Rows of patches of one of the tiles, and patches of such a row.
+    pub fn grid(&self, tile: usize) -> (usize, usize) {
+        match self.whole {
+            Some([rows, columns]) if tile + 1 == self.num_tiles() => (rows, columns),
+            _ => (self.rows, self.columns),
+        }
+    }
+
+    /// Placeholder tokens of one of the tiles. What a template puts between them is not counted.
+    pub fn tokens_of_tile(&self, tile: usize) -> usize {
+        let (rows, columns) = self.grid(tile);
+        (rows / self.merge_size) * (columns / self.merge_size)
+    }
+
+    /// The same of those before the whole image.
     pub fn tokens_per_tile(&self) -> usize {
         (self.rows / self.merge_size) * (self.columns / self.merge_size)
     }
 
     /// Tokens that a tower makes of the tiles.
     pub fn num_tile_tokens(&self) -> usize {
-        self.num_tiles() * self.tokens_per_tile()
+        let last = self.num_tiles() - 1;
+        last * self.tokens_per_tile() + self.tokens_of_tile(last)
     }
 
     /// Placeholder tokens of the image.
@@ -148,7 +169,9 @@ impl Layout {
 
     /// Patches of the image.
     pub fn num_patches(&self) -> usize {
-        self.num_tiles() * self.rows * self.columns
+        let last = self.num_tiles() - 1;
+        let (rows, columns) = self.grid(last);
+        last * self.rows * self.columns + rows * columns
     }
 }
 
@@ -182,6 +205,7 @@ impl ImageProcessor {
             tile_columns: steps.splits.columns,
             merge_size,
             middle: None,
+            whole: None,
         };
         let whole = Size {
             width: layout.tile_columns * layout.columns / merge_size,
@@ -191,14 +215,29 @@ impl ImageProcessor {
             Sizing::AnyRes { .. } => {
                 Layout { middle: Some(sizes::unpadded(size, whole)), ..layout }
             }
+            Sizing::Crops(_) if layout.tile_rows > 0 => {
+                let Size { width, height } = steps.resized;
+                Layout { whole: Some([height / patch_size, width / patch_size]), ..layout }
+            }
             _ => layout,
         }
     }
 
     fn steps(&self, size: Size) -> Result<Steps, MediaError> {
         let token_side = self.tower.patch_size * self.tower.merge_size;
+        let steps = self.unchecked_steps(size, token_side)?;
+        steps.check(size)?;
+        if steps.tile.width < token_side || steps.tile.height < token_side {
+            return Err(MediaError::unsupported(format!(
+                "the image of {size} pixels is smaller than a token of {token_side}"
+            )));
+        }
+        Ok(steps)
+    }
+
+    fn unchecked_steps(&self, size: Size, token_side: usize) -> Result<Steps, MediaError> {
         let whole = |padded, resized, tile| Steps { padded, resized, tile, splits: Splits::NONE };
-        let steps = match &self.sizing {
+        Ok(match &self.sizing {
             Sizing::Smart(areas) => {
                 let resized = sizes::smart(size, token_side, areas)?;
                 whole(size, resized, resized)
@@ -240,6 +279,17 @@ impl ImageProcessor {
                 let resized = sizes::within(size, splits.size(square));
                 Steps { padded: size, resized, tile: square, splits }
             }
+            Sizing::Crops(crops) => {
+                let resized = sizes::smart(size, token_side, &crops.areas)?;
+                let splits = crops.splits(size, token_side);
+                match splits {
+                    Splits::NONE => whole(size, resized, resized),
+                    _ => {
+                        let tile = Size { width: crops.tile, height: crops.tile };
+                        Steps { padded: size, resized, tile, splits }
+                    }
+                }
+            }
             Sizing::Bounded { size: bounds } => {
                 let resized = match bounds {
                     Some(bounds) => sizes::bounded(size, *bounds, token_side),
@@ -251,14 +301,7 @@ impl ImageProcessor {
                 let resized = sizes::budget(size, token_side, max_tokens)?;
                 whole(size, resized, resized)
             }
-        };
-        steps.check(size)?;
-        if steps.tile.width < token_side || steps.tile.height < token_side {
-            return Err(MediaError::unsupported(format!(
-                "the image of {size} pixels is smaller than a token of {token_side}"
-            )));
-        }
-        Ok(steps)
+        })
     }
 
     /// Bytes of the patches of an image.
@@ -297,6 +340,12 @@ impl ImageProcessor {
                     patches.push_tiles(&split, steps.splits, *tile);
                 }
                 patches.push_tile(&self.resized(image, *tile), (0, 0));
+            }
+            Sizing::Crops(_) if steps.splits != Splits::NONE => {
+                let split = self.resized(image, steps.splits.size(steps.tile));
+                patches.push_tiles(&split, steps.splits, steps.tile);
+                let last = layout.num_tiles() - 1;
+                patches.push_grid(&resized, (0, 0), layout.grid(last));
             }
             Sizing::AnyRes { .. } => {
                 let split = patches::padded(&resized, steps.splits.size(steps.tile), [0; 3]);

@@ -40,6 +40,12 @@ impl Patches {
         Patches { layout, patch_size, order, num_frames, samples }
     }
 
+    /// Patches of one of the tiles.
+    pub fn num_patches_of(&self, tile: usize) -> usize {
+        let (rows, columns) = self.layout.grid(tile);
+        rows * columns
+    }
+
     /// Appends all tiles of a picture of tiles of this size, row after row.
     pub(super) fn push_tiles(&mut self, image: &Rgb8, splits: Splits, tile: Size) {
         for at in 0..splits.rows * splits.columns {
@@ -50,10 +56,20 @@ impl Patches {
 
     /// Appends the tile whose first row and column these are.
     pub(super) fn push_tile(&mut self, image: &Rgb8, (top, left): (usize, usize)) {
-        let Layout { rows, columns, merge_size, .. } = self.layout;
+        let Layout { rows, columns, .. } = self.layout;
+        self.push_grid(image, (top, left), (rows, columns));
+    }
+
+    /// Appends so many rows of patches, and patches of a row, from there on.
+    pub(super) fn push_grid(
+        &mut self,
+        image: &Rgb8,
+        (top, left): (usize, usize),
+        (rows, columns): (usize, usize),
+    ) {
         let group = match self.order {
             PatchOrder::Rows => 1,
-            PatchOrder::Merged => merge_size,
+            PatchOrder::Merged => self.layout.merge_size,
         };
         for (row, column) in
             (0..rows / group).flat_map(|row| (0..columns / group).map(move |column| (row, column)))

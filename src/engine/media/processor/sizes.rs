@@ -45,21 +45,61 @@ pub(super) struct Areas {
     pub(super) max_pixels: usize,
     /// How many frames are counted: 1 by Qwen, those of a patch by GLM-4.1V.
     pub(super) num_frames: usize,
-    /// What is smaller than a token grows to one first.
-    pub(super) grows_to_token: bool,
+    /// Of images with a small side.
+    pub(super) small: SmallSides,
 }
 
-/// `smart_resize` of Qwen and of GLM-4.1V: both sides are multiples of `factor`, the area is within
-/// the bounds.
+/// What becomes of images with a side that is small, of itself or beside the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SmallSides {
+    /// One side may be so many times the other (Qwen).
+    Bounded,
+    /// The same, once what is smaller than a token has grown to one (GLM-4.1V).
+    Grown,
+    /// A side is a token at least (LFM2-VL).
+    Raised,
+}
+
+/// When and how an image is cut into tiles beside the whole one (LFM2-VL).
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Crops {
+    /// Of the whole image.
+    pub(super) areas: Areas,
+    /// Pixels of a tile's side.
+    pub(super) tile: usize,
+    /// Least and most tiles; None: it is never cut.
+    pub(super) num_tiles: Option<(usize, usize)>,
+    /// An image of so many times the largest area is cut.
+    pub(super) tolerance: f64,
+}
+
+impl Crops {
+    /// The tiles of an image: `_is_image_too_large` of transformers, and as many as InternVL has.
+    pub(super) fn splits(&self, size: Size, token_side: usize) -> Splits {
+        let near = |side: usize| {
+            let step = token_side as f64;
+            ((side as f64 / step).round_ties_even() * step).max(1.0)
+        };
+        let most = self.areas.max_pixels as f64 * self.tolerance;
+        let tile = Size { width: self.tile, height: self.tile };
+        match self.num_tiles {
+            Some(bounds) if near(size.width) * near(size.height) > most => grid(size, tile, bounds),
+            _ => Splits::NONE,
+        }
+    }
+}
+
+/// `smart_resize` of Qwen, of GLM-4.1V and of LFM2-VL: both sides are multiples of `factor`, the
+/// area is within the bounds.
 pub(super) fn smart(size: Size, factor: usize, areas: &Areas) -> Result<Size, MediaError> {
-    let &Areas { min_pixels, max_pixels, num_frames, grows_to_token } = areas;
+    let &Areas { min_pixels, max_pixels, num_frames, small } = areas;
     let (mut width, mut height) = (size.width as f64, size.height as f64);
     let step = factor as f64;
-    if grows_to_token && width.min(height) < step {
+    if small == SmallSides::Grown && width.min(height) < step {
         let scale = (step / height).max(step / width);
         (width, height) = ((width * scale).trunc(), (height * scale).trunc());
     }
-    if width.max(height) / width.min(height) > MAX_RATIO {
+    if small != SmallSides::Raised && width.max(height) / width.min(height) > MAX_RATIO {
         return Err(MediaError::unsupported(format!(
             "the image is {size} pixels, and one side may be {MAX_RATIO} times the other; help: \
              cut it"
@@ -69,14 +109,16 @@ pub(super) fn smart(size: Size, factor: usize, areas: &Areas) -> Result<Size, Me
         width: (of(width) * step) as usize,
         height: (of(height) * step) as usize,
     };
+    let at_least = |side: usize| side.max(factor);
+    let raised =
+        |Size { width, height }: Size| Size { width: at_least(width), height: at_least(height) };
     let near = sides(&|side| (side / step).round_ties_even());
+    let near = if small == SmallSides::Raised { raised(near) } else { near };
     let area = num_frames * near.width * near.height;
     let pixels = num_frames as f64 * height * width;
     if area > max_pixels {
         let beta = (pixels / max_pixels as f64).sqrt();
-        let smaller = sides(&|side| (side / beta / step).floor());
-        let at_least = |side: usize| side.max(factor);
-        return Ok(Size { width: at_least(smaller.width), height: at_least(smaller.height) });
+        return Ok(raised(sides(&|side| (side / beta / step).floor())));
     }
     if area < min_pixels {
         let beta = (min_pixels as f64 / pixels).sqrt();

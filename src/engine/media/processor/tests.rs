@@ -29,8 +29,8 @@ fn tokens_and_floats_are_those_of_transformers() {
         let layout = processor.tokens(&header(image.width(), image.height())).expect("a layout");
         let grids = line["grids"].as_array().expect("grids");
         assert_eq!(layout.num_tiles(), grids.len(), "{line}");
-        let grid = json!([layout.rows, layout.columns]);
-        assert!(grids.iter().all(|other| *other == grid), "{line}: {grid}");
+        let grid = |tile| json!(layout.grid(tile));
+        assert!((0..).map(grid).zip(grids).all(|(grid, other)| grid == *other), "{line}");
         assert_eq!(layout.num_tokens(), number(&line["tokens"]), "{line}");
         let patches = processor.patches(&image).expect("patches");
         assert_eq!(patches.layout, layout, "{line}");
@@ -146,8 +146,15 @@ fn images_of_internvl_are_cut_whatever_their_own_file_says() {
 #[test]
 fn the_middle_of_tiles_is_one_picture_with_newlines() {
     let middle = Middle { top: 1, rows: 1, left: 1, columns: 2 };
-    let tiles =
-        Layout { rows: 2, columns: 2, tile_rows: 1, tile_columns: 2, merge_size: 1, middle: None };
+    let tiles = Layout {
+        rows: 2,
+        columns: 2,
+        tile_rows: 1,
+        tile_columns: 2,
+        merge_size: 1,
+        middle: None,
+        whole: None,
+    };
     let layout = Layout { middle: Some(middle), ..tiles };
     // 0 1 | 4 5
     // 2 3 | 6 7, then the whole image.

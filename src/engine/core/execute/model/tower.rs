@@ -183,7 +183,7 @@ impl Tower {
             let (mut num_tokens, mut num_texts) = (0, 0);
             let fits = rest.iter().take_while(|tile| {
                 let is_first = num_tokens == 0;
-                num_tokens += patches_per_tile(images[tile.image].layout) + num_class_tokens;
+                num_tokens += images[tile.image].num_patches_of(tile.index) + num_class_tokens;
                 num_texts += tile.windows.as_ref().map_or(1, |windows| windows.ends.len());
                 is_first || (num_tokens <= Tower::STEP_PATCHES && num_texts <= Tower::STEP_TEXTS)
             });
@@ -270,7 +270,7 @@ impl Tower {
         let is_fit = match positions.fit {
             GridFit::OwnAlone => (rows, columns) == (side, side),
             GridFit::ByAxis => rows.max(columns) <= side,
-            GridFit::SameShare | GridFit::Between | GridFit::Cubic => true,
+            GridFit::SameShare | GridFit::Between | GridFit::Cubic | GridFit::Linear => true,
         };
         if is_fit {
             return Ok(());
@@ -369,19 +369,20 @@ impl Tower {
             match &spec.positions {
                 None => {}
                 Some(positions) if positions.are_mixed() => {
-                    let mix = positions.mix((layout.rows, layout.columns));
-                    places(layout, order).for_each(|place| mixed.push(mix.of(place)));
+                    let mix = positions.mix(layout.grid(tile.index));
+                    places((layout, tile.index), order).for_each(|place| mixed.push(mix.of(place)));
                 }
                 Some(positions) => {
                     assert_eq!(order, PatchOrder::Rows, "positions are row after row");
-                    let of_grid = positions.of_grid(layout.rows, layout.columns);
+                    let (rows, columns) = layout.grid(tile.index);
+                    let of_grid = positions.of_grid(rows, columns);
                     batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
                 }
             }
             if spec.rope.is_some() {
                 batch.axes.resize(batch.positions.len(), [0; 3]);
                 let axes = |(row, column)| [row as u32, column as u32, 0];
-                let axes = places(layout, order).map(axes);
+                let axes = places((layout, tile.index), order).map(axes);
                 match &tile.windows {
                     None => batch.axes.extend(axes),
                     Some(windows) => {
@@ -389,8 +390,9 @@ impl Tower {
                         batch.axes.extend(windows.patches.iter().map(|at| axes[*at as usize]));
                     }
                 }
-                batch.positions.resize(batch.axes.len(), 0);
             }
+            let num_rows = num_class_tokens as usize + image.num_patches_of(tile.index);
+            batch.positions.resize(first + num_rows, 0);
             let tile = PlacedTile {
                 image,
                 of_image: tile.image,
@@ -411,12 +413,8 @@ impl Tower {
         let num_tokens = batch.positions.len();
         batch.input_ids.resize(num_tokens, 0);
         if !spec.states.is_empty() {
-            // Those of a patch beside each other.
-            let states = |row: &u32| {
-                let (row, num_tokens) = (*row, num_tokens as u32);
-                (0..spec.states.len() as u32).map(move |state| state * num_tokens + row)
-            };
-            batch.logits_indices = batch.logits_indices.iter().flat_map(states).collect();
+            let rows = &batch.logits_indices;
+            batch.logits_indices = of_states(rows, spec.states.len(), num_tokens);
         }
         if spec.windows.is_some() {
             windows.input_ids.clone_from(&batch.input_ids);
@@ -496,6 +494,15 @@ impl Buffers {
     }
 }
 
+/// These rows of so many streams that lie one behind the other, those of a row beside each other.
+fn of_states(rows: &[u32], num_states: usize, num_tokens: usize) -> Vec<u32> {
+    let states = |row: &u32| {
+        let row = *row;
+        (0..num_states).map(move |state| (state * num_tokens) as u32 + row)
+    };
+    rows.iter().flat_map(states).collect()
+}
+
 /// The embedding behind each row of an image, in the type of embeddings.
 fn newline(
     loader: &mut Loader<'_>,
@@ -510,10 +517,6 @@ fn newline(
         ops::scale(loader.device, &mut row, factor);
     }
     Ok(row)
-}
-
-fn patches_per_tile(layout: Layout) -> usize {
-    layout.rows * layout.columns
 }
 
 #[cfg(test)]

@@ -32,8 +32,11 @@ pub(super) struct PlacedTile<'a> {
 impl PlacedTile<'_> {
     /// The samples of its patches, in the order of the stream.
     fn bytes(&self) -> Cow<'_, [u8]> {
-        let len = self.image.samples.len() / self.image.layout.num_tiles();
-        let bytes = &self.image.samples[self.index * len..(self.index + 1) * len];
+        let layout = self.image.layout;
+        let of_patch = self.image.samples.len() / layout.num_patches();
+        let (rows, columns) = layout.grid(self.index);
+        let first = self.index * layout.rows * layout.columns * of_patch;
+        let bytes = &self.image.samples[first..first + rows * columns * of_patch];
         match self.windows {
             None => Cow::Borrowed(bytes),
             Some(windows) => Cow::Owned(windows.ordered(bytes)),
@@ -49,7 +52,7 @@ impl PlacedTile<'_> {
         let Patches { layout, order, .. } = *self.image;
         let first = (self.first + self.num_class_tokens) as u32;
         match self.windows {
-            None => patches_by_token(layout, order, first),
+            None => patches_by_token((layout, self.index), order, first),
             Some(windows) => windows.rows(first),
         }
     }
@@ -144,9 +147,15 @@ impl Pass<'_> {
         let mut from = 0;
         for tile in tiles {
             let layout = tile.image.layout;
-            let of_tile = if tile.is_one_row { 1 } else { layout.tokens_per_tile() };
-            let num_tokens = layout.num_tiles() * of_tile;
-            let first = kind * num_tokens + tile.index * of_tile;
+            let (of_tile, per_tile, num_tokens) = match tile.is_one_row {
+                true => (1, 1, layout.num_tiles()),
+                false => (
+                    layout.tokens_of_tile(tile.index),
+                    layout.tokens_per_tile(),
+                    layout.num_tile_tokens(),
+                ),
+            };
+            let first = kind * num_tokens + tile.index * per_tile;
             let out = rows[tile.of_image].rows_from_mut(first);
             ops::replace_rows(device, tokens.rows_from(from), out, of_tile);
             from += of_tile;
@@ -156,19 +165,23 @@ impl Pass<'_> {
 
 /// Rows of the stream of a tile that begins at `first`: the patches of each token beside each
 /// other, row after row, as tokens are.
-fn patches_by_token(layout: Layout, order: PatchOrder, first: u32) -> Vec<u32> {
+fn patches_by_token((layout, tile): (Layout, usize), order: PatchOrder, first: u32) -> Vec<u32> {
+    let (rows, columns) = layout.grid(tile);
     match order {
-        PatchOrder::Merged => (first..).take(layout.rows * layout.columns).collect(),
+        PatchOrder::Merged => (first..).take(rows * columns).collect(),
         PatchOrder::Rows => {
-            let row = |(row, column)| first + (row * layout.columns + column) as u32;
-            places(layout, PatchOrder::Merged).map(row).collect()
+            let row = |(row, column)| first + (row * columns + column) as u32;
+            places((layout, tile), PatchOrder::Merged).map(row).collect()
         }
     }
 }
 
 /// Row and column of each patch of a tile, in this order of them.
-pub(super) fn places(layout: Layout, order: PatchOrder) -> impl Iterator<Item = (usize, usize)> {
-    let Layout { rows, columns, merge_size, .. } = layout;
+pub(super) fn places(
+    (layout, tile): (Layout, usize),
+    order: PatchOrder,
+) -> impl Iterator<Item = (usize, usize)> {
+    let (merge_size, (rows, columns)) = (layout.merge_size, layout.grid(tile));
     let side = match order {
         PatchOrder::Rows => 1,
         PatchOrder::Merged => merge_size,
@@ -193,19 +206,20 @@ mod tests {
             tile_columns: 0,
             merge_size: 2,
             middle: None,
+            whole: None,
         };
         let of_token = |token: usize| {
-            patches_by_token(layout, PatchOrder::Rows, 100)[4 * token..][..4].to_vec()
+            patches_by_token((layout, 0), PatchOrder::Rows, 100)[4 * token..][..4].to_vec()
         };
         assert_eq!(of_token(0), [100, 101, 106, 107]);
         assert_eq!(of_token(2), [104, 105, 110, 111]);
         assert_eq!(of_token(3), [112, 113, 118, 119]);
-        assert_eq!(patches_by_token(layout, PatchOrder::Rows, 0).len(), 24);
+        assert_eq!(patches_by_token((layout, 0), PatchOrder::Rows, 0).len(), 24);
         // Patches that stand so from the start are where they are.
-        let merged = patches_by_token(layout, PatchOrder::Merged, 100);
+        let merged = patches_by_token((layout, 0), PatchOrder::Merged, 100);
         assert!(merged.iter().copied().eq(100..124));
-        let places = places(layout, PatchOrder::Merged);
-        let rows = patches_by_token(layout, PatchOrder::Rows, 0);
+        let places = places((layout, 0), PatchOrder::Merged);
+        let rows = patches_by_token((layout, 0), PatchOrder::Rows, 0);
         assert!(places.map(|(row, column)| (row * 6 + column) as u32).eq(rows));
     }
 }

@@ -44,18 +44,15 @@ impl ImageInput {
     fn shown_token_id(&self) -> u32 {
         match self.text {
             ImageText::Paragraph { start, .. } => start,
-            ImageText::Alone
-            | ImageText::Bare
-            | ImageText::Enclosed { .. }
-            | ImageText::Rows
-            | ImageText::Tiles => self.image_token_id,
+            _ => self.image_token_id,
         }
     }
 
     /// What a prompt has for an image.
     ///
     /// As `processing_idefics3.py`, `processing_smolvlm.py`, `processing_gemma3.py`,
-    /// `processing_gemma4.py`, `processing_internvl.py` and `processing_pixtral.py` of transformers
+    /// `processing_gemma4.py`, `processing_internvl.py`, `processing_lfm2_vl.py` and
+    /// `processing_pixtral.py` of transformers
     /// write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let token = tokenizer.token_text(self.image_token_id);
@@ -78,6 +75,19 @@ impl ImageInput {
                 let Layout { rows, columns, merge_size, .. } = layout;
                 let row = token.repeat(columns / merge_size);
                 [&row[..]].repeat(rows / merge_size).join("[IMG_BREAK]") + "[IMG_END]"
+            }
+            ImageText::EnclosedTiles => {
+                let mut text = "<|image_start|>".to_owned();
+                for row in 1..=layout.tile_rows {
+                    for column in 1..=layout.tile_columns {
+                        text += &format!("<|img_row_{row}_col_{column}|>{tile}");
+                    }
+                }
+                if layout.tile_rows > 0 {
+                    text += "<|img_thumbnail|>";
+                }
+                let whole = token.repeat(layout.tokens_of_tile(layout.num_tiles() - 1));
+                text + &whole + "<|image_end|>"
             }
             ImageText::Tiles => {
                 const FAKE: &str = "<fake_token_around_image>";
