@@ -1,0 +1,144 @@
+"""The cases of sweep_images.py: name, golden folder, changed keys of its config, and of its image
+processor. `saved`: the processor is saved as transformers 5 does."""
+
+CASES: list[tuple[str, str, dict, dict]] = []
+
+FOLDERS = [
+    "gemma3_multimodal", "gemma4_moe", "glm4v", "glm4v_moe", "granite_vision", "idefics3",
+    "internvl", "lfm2_vl", "llava", "llava_next", "ministral3_multimodal", "mistral3", "paligemma",
+    "paligemma2", "pixtral", "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal",
+    "qwen3_5_multimodal", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+]
+
+
+def case(base: str, what: str, changes: dict | None = None, processor: dict | None = None) -> None:
+    CASES.append((f"{base}-{what}", base, changes or {}, processor or {}))
+
+
+def vision(**keys) -> dict:
+    return {f"vision_config.{key}": value for key, value in keys.items()}
+
+
+def text(**keys) -> dict:
+    return {f"text_config.{key}": value for key, value in keys.items()}
+
+
+def text_of(model_type: str, eos: int, **more) -> dict:
+    """A text part of another family, whose class has all other keys."""
+    keys = dict(
+        model_type=model_type, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=301 if eos == 288 else 291,
+        max_position_embeddings=512, eos_token_id=eos, bos_token_id=None, pad_token_id=None,
+    )
+    is_tied = model_type in ("cohere", "cohere2", "gemma", "gemma2", "gemma3_text")
+    return {"text_config": keys | more, "tie_word_embeddings": is_tied}
+
+
+SIGLIP = dict(
+    model_type="siglip_vision_model", hidden_size=24, image_size=24, intermediate_size=40,
+    num_attention_heads=3, num_hidden_layers=3, patch_size=8,
+)
+EXPERTS = dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+# Without what transformers leaves out of logits where the text is of another class than its own.
+TEXTS = {
+    "cohere": dict(logit_scale=1.0), "cohere2": dict(logit_scale=1.0, sliding_window=8, head_dim=8),
+    "gemma": dict(head_dim=8), "gemma3_text": dict(head_dim=8, sliding_window=8),
+    "gemma2": dict(head_dim=8, query_pre_attn_scalar=8, final_logit_softcapping=None),
+    "glm4": dict(head_dim=8),
+    "gpt_oss": dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8),
+    "granite": dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.2),
+    "llama": {}, "ministral3": dict(head_dim=8), "mistral": dict(sliding_window=8),
+    "mixtral": dict(num_local_experts=4), "olmo2": {}, "olmo3": dict(sliding_window=8),
+    "phi3": dict(pad_token_id=0), "qwen2": {}, "qwen3": dict(head_dim=8), "qwen3_moe": EXPERTS,
+    "qwen2_moe": EXPERTS | dict(shared_expert_intermediate_size=24), "smollm3": {}, "stablelm": {},
+    "starcoder2": {},
+}
+NOT_UNTIED = ("smollm3", "starcoder2")
+
+for base in FOLDERS:
+    case(base, "same")
+    case(base, "saved", {}, {"saved": True})
+    if base.startswith(("gemma4", "qwen")):
+        continue
+    case(base, "activation", vision(hidden_act="gelu"))
+for base in ("idefics3", "smolvlm"):
+    case(base, "patch", {**vision(patch_size=4), "scale_factor": 4})
+    case(base, "sizes", vision(hidden_size=40, num_attention_heads=5, num_hidden_layers=1))
+    case(base, "eps", vision(layer_norm_eps=1e-3, intermediate_size=24))
+    case(base, "whole", {}, {"do_image_splitting": False})
+    case(base, "larger", {}, {"size": {"longest_edge": 96}})
+    case(base, "numbers", {}, {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.3, 0.2]})
+    case(base, "bicubic", {}, {"resample": 3})
+    case(base, "tied", {"tie_word_embeddings": True, **text(tie_word_embeddings=True)})
+    case(base, "text-qwen2", text_of("qwen2", 288))
+for base in ("llava", "llava_next"):
+    for layers in (-1, 2, [-2, -1, 1], [0, -1]):
+        case(base, f"layers{layers}".replace(" ", ""), {"vision_feature_layer": layers})
+    case(base, "projector", {"projector_hidden_act": "silu", "multimodal_projector_bias": False})
+    case(base, "patch", vision(patch_size=4, layer_norm_eps=1e-3))
+    full = {"vision_config": SIGLIP, "vision_feature_select_strategy": "full"}
+    case(base, "siglip", full)
+    granite = text_of("granite", 288, **TEXTS["granite"])
+    case(base, "siglip-layers", {**full, **granite, "vision_feature_layer": [-3, 1, -1]})
+    for family, more in TEXTS.items():
+        if base == "llava" or family not in NOT_UNTIED:
+            case(base, f"text-{family}", text_of(family, 288, **more))
+for base in ("mistral3", "ministral3_multimodal", "pixtral"):
+    case(base, "layer", {"vision_feature_layer": -2})
+    theta = dict(rope_theta=100.0, rope_parameters=dict(rope_theta=100.0, rope_type="default"))
+    case(base, "theta", vision(**theta))
+    case(base, "larger", {}, {"size": {"longest_edge": 64}})
+    case(base, "projector", {"projector_hidden_act": "relu"})
+    case(base, "eps", text(rms_norm_eps=1e-2))
+    if base != "pixtral":
+        case(base, "merge", {"spatial_merge_size": 1})
+        case(base, "text-qwen2", text_of("qwen2", 287))
+for base in ("glm4v", "glm4v_moe", "qwen2_vl"):
+    case(base, "merge", vision(spatial_merge_size=1), {"merge_size": 1})
+case("qwen2_vl", "frames", vision(temporal_patch_size=1), {"temporal_patch_size": 1})
+case("qwen2_vl", "sizes", vision(depth=1, embed_dim=16, num_heads=4, mlp_ratio=3))
+for base in ("qwen2_vl", "qwen2_5_vl"):
+    small = dict(spatial_merge_size=4, patch_size=4)
+    case(base, "merge4", vision(**small), {"merge_size": 4, "patch_size": 4})
+    sections = {"type": "mrope", "mrope_section": [1, 5, 2]}
+    case(base, "sections", {"rope_scaling": sections, "tie_word_embeddings": True})
+case("qwen2_5_vl", "window", vision(window_size=16))
+case("qwen2_5_vl", "whole", vision(fullatt_block_indexes=[0, 1, 2]))
+case("qwen2_5_vl", "windows", vision(fullatt_block_indexes=[]))
+for base in ("qwen3_vl", "qwen3_vl_moe"):
+    case(base, "shallow", vision(deepstack_visual_indexes=[]))
+    case(base, "table", vision(num_position_embeddings=81))
+    case(base, "merge", vision(spatial_merge_size=1), {"merge_size": 1})
+    case(base, "bias", text(attention_bias=True))
+for base in ("qwen3_5_multimodal", "qwen3_5_moe_multimodal"):
+    case(base, "table", vision(num_position_embeddings=49))
+    case(base, "merge", vision(spatial_merge_size=1), {"merge_size": 1})
+case("gemma3_multimodal", "tokens", {"mm_tokens_per_image": 4})
+case("gemma3_multimodal", "window", text(sliding_window=3))
+case("gemma3_multimodal", "heads", text(num_key_value_heads=4, attention_bias=True))
+case("gemma3_multimodal", "cap", text(attn_logit_softcapping=3.0))
+case("gemma4_moe", "plain", vision(standardize=False))
+case("gemma4_moe", "pool", vision(pooling_kernel_size=3), {"pooling_kernel_size": 3})
+case("gemma4_moe", "forward", text(use_bidirectional_attention=None))
+case("gemma4_moe", "dense", text(enable_moe_block=False))
+case("gemma4_moe", "heads", vision(num_key_value_heads=1, head_dim=16, global_head_dim=16))
+for base in ("glm4v", "glm4v_moe"):
+    case(base, "bias", vision(attention_bias=True, rms_norm_eps=1e-2))
+    case(base, "table", vision(image_size=56))
+    case(base, "table1", vision(image_size=8))
+    case(base, "inner", vision(intermediate_size=24))
+    case(base, "patch", vision(patch_size=4), {"patch_size": 4})
+case("internvl", "qk-norm", vision(use_qk_norm=True, norm_type="rms_norm"))
+case("internvl", "bias", vision(attention_bias=False, use_mean_pooling=False))
+case("internvl", "ratio1", {"downsample_ratio": 1.0})
+case("internvl", "ratio4", {"downsample_ratio": 0.25})
+case("internvl", "projector", {"projector_hidden_act": "relu"})
+case("internvl", "tiles", {}, {"crop_to_patches": True, "max_patches": 6})
+for family in ("gpt_oss", "llama", "qwen3", "qwen3_moe"):
+    case("internvl", f"text-{family}", text_of(family, 287, **TEXTS[family]))
+case("lfm2_vl", "factor", {"downsample_factor": 1}, {"downsample_factor": 1})
+case("lfm2_vl", "bias", {"projector_bias": False, "projector_use_layernorm": False})
+case("lfm2_vl", "projector", {"projector_hidden_act": "silu", "projector_hidden_size": 20})
+case("lfm2_vl", "table", vision(num_patches=49))
+for base in ("paligemma", "paligemma2"):
+    case(base, "sizes", vision(hidden_size=32, num_attention_heads=4, num_hidden_layers=1))
