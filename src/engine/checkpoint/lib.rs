@@ -77,10 +77,9 @@ pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
         Sight::All(tower) => Some(tower(config)?),
         Sight::Some(tower) => tower(config)?,
     };
-    if let Some(spec) = &spec {
-        limits::check_tower(spec).map_err(|text| config.error(text))?;
-    }
-    Ok(spec)
+    let Some(spec) = spec else { return Ok(None) };
+    limits::check_tower(&spec).map_err(|text| config.error(text))?;
+    Ok(Some(TowerSpec { scale: families::vision::image_scale(config)?, ..spec }))
 }
 
 /// The configuration of its image processor, in the words of transformers, where config.json says

@@ -104,7 +104,7 @@ impl MediaTable {
         let placed = self.numbered(media, &layouts);
         for (medium, is_sound) in &placed {
             if !is_sound {
-                self.decoders.ask(Arc::clone(medium));
+                self.decoders.ask(medium);
             }
         }
         placed.into_iter().map(|(medium, _)| medium).collect()

@@ -121,25 +121,23 @@ impl<'a> Sizes<'a> {
         limits::check_tower_positions(side).map_err(|text| config.error(text))?;
         let patches =
             LinearSpec::new(name("patch_embedder.input_proj"), width, 3 * patch_size * patch_size);
-        let text = config.text_part().root().text("use_bidirectional_attention")?;
+        let seen = config.text_part().root().text("use_bidirectional_attention")?;
         let mut axes = AxisFrequency::rows_and_columns(heads.head_dim / 2, [0, 0]);
         axes.rotate_left(heads.head_dim / 4);
+        let image_token_id = image_token_id(config, "image_token_id", 258_880)?;
+        let text = ImageText::Enclosed {
+            start: TokenId::Known(token_id(config, "boi_token_id", 255_999)?),
+            end: TokenId::Known(token_id(config, "eoi_token_id", 258_882)?),
+        };
+        // Bands of a pixel are stored beside each other.
+        let patches = patches.by_channel(3);
+        let (layers, connector) = (self.layers(), self.connector(config)?);
         Ok(TowerSpec {
-            patch_size: *patch_size,
             merge_size: *merge_size,
-            image_token_id: image_token_id(config, "image_token_id", 258_880)?,
-            text: ImageText::Enclosed {
-                start: TokenId::Known(token_id(config, "boi_token_id", 255_999)?),
-                end: TokenId::Known(token_id(config, "eoi_token_id", 258_882)?),
-            },
-            bidirectional: match text {
+            bidirectional: match seen {
                 Some("vision") => Bidirectional::Image,
                 _ => Bidirectional::None,
             },
-            // Bands of a pixel are stored beside each other.
-            patches: patches.by_channel(3),
-            class_token: None,
-            patch_norm: None,
             positions: Some(positions(side, width)),
             rope: Some(RopeSpec {
                 theta: axial_theta(keys, 100.0)?,
@@ -147,16 +145,7 @@ impl<'a> Sizes<'a> {
                 scaling: RopeScaling::None,
                 axes,
             }),
-            embed_norm: None,
-            layers: self.layers(),
-            windows: None,
-            newline: None,
-            scale: None,
-            final_norm: None,
-            states: Vec::new(),
-            connector: self.connector(config)?,
-            deep: Vec::new(),
-            unused: Vec::new(),
+            ..TowerSpec::new(image_token_id, text, *patch_size, patches, layers, connector)
         })
     }
 

@@ -1,11 +1,11 @@
 //! Idefics 3 and SmolVLM: Llama, and a tower of SigLIP's shape whose patches are brought together
 //! by squares (pixel shuffle) before one product makes tokens of them.
 
-use super::vision::{VisionDefaults, VisionKeys, image_scale, image_token_id, text_part};
+use super::siglip;
+use super::vision::{VisionDefaults, VisionKeys, image_token_id, text_part};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    Bidirectional, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText,
-    LinearSpec, NormSpec, TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, ImageText, LinearSpec, NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -13,6 +13,9 @@ use vllm_batch_base::layers::Activation;
 /// Prefixes of the tower's tensors, for those who run the model for text alone.
 const IMAGE_TENSORS: &[&str] =
     &["connector.", "model.connector.", "model.vision_model.", "vision_model."];
+
+/// What the names of the tower's tensors begin with.
+const PREFIX: &str = "model.vision_model";
 
 /// The text part.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -52,43 +55,23 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         // kinds of SigLIP differ in sizes alone.
         keys.ignore(&["max_image_size", "size", "tie_word_embeddings", "use_base_siglip"]);
     }
-    let VisionKeys { patch_size, width, eps, num_layers, .. } = vision;
-    let side = vision.side();
-    let name = |part: &str| format!("model.vision_model.{part}");
-    let patches = LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size);
-    Ok(TowerSpec {
-        patch_size,
-        merge_size,
-        image_token_id: image_token_id(config, "image_token_id", 128_257)?,
-        text: ImageText::Tiles,
-        bidirectional: Bidirectional::None,
-        patches: patches.with_bias(true),
-        class_token: None,
-        patch_norm: None,
-        positions: Some(GridPositions {
-            table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
-            side,
-            fit: GridFit::SameShare,
-        }),
-        rope: None,
-        embed_norm: None,
-        layers: vision.layers(&name("encoder.layers"), num_layers),
-        windows: None,
-        final_norm: Some(NormSpec::layer(name("post_layernorm"), width, eps)),
-        states: Vec::new(),
-        connector: ConnectorSpec {
-            steps: vec![ConnectorStep::Merge],
-            last: LinearSpec::new(
-                "model.connector.modality_projection.proj",
-                config.text_part().hidden_size()?,
-                merge_size * merge_size * width,
-            ),
-        },
-        deep: Vec::new(),
-        newline: None,
-        scale: image_scale(config, "llama")?,
-        unused: Vec::new(),
-    })
+    let VisionKeys { width, eps, .. } = vision;
+    let connector = ConnectorSpec {
+        steps: vec![ConnectorStep::Merge],
+        last: LinearSpec::new(
+            "model.connector.modality_projection.proj",
+            config.text_part().hidden_size()?,
+            merge_size * merge_size * width,
+        ),
+    };
+    let image_token_id = image_token_id(config, "image_token_id", 128_257)?;
+    let mut tower =
+        siglip::tower_at(PREFIX, &vision, (image_token_id, ImageText::Tiles), connector);
+    if let Some(positions) = &mut tower.positions {
+        positions.fit = GridFit::SameShare;
+    }
+    let final_norm = Some(NormSpec::layer(format!("{PREFIX}.post_layernorm"), width, eps));
+    Ok(TowerSpec { merge_size, final_norm, ..tower })
 }
 
 #[cfg(test)]

@@ -4,14 +4,12 @@
 
 use serde_json::{Value, json};
 
-use super::vision::{
-    self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_scale, image_token_id, text_part,
-};
+use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
 use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
-    ActivationSpec, AttentionSpec, Bidirectional, BlockNorms, ConnectorSpec, ConnectorStep,
-    DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec,
-    NormSpan, NormSpec, QkNormOrder, QkNormSpec, TokenId, TowerSpec,
+    ActivationSpec, AttentionSpec, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit,
+    GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan, NormSpec,
+    QkNormOrder, QkNormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, NormKind};
@@ -303,45 +301,32 @@ fn of_names(
     let [norm, first, last] = names.connector;
     let merged = merge_size * merge_size * width;
     let product = |name, k| LinearSpec::new(name, hidden_size, k).with_bias(true);
+    let connector = ConnectorSpec {
+        steps: vec![
+            ConnectorStep::Merge,
+            ConnectorStep::Norm(NormSpec::layer(norm, merged, CONNECTOR_EPS)),
+            ConnectorStep::Linear(product(first, merged)),
+            ConnectorStep::Activate(form.projector_activation),
+        ],
+        last: product(last, hidden_size),
+    };
+    let text =
+        ImageText::Enclosed { start: TokenId::OfText("<img>"), end: TokenId::OfText("</img>") };
+    let layers = (0..num_layers).map(|index| layer(names, vision, form, index)).collect();
+    let patches = patches.with_bias(true);
     Ok(TowerSpec {
-        patch_size,
         merge_size,
-        image_token_id: form.image_token_id,
-        text: ImageText::Enclosed {
-            start: TokenId::OfText("<img>"),
-            end: TokenId::OfText("</img>"),
-        },
-        bidirectional: Bidirectional::None,
-        patches: patches.with_bias(true),
         class_token: Some((name(names.class_token), vec![1, 1, width])),
-        patch_norm: None,
         positions: Some(GridPositions {
             table: positions.sliced(0, 1).as_parameters(),
             side,
             fit: GridFit::OwnAlone,
         }),
-        rope: None,
-        embed_norm: None,
-        layers: (0..num_layers).map(|index| layer(names, vision, form, index)).collect(),
-        windows: None,
-        states: Vec::new(),
         final_norm: names
             .final_norm
             .filter(|_| form.has_final_norm)
             .map(|part| NormSpec::layer(name(part), width, eps)),
-        connector: ConnectorSpec {
-            steps: vec![
-                ConnectorStep::Merge,
-                ConnectorStep::Norm(NormSpec::layer(norm, merged, CONNECTOR_EPS)),
-                ConnectorStep::Linear(product(first, merged)),
-                ConnectorStep::Activate(form.projector_activation),
-            ],
-            last: product(last, hidden_size),
-        },
-        deep: Vec::new(),
-        newline: None,
-        scale: image_scale(config, "qwen2")?,
-        unused: Vec::new(),
+        ..TowerSpec::new(form.image_token_id, text, patch_size, patches, layers, connector)
     })
 }
 

@@ -5,13 +5,11 @@ use serde_json::{Value, json};
 
 use super::pixtral;
 use super::siglip::{self, SIGLIP};
-use super::vision::{
-    self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_scale, image_token_id, text_part,
-};
+use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id, text_part};
 use crate::hf_config::{HfConfig, Section};
 use crate::spec::{
-    Bidirectional, ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText,
-    LinearSpec, NormSpec, TokenId, TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
+    NormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -112,15 +110,14 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let keys = vision::section(config)?;
     // Of CLIP's other half, and of training.
     keys.ignore(&["initializer_factor", "projection_dim", "vocab_size"]);
-    let tower = match keys.text("model_type")? {
+    match keys.text("model_type")? {
         Some("pixtral") => pixtral::tower(config),
         Some("siglip_vision_model") => siglip_tower(config, &keys),
         _ => {
             keys.expect("model_type", "clip_vision_model")?;
             clip_tower(config)
         }
-    };
-    Ok(TowerSpec { scale: image_scale(config, "llama")?, ..tower? })
+    }
 }
 
 /// CLIP, but its class token.
@@ -151,31 +148,18 @@ pub(crate) fn clip(
     let name = |part: &str| format!("{prefix}.{part}");
     let norm = |part| NormSpec::layer(name(part), width, eps);
     let positions = name("embeddings.position_embedding");
+    let patches = LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size);
+    let layers = vision.layers(&name("encoder.layers"), num_used);
+    let (image_token_id, text) = (TokenId::Known(0), ImageText::Alone);
     TowerSpec {
-        patch_size,
-        merge_size: 1,
-        image_token_id: TokenId::Known(0),
-        text: ImageText::Alone,
-        bidirectional: Bidirectional::None,
-        patches: LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size),
         class_token: Some((name("embeddings.class_embedding"), vec![width])),
-        patch_norm: None,
         positions: Some(GridPositions {
             table: LinearSpec::new(positions, 1 + side * side, width),
             side,
             fit: GridFit::OwnAlone,
         }),
-        rope: None,
         embed_norm: Some(norm("pre_layrnorm")),
-        layers: vision.layers(&name("encoder.layers"), num_used),
-        windows: None,
-        final_norm: None,
-        connector,
-        deep: Vec::new(),
-        newline: None,
-        scale: None,
-        unused: Vec::new(),
-        states: Vec::new(),
+        ..TowerSpec::new(image_token_id, text, patch_size, patches, layers, connector)
     }
 }
 

@@ -4,14 +4,13 @@
 
 use super::llava::{num_used_layers, projector};
 use super::vision::{
-    self, IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_scale, image_token_id,
-    text_part,
+    self, IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_token_id, text_part,
 };
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, AxisFrequency, Bidirectional, BlockNorms, ConnectorSpec,
-    ConnectorStep, DecoderSpec, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
-    RopeScaling, RopeSpec, TokenId, TowerSpec,
+    ActivationSpec, AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep,
+    DecoderSpec, ImageText, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, RopeScaling,
+    RopeSpec, TokenId, TowerSpec,
 };
 use serde_json::json;
 use vllm_batch_base::EngineError;
@@ -73,8 +72,7 @@ pub(super) fn mistral3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError
     ];
     connector.steps.splice(..0, merge);
     let image_token_id = image_token_id(config, "image_token_index", 10)?;
-    let tower = tower_of(config, &vision, (merge_size, image_token_id), connector)?;
-    Ok(TowerSpec { scale: image_scale(config, "mistral")?, ..tower })
+    tower_of(config, &vision, (merge_size, image_token_id), connector)
 }
 
 /// A tower of these sizes, with what makes tokens of its patches.
@@ -104,16 +102,11 @@ fn tower_of(
     let unused = (num_used..num_layers).flat_map(|index| {
         ["model.vision_tower", "vision_tower"].map(|tower| format!("{tower}.{}", layer_name(index)))
     });
+    let patches = LinearSpec::of_patches(format!("{TOWER}.patch_conv"), width, patch_size);
+    let layers = (0..num_used).map(|index| layer(sizes, index)).collect();
+    let text = ImageText::Rows;
     Ok(TowerSpec {
-        patch_size,
         merge_size,
-        image_token_id,
-        text: ImageText::Rows,
-        bidirectional: Bidirectional::None,
-        patches: LinearSpec::of_patches(format!("{TOWER}.patch_conv"), width, patch_size),
-        class_token: None,
-        patch_norm: None,
-        positions: None,
         rope: Some(RopeSpec {
             theta: axial_theta(&keys, 10_000.0)?,
             rotary_dim: heads.head_dim,
@@ -121,15 +114,8 @@ fn tower_of(
             axes: AxisFrequency::rows_and_columns(heads.head_dim / 2, [0, 1]),
         }),
         embed_norm: Some(NormSpec::rms(format!("{TOWER}.ln_pre"), width, eps)),
-        layers: (0..num_used).map(|index| layer(sizes, index)).collect(),
-        windows: None,
-        final_norm: None,
-        states: Vec::new(),
-        connector,
-        deep: Vec::new(),
-        newline: None,
-        scale: None,
         unused: unused.collect(),
+        ..TowerSpec::new(image_token_id, text, patch_size, patches, layers, connector)
     })
 }
 

@@ -6,8 +6,8 @@ use super::vision::{self, axial_theta, image_token_id};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
-    AttentionSpec, AxisFrequency, Bidirectional, BlockNorms, ConnectorSpec, DecoderSpec, ImageText,
-    LayerSpec, LinearSpec, RopeScaling, RopeSpec, TowerSpec,
+    AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, DecoderSpec, ImageText, LayerSpec,
+    LinearSpec, RopeScaling, RopeSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::QkvHeads;
@@ -92,27 +92,13 @@ impl<'a> QwenVision<'a> {
         connector: ConnectorSpec,
     ) -> Result<TowerSpec, EngineError> {
         let patches = LinearSpec::of_patches(name("patch_embed.proj"), self.width, self.patch_size);
+        let patches = patches.of_frames(self.num_frames);
+        let (image_token_id, text) =
+            (image_token_id(config, "image_token_id", 151_655)?, ImageText::Bare);
         let tower = TowerSpec {
-            patch_size: self.patch_size,
             merge_size: self.merge_size,
-            image_token_id: image_token_id(config, "image_token_id", 151_655)?,
-            text: ImageText::Bare,
-            bidirectional: Bidirectional::None,
-            patches: patches.of_frames(self.num_frames),
-            class_token: None,
-            patch_norm: None,
-            positions: None,
             rope: Some(self.rope()?),
-            embed_norm: None,
-            layers,
-            windows: None,
-            final_norm: None,
-            states: Vec::new(),
-            connector,
-            deep: Vec::new(),
-            newline: None,
-            scale: None,
-            unused: Vec::new(),
+            ..TowerSpec::new(image_token_id, text, self.patch_size, patches, layers, connector)
         };
         let hidden_size = config.text_part().hidden_size()?;
         match tower.connector.n() == hidden_size {

@@ -2,8 +2,7 @@
 
 use super::vision::{VisionDefaults, VisionKeys};
 use crate::spec::{
-    Bidirectional, ConnectorSpec, GridFit, GridPositions, ImageText, LinearSpec, NormSpec, TokenId,
-    TowerSpec,
+    ConnectorSpec, GridFit, GridPositions, ImageText, LinearSpec, NormSpec, TokenId, TowerSpec,
 };
 use vllm_batch_base::layers::Activation;
 
@@ -27,9 +26,12 @@ const HEAD: [&str; 4] = [
     "vision_tower.vision_model.head.",
 ];
 
+/// What the names of its tensors begin with.
+const PREFIX: &str = "model.vision_tower.vision_model";
+
 /// A tensor of it.
 pub(super) fn name(part: &str) -> String {
-    format!("model.vision_tower.vision_model.{part}")
+    format!("{PREFIX}.{part}")
 }
 
 /// The norm behind the last layer.
@@ -43,33 +45,26 @@ pub(super) fn tower(
     (image_token_id, text): (TokenId, ImageText),
     connector: ConnectorSpec,
 ) -> TowerSpec {
+    let unused = HEAD.map(str::to_owned).to_vec();
+    TowerSpec { unused, ..tower_at(PREFIX, vision, (image_token_id, text), connector) }
+}
+
+/// The same whose tensors have this prefix, without a head.
+pub(super) fn tower_at(
+    prefix: &str,
+    vision: &VisionKeys,
+    (image_token_id, text): (TokenId, ImageText),
+    connector: ConnectorSpec,
+) -> TowerSpec {
     let VisionKeys { patch_size, width, num_layers, .. } = *vision;
+    let name = |part: &str| format!("{prefix}.{part}");
     let side = vision.side();
     let patches = LinearSpec::of_patches(name("embeddings.patch_embedding"), width, patch_size);
+    let patches = patches.with_bias(true);
+    let layers = vision.layers(&name("encoder.layers"), num_layers);
+    let table = LinearSpec::new(name("embeddings.position_embedding"), side * side, width);
     TowerSpec {
-        patch_size,
-        merge_size: 1,
-        image_token_id,
-        text,
-        bidirectional: Bidirectional::None,
-        patches: patches.with_bias(true),
-        class_token: None,
-        patch_norm: None,
-        positions: Some(GridPositions {
-            table: LinearSpec::new(name("embeddings.position_embedding"), side * side, width),
-            side,
-            fit: GridFit::OwnAlone,
-        }),
-        rope: None,
-        embed_norm: None,
-        layers: vision.layers(&name("encoder.layers"), num_layers),
-        windows: None,
-        final_norm: None,
-        states: Vec::new(),
-        connector,
-        deep: Vec::new(),
-        newline: None,
-        scale: None,
-        unused: HEAD.map(str::to_owned).to_vec(),
+        positions: Some(GridPositions { table, side, fit: GridFit::OwnAlone }),
+        ..TowerSpec::new(image_token_id, text, patch_size, patches, layers, connector)
     }
 }

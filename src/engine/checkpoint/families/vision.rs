@@ -236,11 +236,11 @@ pub(super) fn text_part(config: &HfConfig, default: &str) -> Result<DecoderSpec,
 }
 
 /// What embeddings of images are multiplied by, where those of tokens are.
-pub(super) fn image_scale(config: &HfConfig, default: &str) -> Result<Option<f32>, EngineError> {
-    let spec = match text_family(config, default)? {
-        family if family.scales_all => (family.build)(config.text_part())?,
-        _ => return Ok(None),
-    };
+pub(crate) fn image_scale(config: &HfConfig) -> Result<Option<f32>, EngineError> {
+    let name = config.text_part().root().text("model_type")?;
+    let family = TEXTS.iter().find(|known| Some(known.model_type) == name && known.scales_all);
+    let Some(family) = family else { return Ok(None) };
+    let spec = (family.build)(config.text_part())?;
     Ok(spec.embedding.scale.map(|scale| scale.factor))
 }
 

@@ -141,6 +141,39 @@ pub enum ImageText {
 }
 
 impl TowerSpec {
+    /// A tower of these parts and no others, each of whose patches is a token.
+    pub fn new(
+        image_token_id: TokenId,
+        text: ImageText,
+        patch_size: usize,
+        patches: LinearSpec,
+        layers: Vec<LayerSpec>,
+        connector: ConnectorSpec,
+    ) -> Self {
+        Self {
+            patch_size,
+            merge_size: 1,
+            image_token_id,
+            text,
+            bidirectional: Bidirectional::None,
+            patches,
+            class_token: None,
+            patch_norm: None,
+            positions: None,
+            rope: None,
+            embed_norm: None,
+            layers,
+            windows: None,
+            final_norm: None,
+            states: Vec::new(),
+            connector,
+            deep: Vec::new(),
+            newline: None,
+            scale: None,
+            unused: Vec::new(),
+        }
+    }
+
     /// Width of the residual stream.
     pub fn width(&self) -> usize {
         self.patches.n()

@@ -2,7 +2,7 @@
 //! not depend on them: whoever needs one that they have not begun decodes it.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 
 use vllm_batch_base::machine;
 
@@ -16,7 +16,7 @@ const MAX_DECODED: u64 = 512 << 20;
 
 /// Where media are asked for. The threads begin with the first, and end with this.
 #[derive(Debug, Default)]
-pub(super) struct Decoders(OnceLock<Mutex<Sender<Arc<TableMedium>>>>);
+pub(super) struct Decoders(OnceLock<Mutex<Sender<Weak<TableMedium>>>>);
 
 /// Bytes of pixels that are decoded now.
 #[derive(Debug, Default)]
@@ -26,18 +26,18 @@ struct Decoding {
 }
 
 impl Decoders {
-    /// Asks for one.
-    pub(super) fn ask(&self, medium: Arc<TableMedium>) {
+    /// Asks for one. It is not decoded if nobody has it any more.
+    pub(super) fn ask(&self, medium: &Arc<TableMedium>) {
         let queue = self.0.get_or_init(|| Mutex::new(start()));
         // Without threads whoever needs it decodes it.
-        let _ = queue.lock().unwrap_or_else(PoisonError::into_inner).send(medium);
+        let _ = queue.lock().unwrap_or_else(PoisonError::into_inner).send(Arc::downgrade(medium));
     }
 }
 
 /// Half of the machine's threads: the others compute.
-fn start() -> Sender<Arc<TableMedium>> {
+fn start() -> Sender<Weak<TableMedium>> {
     let (sender, receiver) = channel();
-    let receiver: Arc<Mutex<Receiver<Arc<TableMedium>>>> = Arc::new(Mutex::new(receiver));
+    let receiver: Arc<Mutex<Receiver<Weak<TableMedium>>>> = Arc::new(Mutex::new(receiver));
     let decoding = Arc::<Decoding>::default();
     let num_cores = std::thread::available_parallelism().map_or(1, usize::from);
     for _ in 0..(num_cores / 2).clamp(1, MAX_THREADS) {
@@ -47,7 +47,9 @@ fn start() -> Sender<Arc<TableMedium>> {
             loop {
                 let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(medium) = next else { return };
-                decoding.run(&medium);
+                if let Some(medium) = medium.upgrade() {
+                    decoding.run(&medium);
+                }
             }
         }));
     }

@@ -484,10 +484,12 @@ impl Buffers {
             scratch: PatchScratch::new(device, Tower::STEP_PATCHES * patch_bytes)?,
             samples: device.tensor(Tower::STEP_PATCHES, spec.patches.k, Precision::Activation)?,
             stream: Stream::new(on, sizes, &spec.layers)?,
-            states: match spec.num_states() {
-                1 if spec.states.is_empty() => None,
-                num => Some(device.tensor(num * max_num_tokens, spec.width(), Precision::Full)?),
-            },
+            states: (!spec.states.is_empty())
+                .then(|| {
+                    let num_rows = spec.num_states() * max_num_tokens;
+                    device.tensor(num_rows, spec.width(), Precision::Full)
+                })
+                .transpose()?,
             text: TextBuffers::new(on, &spec.layers, spec.heads(), limits)?,
             connectors: connectors.collect::<Result<_, _>>()?,
         })

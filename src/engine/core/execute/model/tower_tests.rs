@@ -3,8 +3,8 @@
 use super::*;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_checkpoint::spec::{
-    ActivationSpec, Bidirectional, BlockNorms, ConnectorSpec, GridFit, GridPositions, ImageText,
-    LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, TokenId,
+    ActivationSpec, BlockNorms, ConnectorSpec, GridFit, GridPositions, ImageText, LayerSpec,
+    LinearSpec, MlpForm, MlpSpec, NormSpec, TokenId,
 };
 
 /// A tower whose layers have no attention, so that each patch is computed by itself: a token each.
@@ -17,34 +17,16 @@ fn tower(device: &Device) -> Tower {
         up: LinearSpec::new("up", 16, width).with_bias(true),
         down: LinearSpec::new("down", width, 16).with_bias(true),
     };
+    let patches = LinearSpec::of_patches("patches", width, patch_size).with_bias(true);
+    let layers = vec![LayerSpec { feed_forward: Some(mlp.into()), ..LayerSpec::default() }];
+    let last = LinearSpec::new("connector", 5, width);
+    let connector = ConnectorSpec { steps: Vec::new(), last };
+    let (image_token_id, text) = (TokenId::Known(0), ImageText::Tiles);
+    let table = LinearSpec::new("positions", 1, width);
     let spec = TowerSpec {
-        patch_size,
-        merge_size: 1,
-        image_token_id: TokenId::Known(0),
-        text: ImageText::Tiles,
-        bidirectional: Bidirectional::None,
-        patches: LinearSpec::of_patches("patches", width, patch_size).with_bias(true),
-        class_token: None,
-        patch_norm: None,
-        positions: Some(GridPositions {
-            table: LinearSpec::new("positions", 1, width),
-            side: 1,
-            fit: GridFit::SameShare,
-        }),
-        rope: None,
-        embed_norm: None,
-        layers: vec![LayerSpec { feed_forward: Some(mlp.into()), ..LayerSpec::default() }],
-        windows: None,
+        positions: Some(GridPositions { table, side: 1, fit: GridFit::SameShare }),
         final_norm: Some(NormSpec::layer("last", width, 1e-6)),
-        states: Vec::new(),
-        connector: ConnectorSpec {
-            steps: Vec::new(),
-            last: LinearSpec::new("connector", 5, width),
-        },
-        deep: Vec::new(),
-        newline: None,
-        scale: None,
-        unused: Vec::new(),
+        ..TowerSpec::new(image_token_id, text, patch_size, patches, layers, connector)
     };
     Tower::load(spec, DType::Float32, device, &mut Checkpoint::Dummy { seed: 3 }).unwrap()
 }
