@@ -233,6 +233,21 @@ def shown(image_processor) -> str:
     return SHOWN.get(image_processor, "<image>")
 
 
+def logits_of(model, processor, ids, pixels: dict, prompt_len: int) -> torch.Tensor:
+    """(tokens, vocabulary), by the multimodal class, which some families tell which tokens are of
+    images or of the prompt."""
+    more, is_image = dict(pixels), ids == model.config.image_token_id
+    if isinstance(processor, (Glm4vProcessor, Qwen2VLProcessor)) and pixels:
+        more["mm_token_type_ids"] = is_image.int()
+    if isinstance(processor, Gemma4Processor):
+        more["mm_token_type_ids"] = is_image.int()
+    if isinstance(processor, PaliGemmaProcessor) and pixels:
+        more["token_type_ids"] = (torch.arange(ids.shape[1]) >= prompt_len)[None].long()
+    if isinstance(processor, Gemma3Processor):
+        more["token_type_ids"] = is_image.long()
+    return model(input_ids=ids, use_cache=False, **more).logits[0]
+
+
 @torch.no_grad()
 def record(model, processor, name: str, files: list[str], text: str) -> dict:
     images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
@@ -252,20 +267,8 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
     pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_", "spatial"))}
     ids = inputs["input_ids"]
-    out_of_prefix = ids.shape[1]
+    prompt_len = ids.shape[1]
     out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
-
-    def logits_of(ids) -> torch.Tensor:
-        more = dict(pixels)
-        if has_axes and images:
-            more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
-        if isinstance(processor, Gemma4Processor):
-            more["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
-        if is_prefix and images:
-            more["token_type_ids"] = (torch.arange(ids.shape[1]) >= out_of_prefix)[None].long()
-        if isinstance(processor, Gemma3Processor):
-            more["token_type_ids"] = (ids == model.config.image_token_id).long()
-        return model(input_ids=ids, use_cache=False, **more).logits[0]
 
     if has_axes and images:
         axes, _ = model.model.get_rope_index(
@@ -279,7 +282,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         features = multiplier * torch.cat(list(features)).flatten(0, -2)
         assert len(features) == int((ids == model.config.image_token_id).sum())
         out["first_row"], out["last_row"] = rounded(features[0]), rounded(features[-1])
-    logits = logits_of(ids)
+    logits = logits_of(model, processor, ids, pixels, prompt_len)
     out["logits"] = rounded(logits[-1])
     tokens, gap = [], 1e9
     for _ in range(NEW_TOKENS):
@@ -287,7 +290,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         gap = min(gap, float(best[0] - best[1]))
         tokens.append(int(indices[0]))
         ids = torch.cat([ids, indices[:1][None]], dim=1)
-        logits = logits_of(ids)
+        logits = logits_of(model, processor, ids, pixels, prompt_len)
     assert gap > MIN_GAP, (name, gap)
     out["output_token_ids"] = tokens
     return out

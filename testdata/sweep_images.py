@@ -134,16 +134,7 @@ def reference(model, processor, files: list[str], content: list) -> dict:
     ids, image_id = inputs["input_ids"], model.config.image_token_id
     prompt_len, tokens, logprobs, size = ids.shape[1], [], [], 10.0
     for _ in range(NEW_TOKENS):
-        more, is_image = dict(pixels), ids == image_id
-        if type(processor).__name__ in ("Glm4vProcessor", "Qwen2VLProcessor") and images:
-            more["mm_token_type_ids"] = is_image.int()
-        if type(processor).__name__ == "Gemma4Processor":
-            more["mm_token_type_ids"] = is_image.int()
-        if type(processor).__name__ == "Gemma3Processor":
-            more["token_type_ids"] = is_image.long()
-        if is_prefix and images:
-            more["token_type_ids"] = (torch.arange(ids.shape[1]) >= prompt_len)[None].long()
-        logits = model(input_ids=ids, use_cache=False, **more).logits[0, -1].double()
+        logits = generate_images.logits_of(model, processor, ids, pixels, prompt_len)[-1].double()
         size = max(size, float(logits.abs().max()))
         best, indices = torch.topk(torch.log_softmax(logits, -1), 2)
         if best[0] - best[1] < MIN_GAP or int(indices[0]) == image_id:
