@@ -25,8 +25,9 @@ import transformers
 from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from tokenizers.trainers import BpeTrainer
+from tokenizers.trainers import BpeTrainer, UnigramTrainer
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
+from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 
 OUT = Path(__file__).parent / "golden_vision"
 MEDIA = Path(__file__).parent / "media"
@@ -129,16 +130,84 @@ def clip(folder: Path, is_published: bool) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
 
 
+def siglip_tokenizer() -> Tokenizer:
+    """As that of google/siglip-base-patch16-224: lower case, no punctuation, `</s>` behind."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([
+        normalizers.Lowercase(),
+        normalizers.Replace(Regex(r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"), ""),
+        normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(),
+    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<unk>", "</s>"]
+    trainer = UnigramTrainer(vocab_size=300, special_tokens=special, unk_token=special[0])
+    tokenizer.train_from_iterator([*TEXTS, __doc__], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    return tokenizer
+
+
+def siglip(folder: Path, is_second: bool) -> None:
+    """`is_second`: keys as files of SigLIP 2 have them, and another token of padding."""
+    tokenizer = siglip_tokenizer()
+    pad_token = "</s>"
+    if is_second:
+        pad_token = "<pad>"
+        tokenizer.add_special_tokens([pad_token])
+    text = dict(SMALL, hidden_size=32, intermediate_size=64, projection_size=40,
+                vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=64)
+    vision = dict(SMALL, hidden_size=40, intermediate_size=48, image_size=SIDE, patch_size=8)
+    if is_second:
+        text.update(hidden_size=40, projection_size=None)
+    model = transformers.SiglipModel(
+        transformers.SiglipConfig(text_config=text, vision_config=vision)
+    )
+    random_weights(model)
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    keys = dict(model_max_length=64, pad_token=pad_token, eos_token="</s>",
+                tokenizer_class="GemmaTokenizer" if is_second else "SiglipTokenizer")
+    (folder / "tokenizer_config.json").write_text(json.dumps(keys, indent=2) + "\n")
+    resample = 2 if is_second else 3
+    SiglipImageProcessor(
+        size=dict(height=SIDE, width=SIDE), resample=resample
+    ).save_pretrained(folder)
+
+
+@torch.no_grad()
+def vectors_of_siglip(folder: Path) -> dict:
+    """Texts are filled up without a mask, as `padding="max_length"` gives them to the model."""
+    model = transformers.SiglipModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    pad_token = json.loads((folder / "tokenizer_config.json").read_text())["pad_token"]
+    padding = [tokenizer.token_to_id(pad_token)] * 64
+    texts = []
+    for text in TEXTS:
+        ids = tokenizer.encode(text).ids
+        filled = torch.tensor([(ids + padding)[:64]])
+        vector = model.get_text_features(input_ids=filled).pooler_output[0]
+        texts.append(dict(text=text, token_ids=ids, vector=unit(vector)))
+    processor = SiglipImageProcessor.from_pretrained(folder)
+    return dict(texts=texts, images=vectors_of_images(model, processor))
+
+
 @torch.no_grad()
 def vectors_of_clip(folder: Path) -> dict:
     model = transformers.CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     processor = CLIPImageProcessor.from_pretrained(folder)
-    texts, images = [], []
+    texts = []
     for text in TEXTS:
         ids = tokenizer.encode(text).ids
         vector = model.get_text_features(input_ids=torch.tensor([ids])).pooler_output[0]
         texts.append(dict(text=text, token_ids=ids, vector=unit(vector)))
+    return dict(texts=texts, images=vectors_of_images(model, processor))
+
+
+def vectors_of_images(model, processor) -> list[dict]:
+    images = []
     for file in IMAGES:
         picture = ImageOps.exif_transpose(Image.open(MEDIA / file)).convert("RGB")
         if file == "rgba.png":
@@ -148,7 +217,7 @@ def vectors_of_clip(folder: Path) -> dict:
         pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
         vector = model.get_image_features(pixel_values=pixels).pooler_output[0]
         images.append(dict(image=file, vector=unit(vector)))
-    return dict(texts=texts, images=images)
+    return images
 
 
 def unit(vector: torch.Tensor) -> list[float]:
@@ -158,6 +227,8 @@ def unit(vector: torch.Tensor) -> list[float]:
 
 MODELS = {
     "clip": (lambda folder: clip(folder, False), vectors_of_clip),
+    "siglip": (lambda folder: siglip(folder, False), vectors_of_siglip),
+    "siglip2": (lambda folder: siglip(folder, True), vectors_of_siglip),
     "clip_published": (lambda folder: clip(folder, True), vectors_of_clip),
 }
 

@@ -98,8 +98,8 @@ fn every_family_has_a_golden_folder() {
     // With their heads, in `golden_sparse`.
     alike.extend(["BertForMaskedLM", "DistilBertForMaskedLM", "MPNetForMaskedLM"]);
     alike.push("RobertaForMaskedLM");
-    // With its tower of images, in `golden_vision`.
-    alike.push("CLIPModel");
+    // With their towers of images, in `golden_vision`.
+    alike.extend(["CLIPModel", "SiglipModel"]);
     let docs = include_str!("../../docs/EMBEDDINGS.md");
     for known in ENCODERS {
         assert!(docs.contains(&format!("`{}`", known.name)), "{} is not in the docs", known.name);

@@ -195,7 +195,11 @@ const PUBLISHED: &[Published] = &[
 ];
 
 /// The same of models that make vectors.
-const ENCODERS: &[Published] = &[("clip-vit-large-patch14", 427_616_512, 77)];
+const ENCODERS: &[Published] = &[
+    ("clip-vit-large-patch14", 427_616_512, 77),
+    ("siglip-so400m-patch14-384", 877_960_496, 64),
+    ("siglip2-base-patch16-224", 375_187_968, 64),
+];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/published_configs")
@@ -239,7 +243,7 @@ fn published_models_have_their_parameters_and_their_context() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The scale of CLIP's loss is none of them.
+/// What only the loss of training has is none of them.
 #[test]
 fn published_encoders_have_their_parameters_and_their_context() {
     for (name, parameters, context) in ENCODERS {

@@ -1,6 +1,8 @@
 //! Models whose vectors are of a text or of an image, as transformers makes them
 //! (testdata/generate_vision.py), and no byte of one depends on what runs beside it.
 
+use std::fs;
+
 use serde::Deserialize;
 use vllm_batch::engine::api::pooling::{PoolingOutput, PoolingParams};
 use vllm_batch::engine::api::prompt::Prompt;
@@ -11,7 +13,7 @@ use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 use super::image_vectors::{distance, seen};
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 
-const MODELS: [&str; 2] = ["clip", "clip_published"];
+const MODELS: [&str; 4] = ["clip", "clip_published", "siglip", "siglip2"];
 
 const TOLERANCE: f32 = 1e-5;
 
@@ -89,18 +91,20 @@ fn vectors_of_texts_and_of_images_are_those_of_transformers() {
 
 #[test]
 fn no_byte_of_a_vector_depends_on_what_runs_beside_it() {
-    for dtype in [DType::Float32, DType::BFloat16] {
+    let models = ["clip", "siglip"];
+    let dtypes = [DType::Float32, DType::BFloat16];
+    for (model, dtype) in models.into_iter().flat_map(|model| dtypes.map(|dtype| (model, dtype))) {
         let of = |limits, cache_bytes| {
-            let mut config = config("clip", limits);
+            let mut config = config(model, limits);
             config.model.dtype = Some(dtype);
             config.cache.tower_cache_bytes = cache_bytes;
-            let outputs = run(&config, prompts(&golden("clip")));
+            let outputs = run(&config, prompts(&golden(model)));
             outputs.into_iter().map(|output| output.texts).collect::<Vec<_>>()
         };
         let expected = of((1, 4096, 1), None);
         assert_eq!(expected.first(), expected.last(), "the same image");
         for (limits, cache_bytes) in [(WIDE, None), ((3, 7, 3), Some(1)), ((2, 1, 2), Some(300))] {
-            assert_eq!(of(limits, cache_bytes), expected, "{dtype:?}, {limits:?}");
+            assert_eq!(of(limits, cache_bytes), expected, "{model}, {dtype:?}, {limits:?}");
         }
     }
 }
@@ -114,6 +118,26 @@ fn a_text_ends_at_its_end() {
     let outputs = run(&config("clip", WIDE), [ids.clone(), longer].map(Prompt::TokenIds).to_vec());
     assert_eq!(outputs[0].texts, outputs[1].texts);
     assert_eq!(outputs[1].num_prompt_tokens, ids.len());
+}
+
+/// Tokens that a short text is filled up with are the tokenizer's own, and count.
+#[test]
+fn short_texts_are_filled_up() {
+    let mut config = config("siglip2", WIDE);
+    let golden = golden("siglip2");
+    config.model.max_model_len = Some(golden.texts[0].token_ids.len());
+    let output = run(&config, vec![Prompt::Text(golden.texts[0].text.clone())]);
+    assert_eq!(output[0].num_prompt_tokens, 64);
+    assert!(distance(&output[0].texts[0], &golden.texts[0].vector) < TOLERANCE);
+    let folder = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(&config.model.model_dir).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    fs::write(folder.path().join("tokenizer_config.json"), r#"{"pad_token": null}"#).unwrap();
+    folder.path().clone_into(&mut config.model.model_dir);
+    let error = PoolingEngine::load(&config).err().expect("it is refused").to_string();
+    assert!(error.contains("no `pad_token`") && error.contains("help: copy"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 
 mod activation;
 mod all_reduce;
+mod attention_pool;
 pub mod batch;
 mod causal_conv;
 mod columns;
@@ -49,6 +50,7 @@ mod wide;
 
 pub use activation::{activate, activate_and_mul};
 pub use all_reduce::all_reduce;
+pub use attention_pool::attention_pool;
 pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;

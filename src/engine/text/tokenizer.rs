@@ -359,6 +359,11 @@ impl Tokenizer {
         self.eos_token_id
     }
 
+    /// Id of the token that texts are filled up with, where its files name one.
+    pub fn pad_token_id(&self) -> Option<u32> {
+        self.token_id(self.special_tokens.get("pad_token")?)
+    }
+
     /// Text of the beginning-of-sequence token.
     pub fn bos_token(&self) -> Option<&str> {
         self.special_tokens.get("bos_token").map(String::as_str)

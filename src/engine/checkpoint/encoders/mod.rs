@@ -14,6 +14,7 @@ mod masked_lm;
 mod modernbert;
 mod mpnet;
 mod nomic;
+mod siglip;
 mod token_classes;
 
 pub use classifiers::{
@@ -87,6 +88,7 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
     family("NomicBertModel", nomic::spec, "nomic-embed-text-v1, v1.5"),
     family("RobertaForMaskedLM", bert::roberta, "RoBERTa, as it was trained"),
     family("RobertaModel", bert::roberta, "all-distilroberta, all-roberta-large"),
+    of_two_towers("SiglipModel", siglip::spec, siglip::tower, "SigLIP, SigLIP 2 of one resolution"),
     family("XLMRobertaForMaskedLM", bert::roberta, "XLM-RoBERTa, as it was trained"),
     family("XLMRobertaModel", bert::roberta, "bge-m3, multilingual-e5, arctic-embed-l-v2"),
 ];

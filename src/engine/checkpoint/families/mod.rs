@@ -86,7 +86,7 @@ mod qwen_vision;
 #[cfg(test)]
 mod refused;
 mod seed_oss;
-mod siglip;
+pub(super) mod siglip;
 mod smollm3;
 mod solar;
 mod stablelm;

@@ -7,7 +7,7 @@ use crate::spec::{
 use vllm_batch_base::layers::Activation;
 
 /// Defaults of `SiglipVisionConfig`.
-pub(super) const SIGLIP: VisionDefaults = VisionDefaults {
+pub(crate) const SIGLIP: VisionDefaults = VisionDefaults {
     hidden_size: 768,
     intermediate_size: 3072,
     num_layers: 12,
@@ -50,7 +50,7 @@ pub(super) fn tower(
 }
 
 /// The same whose tensors have this prefix, without a head.
-pub(super) fn tower_at(
+pub(crate) fn tower_at(
     prefix: &str,
     vision: &VisionKeys,
     (image_token_id, text): (TokenId, ImageText),

@@ -20,6 +20,11 @@ pub enum ConnectorStep {
     /// First: the token before the patches of a tile, in place of all of them. An image is one row
     /// from there on (CLIP).
     ClassToken,
+    /// First: what a query finds among the patches of a tile. An image is one row from there on
+    /// (SigLIP).
+    AttentionPool(AttentionPool),
+    /// Rows as they are here are added to what the last product gives.
+    Keep,
     /// Norm of each row.
     Norm(NormSpec),
     /// The merge_size² patches of a token beside each other, row after row of its square.
@@ -43,11 +48,23 @@ pub enum ConnectorStep {
     Gate(Activation),
 }
 
+/// Attention of one learned query over all patches of a tile.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionPool {
+    /// (1, 1, width): what the query is a product of.
+    pub query: NamedShape,
+    /// (3 * width, width): queries, keys and values.
+    pub qkv: LinearSpec,
+    /// Heads of the attention.
+    pub num_heads: usize,
+}
+
 impl ConnectorSpec {
     /// Its products.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let of_steps = self.steps.iter().filter_map(|step| match step {
             ConnectorStep::Linear(linear) => Some(linear),
+            ConnectorStep::AttentionPool(pool) => Some(&pool.qkv),
             _ => None,
         });
         of_steps.chain([&self.last])
@@ -66,6 +83,7 @@ impl ConnectorSpec {
         let norms = self.norms().flat_map(NormSpec::tensors);
         let of_channels = self.steps.iter().flat_map(|step| match step {
             ConnectorStep::Standardize { shift, scale, .. } => vec![shift.clone(), scale.clone()],
+            ConnectorStep::AttentionPool(pool) => vec![pool.query.clone()],
             _ => Vec::new(),
         });
         self.linears().flat_map(LinearSpec::tensors).chain(norms).chain(of_channels)
@@ -73,6 +91,14 @@ impl ConnectorSpec {
 
     /// An image is one row of what it gives.
     pub fn gives_one_row(&self) -> bool {
+        let pools = |step: &ConnectorStep| {
+            matches!(step, ConnectorStep::ClassToken | ConnectorStep::AttentionPool(_))
+        };
+        self.steps.first().is_some_and(pools)
+    }
+
+    /// That row is made of the token before the patches alone.
+    pub fn reads_class_token(&self) -> bool {
         self.steps.first() == Some(&ConnectorStep::ClassToken)
     }
 

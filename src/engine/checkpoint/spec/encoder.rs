@@ -49,21 +49,28 @@ pub struct EncoderSpec {
     pub projection: Option<HeadSpec>,
 }
 
-/// A token that a text ends with: no state up to it depends on what is behind.
+/// Where a text ends that has a vector of its last token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextEnd {
-    /// The first of this id.
+    /// At the first token of this id: no state up to it depends on what is behind.
     First(u32),
-    /// The first of the largest id.
+    /// At the first of the largest id.
     Largest,
+    /// Behind so many tokens: shorter texts are filled up with the tokenizer's token of padding,
+    /// which counts as others do (SigLIP).
+    Filled(usize),
 }
 
 impl TextEnd {
-    /// Leaves out what is behind the end of a text, if it has one.
-    pub fn cut(self, ids: &mut Vec<u32>) {
+    /// Leaves out what is behind the end of a text, if it has one; or fills it up with a token.
+    pub fn end(self, ids: &mut Vec<u32>, padding: Option<u32>) {
         let end = match self {
             TextEnd::First(id) => Some(id),
             TextEnd::Largest => ids.iter().max().copied(),
+            TextEnd::Filled(len) => {
+                let missing = len.saturating_sub(ids.len());
+                return ids.extend(padding.into_iter().cycle().take(missing));
+            }
         };
         if let Some(place) = ids.iter().position(|id| Some(*id) == end) {
             ids.truncate(place + 1);
@@ -272,9 +279,11 @@ mod tests {
     fn a_text_ends_at_the_first_token_that_ends_it() {
         let cut = |end: TextEnd, ids: &[u32]| {
             let mut ids = ids.to_vec();
-            end.cut(&mut ids);
+            end.end(&mut ids, Some(1));
             ids
         };
+        assert_eq!(cut(TextEnd::Filled(4), &[5, 6]), [5, 6, 1, 1]);
+        assert_eq!(cut(TextEnd::Filled(2), &[5, 6]), [5, 6]);
         assert_eq!(cut(TextEnd::First(9), &[1, 9, 4, 9, 5]), [1, 9]);
         assert_eq!(cut(TextEnd::First(9), &[1, 4]), [1, 4]);
         assert_eq!(cut(TextEnd::Largest, &[1, 9, 4, 9, 5]), [1, 9]);

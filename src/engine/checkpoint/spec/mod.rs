@@ -20,7 +20,7 @@ mod tower;
 pub use attention::{
     AttentionSpec, KvSource, NormSpan, OutputGate, PositionScale, QkNormOrder, QkNormSpec,
 };
-pub use connector::{ConnectorSpec, ConnectorStep};
+pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep};
 pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
 pub use feed_forward::{

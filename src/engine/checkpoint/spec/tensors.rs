@@ -203,6 +203,12 @@ impl LinearSpec {
         self
     }
 
+    /// The same, whose parts are parameters of a module: `_weight` and `_bias` behind the name.
+    pub fn in_its_module(mut self) -> Self {
+        self.parts.iter_mut().for_each(|part| part.suffixes = ["_weight", "_bias"]);
+        self
+    }
+
     /// Outputs, rows of W.
     pub fn n(&self) -> usize {
         let rows = self.share.as_ref().and_then(|share| share.rows.as_ref());

@@ -1,10 +1,13 @@
 //! `Connector`: runs a `ConnectorSpec`, from rows of a vision tower's stream to embeddings of a
 //! decoder's tokens, all of a step at once.
 
+use std::ops::Range;
+
 use super::loading::Loader;
+use super::tower::Tower;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{ConnectorSpec, ConnectorStep, TowerSpec};
+use vllm_batch_checkpoint::spec::{AttentionPool, ConnectorSpec, ConnectorStep, TowerSpec};
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{Activation, Ids, LinearWeight, NormWeight};
@@ -25,6 +28,8 @@ pub(super) struct Connector {
 #[derive(Debug)]
 enum Step {
     ClassToken,
+    AttentionPool(Pool),
+    Keep,
     Norm(NormWeight),
     Merge,
     MeanPool,
@@ -35,6 +40,29 @@ enum Step {
     Gate(Activation),
 }
 
+/// Attention of one query over the patches of a tile.
+#[derive(Debug)]
+struct Pool {
+    /// (width)
+    query: Vec<f32>,
+    /// (3 * width, width)
+    qkv: LinearWeight,
+    num_heads: usize,
+}
+
+impl Pool {
+    fn load(loader: &mut Loader<'_>, spec: &AttentionPool) -> Result<Self, EngineError> {
+        let AttentionPool { query, qkv, num_heads } = spec;
+        let (device, learned) = (loader.device, loader.row(query)?);
+        let qkv = loader.linear(qkv)?;
+        let mut products = device.tensor(1, qkv.shape().0, Precision::Activation)?;
+        products.set_num_rows(1);
+        ops::linear(device, &learned, &qkv, &mut products);
+        let query = products.row(0)[..learned.width()].to_vec();
+        Ok(Self { query, qkv, num_heads: *num_heads })
+    }
+}
+
 /// What its steps work in, for up to T patches.
 #[derive(Debug)]
 pub(super) struct ConnectorBuffers {
@@ -43,8 +71,10 @@ pub(super) struct ConnectorBuffers {
     /// The same, or means of them, as linear layers read them; None: they read the stream's type.
     narrowed: Option<Tensor>,
     /// (T, outputs) of each product but the last, of means and of gates; (T / patches of a token,
-    /// outputs) where those are one row.
+    /// outputs) where those are one row; (tiles, outputs) where all patches of one are.
     outputs: Vec<Tensor>,
+    /// Rows that the last product is added to.
+    kept: Option<Tensor>,
     /// (T / patches of a token, hidden_size)
     tokens: Tensor,
 }
@@ -60,6 +90,10 @@ impl Connector {
             Ok(match step {
                 // The rows that it is given are those.
                 ConnectorStep::ClassToken => Step::ClassToken,
+                ConnectorStep::AttentionPool(pool) => {
+                    Step::AttentionPool(Pool::load(loader, pool)?)
+                }
+                ConnectorStep::Keep => Step::Keep,
                 ConnectorStep::Norm(norm) => Step::Norm(loader.one_norm(norm)?),
                 ConnectorStep::Merge => Step::Merge,
                 ConnectorStep::MeanPool => Step::MeanPool,
@@ -87,6 +121,7 @@ impl Connector {
     ) -> Result<(), EngineError> {
         let products = self.steps.iter().filter_map(|step| match step {
             Step::Linear(weight) => Some(weight),
+            Step::AttentionPool(pool) => Some(&pool.qkv),
             _ => None,
         });
         let activation = device.activation_dtype();
@@ -95,14 +130,14 @@ impl Connector {
     }
 
     /// Embeddings of the tokens whose patches these rows of the stream are, one token after the
-    /// other.
+    /// other. `tiles`: which of the rows are those of each tile.
     pub(super) fn run<'a>(
         &self,
         device: &Device,
-        (stream, by_token): (&Tensor, Ids<'_>),
+        (stream, by_token, tiles): (&Tensor, Ids<'_>, &[Range<usize>]),
         buffers: &'a mut ConnectorBuffers,
     ) -> &'a mut Tensor {
-        let ConnectorBuffers { patches, narrowed, outputs, tokens } = buffers;
+        let ConnectorBuffers { patches, narrowed, outputs, kept, tokens } = buffers;
         let mut outputs = outputs.iter_mut();
         let (num_rows, width) = (by_token.host.len() / self.num_states, stream.width());
         patches.reshape(by_token.host.len(), width);
@@ -112,6 +147,20 @@ impl Connector {
         for step in &self.steps {
             match step {
                 Step::ClassToken => {}
+                Step::AttentionPool(Pool { query, qkv, num_heads }) => {
+                    let (Some(products), Some(pooled)) = (outputs.next(), outputs.next()) else {
+                        unreachable!("two for each")
+                    };
+                    products.reshape(x.num_rows(), qkv.shape().0);
+                    ops::linear(device, input(device, x, narrowed), qkv, products);
+                    ops::attention_pool(device, (query, *num_heads), (products, tiles), pooled);
+                    x = pooled;
+                }
+                Step::Keep => {
+                    let Some(kept) = &mut *kept else { unreachable!("there is room for it") };
+                    kept.reshape(x.num_rows(), x.width());
+                    ops::copy(device, x, kept);
+                }
                 Step::Norm(norm) => ops::norm_in_place(device, x, norm),
                 Step::Merge => {
                     x.reshape(x.num_rows() / self.num_merged, x.width() * self.num_merged);
@@ -140,6 +189,9 @@ impl Connector {
         }
         tokens.set_num_rows(x.num_rows());
         ops::linear(device, input(device, x, narrowed), &self.last, tokens);
+        if let Some(kept) = kept {
+            ops::add(device, tokens, kept);
+        }
         tokens
     }
 }
@@ -172,9 +224,15 @@ impl ConnectorBuffers {
         let room = |num_rows: usize| num_merged * device.padded_rows(num_rows.div_ceil(num_merged));
         let tensor = |num_rows, width, precision| device.tensor(room(num_rows), width, precision);
         let (mut num_rows, mut width) = (max_num_patches, patch_width);
-        let mut outputs = Vec::new();
+        let (mut outputs, mut kept) = (Vec::new(), None);
         for step in &connector.steps {
             match step {
+                Step::AttentionPool(Pool { qkv, .. }) => {
+                    outputs.push(tensor(num_rows, qkv.shape().0, Precision::Activation)?);
+                    num_rows = num_rows.min(Tower::STEP_TEXTS);
+                    outputs.push(tensor(num_rows, width, Precision::Activation)?);
+                }
+                Step::Keep => kept = Some(tensor(num_rows, width, Precision::Activation)?),
                 Step::Merge => (num_rows, width) = (num_rows / num_merged, width * num_merged),
                 Step::MeanPool => {
                     num_rows /= num_merged;
@@ -198,6 +256,6 @@ impl ConnectorBuffers {
             _ => Some(tensor(max_num_patches, patch_width, Precision::Activation)?),
         };
         let tokens = device.tensor(num_rows, connector.last.shape().0, Precision::Activation)?;
-        Ok(Self { patches, narrowed, outputs, tokens })
+        Ok(Self { patches, narrowed, outputs, kept, tokens })
     }
 }

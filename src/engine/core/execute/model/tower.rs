@@ -90,7 +90,7 @@ impl Tower {
     /// time.
     pub const STEP_PATCHES: usize = 4096;
     /// Tiles or windows of a step, unless a single tile has more.
-    const STEP_TEXTS: usize = 512;
+    pub(super) const STEP_TEXTS: usize = 512;
 
     /// Packs the weights of a checkpoint, which whoever opened it has checked, and finishes.
     ///
@@ -401,6 +401,7 @@ impl Tower {
                 first,
                 num_class_tokens: num_class_tokens as usize,
                 is_one_row: spec.connector.gives_one_row(),
+                is_class_token: spec.connector.reads_class_token(),
             };
             batch.logits_indices.extend(tile.by_token());
             if let Some(of_tile) = tile.windows {

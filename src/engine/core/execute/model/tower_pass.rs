@@ -2,6 +2,7 @@
 //! and from the stream to embeddings.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::connector::ConnectorBuffers;
 use super::stream::Stream;
@@ -25,8 +26,10 @@ pub(super) struct PlacedTile<'a> {
     pub first: usize,
     /// Tokens before its patches.
     pub num_class_tokens: usize,
-    /// The first of these is all that counts of it.
+    /// One row is made of it.
     pub is_one_row: bool,
+    /// The first of those tokens is all that counts of it.
+    pub is_class_token: bool,
 }
 
 impl PlacedTile<'_> {
@@ -46,7 +49,7 @@ impl PlacedTile<'_> {
     /// Rows of the stream that are its patches, those of a token beside each other; or the one that
     /// counts.
     pub(super) fn by_token(&self) -> Vec<u32> {
-        if self.is_one_row {
+        if self.is_class_token {
             return vec![self.first as u32];
         }
         let Patches { layout, order, .. } = *self.image;
@@ -131,6 +134,20 @@ impl Pass<'_> {
         }
     }
 
+    /// Which of the rows that it wants are those of each tile.
+    fn rows_of_tiles(&self) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let rows = self.tiles.iter().map(|tile| {
+            let start = end;
+            end += match tile.is_class_token {
+                true => 1,
+                false => tile.image.num_patches_of(tile.index),
+            };
+            start..end
+        });
+        rows.collect()
+    }
+
     /// Rows of images, of this kind, = what its connector makes of the patches of their tokens.
     pub(super) fn connect(
         &self,
@@ -140,7 +157,8 @@ impl Pass<'_> {
     ) {
         let Self { device, weights, step, tiles, .. } = *self;
         let by_token = step.logits_indices();
-        let tokens = weights.connectors[kind].run(device, (stream, by_token), buffers);
+        let of_tiles = self.rows_of_tiles();
+        let tokens = weights.connectors[kind].run(device, (stream, by_token, &of_tiles), buffers);
         if let Some(factor) = self.scale {
             ops::scale(device, tokens, factor);
         }

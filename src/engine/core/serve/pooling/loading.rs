@@ -26,7 +26,7 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{EngineConfig, LoadFormat};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
-use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec, TextEnd, TowerSpec};
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device as device;
 use vllm_batch_device::{Device, WhyCpu};
@@ -307,14 +307,17 @@ fn load_encoder(
     device: &Device,
     checkpoint: &mut Checkpoint,
 ) -> Result<Encoder, EngineError> {
+    // Short texts are filled up, whatever length was asked for.
+    let longest = match summary.spec.ends_at {
+        Some(TextEnd::Filled(len)) => len,
+        _ => summary.max_model_len,
+    };
     let limits = TextLimits {
         // A text goes through a GPU in one piece, in buffers that are there from the start.
-        max_num_tokens: sizes
-            .max_num_batched_tokens
-            .max(device.preallocated_rows(summary.max_model_len)),
+        max_num_tokens: sizes.max_num_batched_tokens.max(device.preallocated_rows(longest)),
         max_num_texts: sizes.max_num_seqs,
         max_num_logits: sizes.max_num_seqs,
-        max_model_len: summary.max_model_len,
+        max_model_len: longest,
         has_axes: false,
     };
     let words = summary.sparse.as_ref().and_then(SparseSpec::splade).map(|splade| &splade.head);

@@ -72,8 +72,8 @@ pub struct PoolingEngine {
     scores_steps: bool,
     /// A token that ends every text.
     end_token_id: Option<u32>,
-    /// A token behind which nothing of a text counts.
-    ends_at: Option<TextEnd>,
+    /// Where a text ends, and what it is filled up with.
+    ends_at: Option<(TextEnd, Option<u32>)>,
     /// Tokens of all requests that ever came.
     num_prompt_tokens: u64,
 }
@@ -167,6 +167,7 @@ impl PoolingEngine {
         if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
             lexical.leave_out(input_processor.tokenizer().ids_around_texts());
         }
+        let ends_at = end_of_texts(summary, &input_processor.tokenizer())?;
         let info = EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: summary.checkpoint_format(),
@@ -193,7 +194,7 @@ impl PoolingEngine {
             input_processor,
             info,
             end_token_id: summary.end_token_id(),
-            ends_at: summary.spec.ends_at,
+            ends_at,
             scores_steps: summary.scores_steps(),
             num_prompt_tokens: 0,
             unfinished: HashMap::new(),
@@ -309,10 +310,10 @@ impl PoolingEngine {
     }
 
     /// Puts the token behind a text that the model's classifier reads, and leaves out what is
-    /// behind the one that ends it.
+    /// behind the one that ends it, or fills it up.
     fn end(&self, text: &mut TextTokens) {
-        if let Some(end) = self.ends_at.filter(|_| text.media.is_empty()) {
-            end.cut(&mut text.ids);
+        if let Some((end, padding)) = self.ends_at.filter(|_| text.media.is_empty()) {
+            end.end(&mut text.ids, padding);
         }
         if let Some(end) = self.end_token_id.filter(|end| text.ids.last() != Some(end)) {
             text.ids.push(end);
@@ -329,6 +330,24 @@ impl PoolingEngine {
         }
         let request = self.unfinished.remove(&request_id).expect("it was there");
         Some(request.output(request_id, self.scores_steps))
+    }
+}
+
+/// Where a model's texts end, and the token that they are filled up with.
+fn end_of_texts(
+    summary: &PoolingSummary,
+    tokenizer: &Tokenizer,
+) -> Result<Option<(TextEnd, Option<u32>)>, EngineError> {
+    let Some(end) = summary.spec.ends_at else { return Ok(None) };
+    let is_word = |id: &u32| (*id as usize) < summary.spec.vocab_size();
+    let padding = tokenizer.pad_token_id().filter(is_word);
+    match (end, padding) {
+        (TextEnd::Filled(_), None) => Err(EngineError::Model(
+            "the tokenizer has no `pad_token`, which texts are filled up with; help: copy \
+             tokenizer_config.json from the model's repository"
+                .to_owned(),
+        )),
+        _ => Ok(Some((end, padding))),
     }
 }
 
