@@ -136,15 +136,18 @@ pub(super) unsafe fn run_widening<E: PanelElement>(
 }
 
 /// Inputs of a round of a tile's loop, so that the loop's end is foreseen: a power of two, 16 at
-/// most, and as many as `eight_times` repeats.
-const ROUND_INPUTS: usize = 8;
+/// most. Where registers are few a compiler brings the loads of a long round forward, and spills a
+/// sum, whose way through memory each input then waits for.
+const fn round_inputs(num_registers: usize) -> usize {
+    match num_registers {
+        32.. => 8,
+        _ => 2,
+    }
+}
 
-/// The body for 0 to 7, as constants.
-macro_rules! eight_times {
-    ($i:ident => $body:block) => {
-        eight_times!(@ $i $body 0 1 2 3 4 5 6 7)
-    };
-    (@ $i:ident $body:block $($value:literal)*) => {
+/// The body for each of these values, as constants.
+macro_rules! for_each {
+    ($i:ident in $($value:literal)* => $body:block) => {
         $({
             const $i: usize = $value;
             $body
@@ -229,30 +232,53 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
     #[inline(always)]
     unsafe fn inputs<V: Vector>(&self, x: *const f32, lines: Prefetch, sums: &mut [[V; C]; MR]) {
         let (first, end) = self.args.inputs;
+        let round = const { round_inputs(V::NUM_REGISTERS) };
         let mut k = first;
         // SAFETY: the caller's promise; rounds begin at an even input.
         unsafe {
-            while k < end && !k.is_multiple_of(ROUND_INPUTS) {
+            while k < end && !k.is_multiple_of(round) {
                 self.step(x, k, self.row(k), sums);
                 k += 1;
             }
-            while k + ROUND_INPUTS <= end {
-                let line = lines.line(k);
-                eight_times!(I => {
-                    prefetch(line.wrapping_add(I * lines.step));
-                    let row = match I % 2 {
-                        1 if !E::IS_WIDE => E::load_odd_row(self.pair::<V>(k + I - 1)),
-                        _ => E::load_row(self.pair::<V>(k + I)),
-                    };
-                    self.step(x, k + I, row, sums);
-                });
-                k += ROUND_INPUTS;
+            while k + round <= end {
+                let line = (lines.line(k), lines.step);
+                for_each!(I in 0 1 => { self.input_of_round::<V, I>(x, k, line, sums) });
+                if const { round_inputs(V::NUM_REGISTERS) > 2 } {
+                    for_each!(I in 2 3 4 5 6 7 => {
+                        self.input_of_round::<V, I>(x, k, line, sums)
+                    });
+                }
+                k += round;
             }
             while k < end {
                 prefetch(lines.line(k));
                 self.step(x, k, self.row(k), sums);
                 k += 1;
             }
+        }
+    }
+
+    /// Input `k + I` of a round that begins at `k`; `lines` are those to prefetch in it, and their
+    /// distance.
+    ///
+    /// # Safety
+    /// As `inputs`; `k + I` is among the inputs.
+    #[inline(always)]
+    unsafe fn input_of_round<V: Vector, const I: usize>(
+        &self,
+        x: *const f32,
+        k: usize,
+        (line, step): (*const u8, usize),
+        sums: &mut [[V; C]; MR],
+    ) {
+        prefetch(line.wrapping_add(I * step));
+        // SAFETY: the caller's promise; rounds begin at an even input.
+        unsafe {
+            let row = match I % 2 {
+                1 if !E::IS_WIDE => E::load_odd_row(self.pair::<V>(k + I - 1)),
+                _ => E::load_row(self.pair::<V>(k + I)),
+            };
+            self.step(x, k + I, row, sums);
         }
     }
 
