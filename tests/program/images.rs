@@ -340,6 +340,59 @@ fn clip_makes_vectors_of_texts_and_of_pictures() {
     assert!(said.code != 0 && said.errors.contains(why), "{}", said.errors);
 }
 
+/// As vLLM's batch lines ask for them; a chat ends with its last message unless it is told to.
+#[test]
+fn batch_lines_ask_for_vectors_of_chats() {
+    let part = json!({"type": "image_url", "image_url": {"url": "a.png"}});
+    let text = json!({"type": "text", "text": "What is this?"});
+    let line =
+        |id: &str, body: Value| json!({"custom_id": id, "url": "/v1/embeddings", "body": body});
+    let chat = |parts: Value| json!({"messages": [{"role": "user", "content": parts}]});
+    let with = |mut body: Value, name: &str, value: Value| {
+        body[name] = value;
+        body
+    };
+    let both = chat(json!([part, text]));
+    let lines = [
+        line("both", both.clone()),
+        line("answered", with(both.clone(), "add_generation_prompt", json!(true))),
+        line("twice", with(both.clone(), "input", json!("a"))),
+        line("lost", chat(json!([{"type": "image_url", "image_url": {"url": "no.png"}}]))),
+        line("bytes", with(both, "encoding_format", json!("base64"))),
+    ];
+    let folder = folder(&lines);
+    let path = folder.path();
+    let embed = |model: &str| {
+        let said = program(path, &["run", "--model", model, "-q", "-i", "data/in.jsonl"]);
+        (rows(&said.out), said.errors)
+    };
+    let (found, errors) = embed(SEES);
+    let body = |index: usize| &found[index]["response"]["body"];
+    let vector = |index: usize| &body(index)["data"][0]["embedding"];
+    assert_eq!(body(0)["object"], "list", "{errors}");
+    assert!(
+        body(0)["usage"]["prompt_tokens"].as_u64() < body(1)["usage"]["prompt_tokens"].as_u64()
+    );
+    assert_ne!(vector(0), vector(1));
+    assert_eq!(body(2)["error"]["param"], "messages");
+    assert!(body(3)["error"]["message"].as_str().unwrap().contains("no.png"), "{}", body(3));
+    assert!(vector(4).is_string());
+    // A row of the same chat whose answer begins behind it.
+    let parts = json!([{"type": "image"}, text]);
+    write_rows(
+        path,
+        &[json!({"messages": [{"role": "user", "content": parts}], "image": "a.png"})],
+    );
+    let of_row = program(path, &["embed", "--model", SEES, "-q", "-i", "data/in.jsonl"]);
+    assert_eq!(&rows(&of_row.out)[0]["embedding"], vector(1), "{}", of_row.errors);
+
+    write_rows(path, &[line("alone", chat(json!([part])))]);
+    let (of_clip, errors) = embed(CLIP);
+    let of_picture = program(path, &["embed", "--model", CLIP, "-q", "-i", "data/a.png"]);
+    let of_clip = &of_clip[0]["response"]["body"]["data"][0]["embedding"];
+    assert_eq!(*of_clip, rows(&of_picture.out)[0]["embedding"], "{errors}");
+}
+
 /// Rows that a run took over.
 fn num_reused(folder: &Path) -> u64 {
     let text = fs::read_to_string(folder.join("stats.json")).unwrap();

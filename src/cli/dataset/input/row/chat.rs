@@ -42,6 +42,8 @@ pub(super) enum Origin {
     OpenAi,
     /// A request to Anthropic's API: its last answer is the beginning of ours.
     Anthropic,
+    /// A request for a vector of it, which nobody answers, as in vLLM.
+    Vectors,
 }
 
 /// A chat as it will be sent.
@@ -103,11 +105,12 @@ impl ChatDefaults {
         let documents = match origin {
             Origin::OpenAi => own_documents()?.or_else(|| kwargs.remove("documents")),
             // A dataset may have a field of this name.
-            Origin::Dataset | Origin::Anthropic => kwargs.remove("documents"),
+            Origin::Dataset | Origin::Anthropic | Origin::Vectors => kwargs.remove("documents"),
         };
         let tools = match origin {
             Origin::OpenAi | Origin::Anthropic => RowTools::of_request(fields, line)?,
             Origin::Dataset => RowTools::of_row(fields, line)?,
+            Origin::Vectors => RowTools::default(),
         };
         let constraint = tools.constraint(line)?;
         let (tools, answer) = tools.into_form();
@@ -132,6 +135,7 @@ impl ChatDefaults {
         (name, line): (&str, u64),
     ) -> Result<(ChatEnding, bool), RowError> {
         match (origin, self.last_assistant) {
+            (Origin::Vectors, _) => Ok((ChatEnding::LastMessage, false)),
             _ if !ends_with_answer(messages) => Ok((ChatEnding::NewTurn, false)),
             (Origin::OpenAi, _) => Ok((ChatEnding::NewTurn, false)),
             (Origin::Anthropic, _) | (Origin::Dataset, LastAssistant::Continue) => {
@@ -166,6 +170,7 @@ impl ChatDefaults {
         }
         const EFFORT: &str = "reasoning_effort";
         match value(fields, EFFORT, line)? {
+            _ if origin == Origin::Vectors => {}
             None => {}
             Some(Value::String(effort)) => {
                 // As in vLLM, for templates that only have a switch.
@@ -200,7 +205,7 @@ fn hides_reasoning(fields: &JsonFields, origin: Origin, line: u64) -> Result<boo
     match (value(fields, NAME, line), origin) {
         (Ok(None), _) => Ok(false),
         (Ok(Some(Value::Bool(is_shown))), _) => Ok(!is_shown),
-        (_, Origin::Dataset) => Ok(false),
+        (_, Origin::Dataset | Origin::Vectors) => Ok(false),
         (Ok(Some(_)), _) => Err(invalid(NAME, "expected true or false", line)),
         (Err(error), _) => Err(error),
     }

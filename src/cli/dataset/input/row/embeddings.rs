@@ -1,24 +1,33 @@
 //! Rows of OpenAI's batch API that ask for vectors: `input` of /v1/embeddings is text or token ids,
-//! or a list of these.
+//! or a list of these; or it has `messages`, a chat of which one vector is made.
 
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::prompt;
+use super::chat::{ChatDefaults, Origin};
 use super::unsupported::{self, Place};
+use super::{openai, prompt};
 use crate::input::fields::JsonFields;
 use crate::input::overrides::Overrides;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::prompt::Prompt;
 
 /// Reads the body of a request.
-pub(super) fn read(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
+pub(super) fn read(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Embeddings, line)?;
-    let prompts = match body.get("input") {
-        None | Some("null") => Err(wrong("missing".to_owned(), line)),
-        Some(json) => inputs(json, line),
-    };
-    Ok(Asked::new(Prompt::Several(prompts?), Overrides::collect_pooling(body)))
+    let given = |name| body.get(name).filter(|json| *json != "null");
+    let overrides = Overrides::collect_pooling(body);
+    match (given("input"), given("messages")) {
+        (None, None) => Err(wrong("missing".to_owned(), line)),
+        (Some(_), Some(_)) => Err(unsupported::error("messages", line)),
+        (Some(json), None) => Ok(Asked::new(Prompt::Several(inputs(json, line)?), overrides)),
+        (None, Some(_)) => {
+            const NAME: &str = "body.messages";
+            let messages = openai::messages_of(body, NAME, None, line)?;
+            let made = chats.chat(messages, body, Origin::Vectors, (NAME, line))?;
+            Ok(Asked::of_chat(made, overrides))
+        }
+    }
 }
 
 /// One text or list of ids, or several.
@@ -58,7 +67,7 @@ mod tests {
 
     fn asked(body: &str) -> Result<Vec<Prompt>, (&'static str, String)> {
         let body = JsonFields::parse(body.to_owned(), 1).map_err(|bad| bad.1).unwrap();
-        match read(&body, 1) {
+        match read(&body, &ChatDefaults::default(), 1) {
             Ok(Asked { prompt: Prompt::Several(prompts), .. }) => Ok(prompts),
             Ok(other) => panic!("{:?}", other.prompt),
             Err(error) => Err((error.code, error.message)),

@@ -66,7 +66,7 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("max_tokens", &[Responses], never),
     ("max_completion_tokens", &[Responses], never),
     ("response_format", &[Responses], never),
-    ("messages", &[Responses, Embeddings], never),
+    ("messages", &[Responses], never),
     // Pictures and sound.
     ("images", OPENAI, |value| value.is_string() || is_nothing(value)),
     ("multi_modal_data", EVERYWHERE, is_nothing),
@@ -154,6 +154,7 @@ pub(super) fn error(name: &'static str, line: u64) -> RowError {
         "stream" | "background" => "a row is answered whole",
         "functions" => "it is the older form of `tools`",
         "function_call" => "it is the older form of `tool_choice`",
+        "messages" => "the request has an `input`",
         _ => "the answer would not be what it asks for",
     };
     let message = format!("{name}: not supported: {why}");

@@ -78,10 +78,13 @@ const ANTHROPIC: &[&str] = &[
 ];
 
 const EMBEDDINGS: &[&str] = &[
+    "add_generation_prompt",
     "add_special_tokens",
+    "continue_final_message",
     "dimensions",
     "encoding_format",
     "input",
+    "messages",
     "model",
     "truncate_prompt_tokens",
     "truncation_side",
