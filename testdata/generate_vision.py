@@ -28,6 +28,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from tokenizers.trainers import BpeTrainer, UnigramTrainer
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
+from transformers.models.siglip2.image_processing_siglip2 import Siglip2ImageProcessor
 
 OUT = Path(__file__).parent / "golden_vision"
 MEDIA = Path(__file__).parent / "media"
@@ -193,6 +194,52 @@ def vectors_of_siglip(folder: Path) -> dict:
     return dict(texts=texts, images=vectors_of_images(model, processor))
 
 
+def naflex_tokenizer() -> Tokenizer:
+    """As that of google/siglip2-base-patch16-naflex, whose class in transformers lowers case."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    trainer = BpeTrainer(vocab_size=400, special_tokens=special)
+    tokenizer.train_from_iterator([text.lower() for text in [*TEXTS, __doc__]], trainer)
+    tokenizer.decoder = decoders.Replace("▁", " ")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", pair="$A <eos> $B <eos>", special_tokens=[("<eos>", 1)]
+    )
+    return tokenizer
+
+
+def naflex(folder: Path) -> None:
+    tokenizer = naflex_tokenizer()
+    text = dict(SMALL, hidden_size=40, intermediate_size=64, vocab_size=tokenizer.get_vocab_size(),
+                max_position_embeddings=64)
+    vision = dict(SMALL, hidden_size=40, intermediate_size=48, num_patches=16, patch_size=8)
+    model = transformers.Siglip2Model(
+        transformers.Siglip2Config(text_config=text, vision_config=vision)
+    )
+    random_weights(model)
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    keys = dict(model_max_length=64, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>",
+                unk_token="<unk>", tokenizer_class="GemmaTokenizer")
+    (folder / "tokenizer_config.json").write_text(json.dumps(keys, indent=2) + "\n")
+    Siglip2ImageProcessor(patch_size=8, max_num_patches=20).save_pretrained(folder)
+
+
+@torch.no_grad()
+def vectors_of_naflex(folder: Path) -> dict:
+    model = transformers.Siglip2Model.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = []
+    for text in TEXTS:
+        ids = tokenizer(text)["input_ids"]
+        filled = torch.tensor([(ids + [tokenizer.pad_token_id] * 64)[:64]])
+        vector = model.get_text_features(input_ids=filled).pooler_output[0]
+        texts.append(dict(text=text, token_ids=ids, vector=unit(vector)))
+    processor = Siglip2ImageProcessor.from_pretrained(folder)
+    return dict(texts=texts, images=vectors_of_images(model, processor))
+
+
 @torch.no_grad()
 def vectors_of_clip(folder: Path) -> dict:
     model = transformers.CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
@@ -214,8 +261,8 @@ def vectors_of_images(model, processor) -> list[dict]:
             rgba = Image.open(MEDIA / file).convert("RGBA")
             picture = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
             picture = picture.convert("RGB")
-        pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
-        vector = model.get_image_features(pixel_values=pixels).pooler_output[0]
+        pixels = processor(images=picture, return_tensors="pt")
+        vector = model.get_image_features(**pixels).pooler_output[0]
         images.append(dict(image=file, vector=unit(vector)))
     return images
 
@@ -229,6 +276,7 @@ MODELS = {
     "clip": (lambda folder: clip(folder, False), vectors_of_clip),
     "siglip": (lambda folder: siglip(folder, False), vectors_of_siglip),
     "siglip2": (lambda folder: siglip(folder, True), vectors_of_siglip),
+    "siglip2_naflex": (naflex, vectors_of_naflex),
     "clip_published": (lambda folder: clip(folder, True), vectors_of_clip),
 }
 

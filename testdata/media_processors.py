@@ -28,6 +28,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
+from transformers.models.siglip2.image_processing_siglip2 import Siglip2ImageProcessor
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
 
@@ -282,6 +283,13 @@ PROCESSORS = [
         {**SCALED, **HALF, "size": {"height": 64, "width": 64}, "resample": 3},
         (16, 1),
         [(64, 48), (100, 180)],
+    ),
+    (
+        "siglip2",
+        Siglip2ImageProcessor,
+        {**SCALED, **HALF, "patch_size": 16, "max_num_patches": 20, "resample": 2},
+        (16, 1),
+        [(64, 48), (161, 90), (33, 400), (1, 1), (500, 3), (999, 777), (80, 64)],
     ),
     (
         "clip",

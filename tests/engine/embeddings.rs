@@ -99,7 +99,7 @@ fn every_family_has_a_golden_folder() {
     alike.extend(["BertForMaskedLM", "DistilBertForMaskedLM", "MPNetForMaskedLM"]);
     alike.push("RobertaForMaskedLM");
     // With their towers of images, in `golden_vision`.
-    alike.extend(["CLIPModel", "SiglipModel"]);
+    alike.extend(["CLIPModel", "SiglipModel", "Siglip2Model"]);
     let docs = include_str!("../../docs/EMBEDDINGS.md");
     for known in ENCODERS {
         assert!(docs.contains(&format!("`{}`", known.name)), "{} is not in the docs", known.name);

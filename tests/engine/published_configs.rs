@@ -199,6 +199,7 @@ const ENCODERS: &[Published] = &[
     ("clip-vit-large-patch14", 427_616_512, 77),
     ("siglip-so400m-patch14-384", 877_960_496, 64),
     ("siglip2-base-patch16-224", 375_187_968, 64),
+    ("siglip2-base-patch16-naflex", 375_234_048, 64),
 ];
 
 fn folder() -> PathBuf {

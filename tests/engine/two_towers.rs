@@ -13,7 +13,7 @@ use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 use super::image_vectors::{distance, seen};
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 
-const MODELS: [&str; 4] = ["clip", "clip_published", "siglip", "siglip2"];
+const MODELS: [&str; 5] = ["clip", "clip_published", "siglip", "siglip2", "siglip2_naflex"];
 
 const TOLERANCE: f32 = 1e-5;
 
@@ -91,7 +91,7 @@ fn vectors_of_texts_and_of_images_are_those_of_transformers() {
 
 #[test]
 fn no_byte_of_a_vector_depends_on_what_runs_beside_it() {
-    let models = ["clip", "siglip"];
+    let models = ["clip", "siglip", "siglip2_naflex"];
     let dtypes = [DType::Float32, DType::BFloat16];
     for (model, dtype) in models.into_iter().flat_map(|model| dtypes.map(|dtype| (model, dtype))) {
         let of = |limits, cache_bytes| {

@@ -4,7 +4,8 @@
 //! What transformers does in Python classes and is not matched: model-specific tokenizer classes of
 //! transformers 5 that rebuild normalizer or pre-tokenizer from flags (`add_prefix_space`,
 //! `legacy`),
-//! and its patch of a regex some Mistral files got wrong. `tokenizer.json` is honoured as it is.
+//! and its patch of a regex some Mistral files got wrong. `tokenizer.json` is honoured as it is,
+//! but for the lower case of SigLIP 2.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -37,6 +38,8 @@ pub(super) struct TokenizerConfig {
     /// The ids that config.json gives special tokens: the last resort of base models that were
     /// converted without `tokenizer_config.json`.
     ids: BTreeMap<&'static str, u64>,
+    /// Texts are in lower case, which its class in transformers sees to (SigLIP 2).
+    lowers_case: bool,
 }
 
 impl TokenizerConfig {
@@ -62,12 +65,15 @@ impl TokenizerConfig {
         }
         let model = read("config.json")?.unwrap_or_default();
         let id = |name: &&'static str| Some((*name, first_id(&model[format!("{name}_id")])?));
-        Ok(Self { value, ids: SPECIAL_TOKEN_NAMES.iter().filter_map(id).collect() })
+        let ids = SPECIAL_TOKEN_NAMES.iter().filter_map(id).collect();
+        let lowers_case =
+            model["model_type"] == "siglip2" || value["tokenizer_class"] == "Siglip2Tokenizer";
+        Ok(Self { value, ids, lowers_case })
     }
 
     /// A config without files beside it.
     pub(crate) fn of(value: Value) -> Self {
-        Self { value, ids: BTreeMap::new() }
+        Self { value, ids: BTreeMap::new(), lowers_case: false }
     }
 
     /// Whether a flag is set; null is not.
@@ -139,10 +145,21 @@ impl<'a> TokenizerFiles<'a> {
             tokenizer.value["model"]["byte_fallback"] = Value::Bool(false);
         }
         find_tokens_in_plain_text(&mut tokenizer.value);
+        if config.lowers_case {
+            lower_case(&mut tokenizer.value["normalizer"]);
+        }
         flatten_sequences(&mut tokenizer.value);
         prefix_space_as_normalizer(&mut tokenizer.value);
         Ok(Self { tokenizer, special_tokens })
     }
+}
+
+/// Lower case comes first.
+fn lower_case(normalizer: &mut Value) {
+    let own = normalizer.take();
+    let own = Some(own).filter(|own| !own.is_null());
+    let all: Vec<Value> = [json!({"type": "Lowercase"})].into_iter().chain(own).collect();
+    *normalizer = json!({"type": "Sequence", "normalizers": all});
 }
 
 /// What to do with a tokenizer that is in files which are not read.

@@ -88,6 +88,7 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
     family("NomicBertModel", nomic::spec, "nomic-embed-text-v1, v1.5"),
     family("RobertaForMaskedLM", bert::roberta, "RoBERTa, as it was trained"),
     family("RobertaModel", bert::roberta, "all-distilroberta, all-roberta-large"),
+    of_two_towers("Siglip2Model", siglip::second_spec, siglip::second_tower, "SigLIP 2 NaFlex"),
     of_two_towers("SiglipModel", siglip::spec, siglip::tower, "SigLIP, SigLIP 2 of one resolution"),
     family("XLMRobertaForMaskedLM", bert::roberta, "XLM-RoBERTa, as it was trained"),
     family("XLMRobertaModel", bert::roberta, "bge-m3, multilingual-e5, arctic-embed-l-v2"),

@@ -1,5 +1,5 @@
-//! SigLIP, also the second one's checkpoints of one resolution: a tower of texts of one length, and
-//! one of images, whose vectors are of one space.
+//! SigLIP and SigLIP 2: a tower of texts of one length, and one of images, whose vectors are of one
+//! space. The second one's checkpoints of one resolution are of the first one's class.
 
 use serde_json::{Value, json};
 
@@ -14,6 +14,9 @@ use vllm_batch_base::EngineError;
 
 /// Of the loss of training.
 const OF_LOSS: [&str; 2] = ["logit_bias", "logit_scale"];
+
+/// What the names of the tower of images' tensors begin with.
+const PREFIX: &str = "vision_model";
 
 /// What no state of a text depends on.
 const OF_IMAGES: &[&str] = &["vision_model.", "text_model.head.", OF_LOSS[0], OF_LOSS[1]];
@@ -34,12 +37,25 @@ fn defaults() -> [(&'static str, Value); 8] {
 
 /// The tower of texts, all of whose tokens see each other, those that fill a text up too.
 pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
-    let width_of_images = tower(config)?.connector.n();
+    texts(config, tower(config)?, "siglip_text_model")
+}
+
+/// The same of the second one.
+pub(super) fn second_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
+    texts(config, second_tower(config)?, "siglip2_text_model")
+}
+
+fn texts(
+    config: &HfConfig,
+    tower: TowerSpec,
+    model_type: &'static str,
+) -> Result<EncoderSpec, EngineError> {
+    let width_of_images = tower.connector.n();
     config.root().ignore(&["initializer_factor"]);
     let text = config.text_part();
     text.assume(&defaults());
     let keys = text.root();
-    keys.expect("model_type", "siglip_text_model")?;
+    keys.expect("model_type", model_type)?;
     let (hidden, num_positions) = (text.hidden_size()?, text.max_position_embeddings()?);
     let layer = PlainLayer {
         width: hidden,
@@ -74,22 +90,31 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let keys = vision::section(config)?;
     keys.expect("model_type", "siglip_vision_model")?;
-    keys.expect("vision_use_head", true)?;
     let vision = VisionKeys::read(config, SIGLIP, 1)?;
+    pooled(config, &vision)
+}
+
+/// The same of the second one, which has images of any shape.
+pub(super) fn second_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let (vision, side) = siglip::second_keys(config, 1)?;
+    Ok(siglip::second(PREFIX, pooled(config, &vision)?, side))
+}
+
+fn pooled(config: &HfConfig, vision: &VisionKeys) -> Result<TowerSpec, EngineError> {
+    vision::section(config)?.expect("vision_use_head", true)?;
     let place = (TokenId::Known(0), ImageText::Alone);
-    let tower = siglip::tower_at("vision_model", &vision, place, pooling_head(&vision));
-    let eps = vision.eps;
+    let post_norm = format!("{PREFIX}.post_layernorm");
     Ok(TowerSpec {
-        final_norm: Some(NormSpec::layer("vision_model.post_layernorm", vision.width, eps)),
+        final_norm: Some(NormSpec::layer(post_norm, vision.width, vision.eps)),
         unused: OF_LOSS.map(str::to_owned).to_vec(),
-        ..tower
+        ..siglip::tower_at(PREFIX, vision, place, pooling_head(vision))
     })
 }
 
 /// Attention of one query over all patches, and an MLP behind it.
 fn pooling_head(vision: &VisionKeys) -> ConnectorSpec {
     let VisionKeys { width, inner, heads, eps, activation, .. } = *vision;
-    let name = |part: &str| format!("vision_model.head.{part}");
+    let name = |part: &str| format!("{PREFIX}.head.{part}");
     let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
     ConnectorSpec {
         steps: vec![
@@ -111,6 +136,7 @@ fn pooling_head(vision: &VisionKeys) -> ConnectorSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::GridFit;
     use crate::{encoder_spec, tower_spec};
 
     fn specs(text: &str, vision: &str) -> Result<(EncoderSpec, TowerSpec), String> {
@@ -141,6 +167,25 @@ mod tests {
         assert!(has("vision_model.head.attention.in_proj_weight", &[3 * 768, 768]));
         assert!(has("vision_model.head.attention.in_proj_bias", &[3 * 768]));
         assert!(has("vision_model.head.probe", &[1, 1, 768]));
+    }
+
+    #[test]
+    fn the_second_one_has_images_of_any_shape() {
+        let specs = |vision: &str| {
+            let text = format!(
+                r#"{{"architectures": ["Siglip2Model"],
+                "text_config": {{"model_type": "siglip2_text_model"}},
+                "vision_config": {{{vision} "model_type": "siglip2_vision_model"}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            encoder_spec(&config).and_then(|_| tower_spec(&config)).map(Option::unwrap)
+        };
+        let tower = specs("").unwrap();
+        let positions = tower.positions.as_ref().unwrap();
+        assert_eq!((positions.side, positions.fit), (16, GridFit::Linear));
+        assert_eq!((tower.patches.k, tower.tensors().len()), (768, 12 * 16 + 5 + 11));
+        let error = specs(r#""num_patches": 255,"#).unwrap_err().to_string();
+        assert!(error.contains("`num_patches` of 255 is no square"), "{error}");
     }
 
     #[test]

@@ -2,12 +2,11 @@
 //! MLP.
 
 use super::lfm2;
-use super::siglip::{self, SIGLIP};
-use super::vision::{self, IMAGE_TENSORS, VisionDefaults, VisionKeys, image_token_id};
+use super::siglip;
+use super::vision::{self, IMAGE_TENSORS, image_token_id};
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
-    NormSpec, TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, ImageText, LinearSpec, NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
@@ -52,34 +51,19 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let root = config.root();
     let keys = vision::section(config)?;
-    keys.expect("model_type", "siglip2_vision_model")?;
     vision::require_sizes(&keys)?;
     // The head is never used, whether it is there or not.
     keys.ignore(&["vision_use_head"]);
     root.expect("vision_feature_layer", -1)?;
-    let num_positions = keys.size_or("num_patches", 256)?;
-    let (side, patch_size) = (num_positions.isqrt(), keys.size_or("patch_size", 16)?);
-    if side * side != num_positions {
-        return Err(config.error(format!("`num_patches` of {num_positions} is no square")));
-    }
     let merge_size = root.size_or("downsample_factor", 2)?;
-    let defaults = VisionDefaults { image_size: side.saturating_mul(patch_size), ..SIGLIP };
-    let vision = VisionKeys::read(config, defaults, merge_size)?;
-    let width = vision.width;
-    let connector = projector(config, width * merge_size * merge_size)?;
+    let (vision, side) = siglip::second_keys(config, merge_size)?;
+    let connector = projector(config, vision.width * merge_size * merge_size)?;
     let image_token_id = image_token_id(config, "image_token_id", 396)?;
     let tower = siglip::tower(&vision, (image_token_id, ImageText::EnclosedTiles), connector);
-    let patches =
-        LinearSpec::new(siglip::name("embeddings.patch_embedding"), width, tower.patches.k);
-    let table =
-        LinearSpec::new(siglip::name("embeddings.position_embedding"), num_positions, width);
     Ok(TowerSpec {
         merge_size,
-        // Bands of a pixel are stored beside each other.
-        patches: patches.with_bias(true).by_channel(3),
-        positions: Some(GridPositions { table, side, fit: GridFit::Linear }),
         final_norm: Some(siglip::final_norm(&vision)),
-        ..tower
+        ..siglip::second(siglip::PREFIX, tower, side)
     })
 }
 

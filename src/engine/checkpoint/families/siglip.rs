@@ -1,9 +1,11 @@
 //! SigLIP's vision tower: patches with biases, learned positions, no class token.
 
-use super::vision::{VisionDefaults, VisionKeys};
+use super::vision::{self, VisionDefaults, VisionKeys};
+use crate::hf_config::HfConfig;
 use crate::spec::{
     ConnectorSpec, GridFit, GridPositions, ImageText, LinearSpec, NormSpec, TokenId, TowerSpec,
 };
+use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
 /// Defaults of `SiglipVisionConfig`.
@@ -27,7 +29,7 @@ const HEAD: [&str; 4] = [
 ];
 
 /// What the names of its tensors begin with.
-const PREFIX: &str = "model.vision_tower.vision_model";
+pub(super) const PREFIX: &str = "model.vision_tower.vision_model";
 
 /// A tensor of it.
 pub(super) fn name(part: &str) -> String {
@@ -66,5 +68,36 @@ pub(crate) fn tower_at(
     TowerSpec {
         positions: Some(GridPositions { table, side, fit: GridFit::OwnAlone }),
         ..TowerSpec::new(image_token_id, text, patch_size, patches, layers, connector)
+    }
+}
+
+/// Keys of the second one's tower, which has images of any shape, and the side of its square of
+/// positions.
+pub(crate) fn second_keys(
+    config: &HfConfig,
+    merge_size: usize,
+) -> Result<(VisionKeys, usize), EngineError> {
+    let keys = vision::section(config)?;
+    keys.expect("model_type", "siglip2_vision_model")?;
+    let num_positions = keys.size_or("num_patches", 256)?;
+    let (side, patch_size) = (num_positions.isqrt(), keys.size_or("patch_size", 16)?);
+    if side * side != num_positions {
+        return Err(config.error(format!("`num_patches` of {num_positions} is no square")));
+    }
+    let defaults = VisionDefaults { image_size: side.saturating_mul(patch_size), ..SIGLIP };
+    Ok((VisionKeys::read(config, defaults, merge_size)?, side))
+}
+
+/// The same tower as the second one has it, with positions of this square for images of any shape.
+pub(crate) fn second(prefix: &str, tower: TowerSpec, side: usize) -> TowerSpec {
+    let (width, k) = (tower.width(), tower.patches.k);
+    let patches = LinearSpec::new(format!("{prefix}.embeddings.patch_embedding"), width, k);
+    let table = format!("{prefix}.embeddings.position_embedding");
+    let table = LinearSpec::new(table, side * side, width);
+    TowerSpec {
+        // Bands of a pixel are stored beside each other.
+        patches: patches.with_bias(true).by_channel(3),
+        positions: Some(GridPositions { table, side, fit: GridFit::Linear }),
+        ..tower
     }
 }

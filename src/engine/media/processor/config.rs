@@ -68,6 +68,7 @@ impl ImageProcessor {
             Kind::Tiles => tiles(&mut keys, size, tower)?,
             Kind::Bounded => bounded(&mut keys, size, tower)?,
             Kind::Budget => budget(&mut keys, size, tower)?,
+            Kind::Patches => patches(&mut keys, size, tower)?,
         };
         if family.kind != Kind::Fixed {
             keys.flag("do_pad", false)?;
@@ -126,8 +127,8 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
         Kind::Grid | Kind::Crops => sides.both().map(|size| Asked::Side(Side::Both(size))),
-        // It has none.
-        Kind::Budget => None,
+        // They have none.
+        Kind::Budget | Kind::Patches => None,
         Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
         Kind::Bounded => {
             let longest = sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side));
@@ -408,6 +409,21 @@ fn budget(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizi
             "`max_soft_tokens` is {max_tokens}, and {MAX_SOFT_TOKENS} is the limit"
         ))),
         Some(_) => Ok(Sizing::Budget { max_tokens }),
+    }
+}
+
+/// Most patches of an image; their sides are tried one after the other.
+const MAX_PATCHES: usize = 1 << 16;
+
+fn patches(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
+    same(keys, "patch_size", tower.patch_size)?;
+    let max_patches = keys.count("max_num_patches")?.unwrap_or(256);
+    match size {
+        None => Err(ConfigError::new("`do_resize` is false, which is not read here")),
+        Some(_) if max_patches > MAX_PATCHES => Err(ConfigError::new(format!(
+            "`max_num_patches` is {max_patches}, and {MAX_PATCHES} is the limit"
+        ))),
+        Some(_) => Ok(Sizing::Patches { max_patches }),
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) enum Kind {
     Tiles,
     Bounded,
     Budget,
+    Patches,
 }
 
 /// A size where a configuration has none.
@@ -141,6 +142,15 @@ pub(super) const FAMILIES: &[Family] = &[
         size: DefaultSize::Square(1),
         filter: Filter::Bicubic,
         mean_and_std: ([0.0; 3], [1.0; 3]),
+        crop: None,
+        pads_to_square: false,
+    },
+    Family {
+        names: &["Siglip2ImageProcessor"],
+        kind: Kind::Patches,
+        size: DefaultSize::Square(1),
+        filter: Filter::Bilinear,
+        mean_and_std: HALF,
         crop: None,
         pads_to_square: false,
     },

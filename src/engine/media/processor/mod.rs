@@ -56,6 +56,9 @@ enum Sizing {
     Bounded { size: Option<Size> },
     /// As many whole tokens as a budget has room for (Gemma 4).
     Budget { max_tokens: usize },
+    /// The largest scale at which the patches that an image fills or begins are so many at most
+    /// (SigLIP 2).
+    Patches { max_patches: usize },
 }
 
 /// A size that is asked for.
@@ -295,6 +298,10 @@ impl ImageProcessor {
                     Some(bounds) => sizes::bounded(size, *bounds, token_side),
                     None => size,
                 };
+                whole(size, resized, resized)
+            }
+            &Sizing::Patches { max_patches } => {
+                let resized = sizes::patches(size, token_side, max_patches);
                 whole(size, resized, resized)
             }
             &Sizing::Budget { max_tokens } => {

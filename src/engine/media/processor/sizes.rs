@@ -283,6 +283,24 @@ pub(super) fn budget(size: Size, token_side: usize, max_tokens: usize) -> Result
     }
 }
 
+/// Sides rounded up to whole patches, at the largest scale that so many patches have room for: the
+/// bisection of `get_image_size_for_max_num_patches` of transformers.
+pub(super) fn patches(size: Size, side: usize, max_patches: usize) -> Size {
+    const EPS: f64 = 1e-5;
+    let scaled = |scale: f64| {
+        let whole = |length: usize| (length as f64 * scale / side as f64).ceil().max(1.0) as usize;
+        Size { width: whole(size.width), height: whole(size.height) }
+    };
+    let (mut low, mut high) = (EPS / 10.0, 100.0);
+    while high - low >= EPS {
+        let scale = (low + high) / 2.0;
+        let Size { width, height } = scaled(scale);
+        *(if width * height <= max_patches { &mut low } else { &mut high }) = scale;
+    }
+    let Size { width, height } = scaled(low);
+    Size { width: width * side, height: height * side }
+}
+
 /// Neither side exceeds its bound, and both are rounded up to whole tokens.
 pub(super) fn bounded(size: Size, bounds: Size, token_side: usize) -> Size {
     let (width, height) = (size.width as f64, size.height as f64);
