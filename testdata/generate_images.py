@@ -49,6 +49,13 @@ from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.llava_onevision.image_processing_llava_onevision import (
+    LlavaOnevisionImageProcessor,
+)
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.llava_onevision.video_processing_llava_onevision import (
+    LlavaOnevisionVideoProcessor,
+)
 from transformers.models.paligemma.processing_paligemma import PaliGemmaProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
@@ -58,7 +65,7 @@ from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoP
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
 
-from golden_models.families import internvl
+from golden_models.families import internvl, towers
 from golden_models.families.towers import PATCH
 from golden_models.records import with_logits_scaling
 
@@ -84,6 +91,7 @@ MODELS = [
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_next", LlavaNextImageProcessor, 24, 24),
     ("llava_next_saved", LlavaNextImageProcessor, 16, 16),
+    ("llava_onevision", LlavaOnevisionImageProcessor, 26, 26),
     ("llava_saved", CLIPImageProcessor, 16, 16),
     ("ministral3_multimodal", PixtralImageProcessor, 48, 4),
     ("mistral3", PixtralImageProcessor, 48, 8),
@@ -134,6 +142,14 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
         return preprocessor_config(CLIPImageProcessor, longest, tile) | dict(
             do_pad=True, image_processor_type=cls.__name__, processor_class="LlavaNextProcessor",
             image_grid_pinpoints=[[rows * tile, columns * tile] for rows, columns in sides],
+        )
+    if cls is LlavaOnevisionImageProcessor:
+        return dict(
+            do_convert_rgb=True, do_normalize=True, do_pad=True, do_rescale=True, do_resize=True,
+            image_grid_pinpoints=towers.ONEVISION_PINPOINTS, image_mean=[0.5] * 3,
+            image_processor_type=cls.__name__, image_std=[0.5] * 3,
+            processor_class="LlavaOnevisionProcessor", resample=3, rescale_factor=1 / 255,
+            size=dict(height=tile, width=tile),
         )
     if cls is Gemma4ImageProcessor:
         return dict(
@@ -265,7 +281,7 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         inputs = processor.tokenizer(text, return_tensors="pt", add_special_tokens=False)
     else:
         inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
-    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_", "spatial"))}
+    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_", "spatial", "batch_"))}
     ids = inputs["input_ids"]
     prompt_len = ids.shape[1]
     out = dict(name=name, images=files, prompt_token_ids=ids[0].tolist(), text=text)
@@ -366,6 +382,12 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
             num_additional_image_tokens=int(
                 config["vision_config"]["model_type"] == "clip_vision_model"
             ),
+        )
+    if image_processor is LlavaOnevisionImageProcessor:
+        return LlavaOnevisionProcessor(
+            images, tokenizer, LlavaOnevisionVideoProcessor(), num_image_tokens=(tile // patch) ** 2,
+            vision_feature_select_strategy=config["vision_feature_select_strategy"],
+            vision_aspect_ratio=config["vision_aspect_ratio"],
         )
     if image_processor is Lfm2VlImageProcessor:
         return Lfm2VlProcessor(images, tokenizer)

@@ -23,6 +23,10 @@ from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProc
 from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.llava_onevision.image_processing_llava_onevision import (
+    LlavaOnevisionImageProcessor,
+)
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -367,6 +371,22 @@ PROCESSORS = [
         [(64, 48), (48, 64), (28, 28), (200, 33), (9, 120), (1, 1), (90, 90), (57, 28), (28, 57), (84, 28)],
     ),
     (
+        "llava_onevision",
+        LlavaOnevisionImageProcessor,
+        {
+            **SCALED,
+            **HALF,
+            "size": {"height": 28, "width": 28},
+            "do_pad": True,
+            "image_grid_pinpoints": [
+                [28 * rows, 28 * columns] for rows in range(1, 5) for columns in range(1, 5)
+            ],
+            "resample": 3,
+        },
+        (7, 1),
+        [(64, 48), (48, 64), (28, 28), (200, 33), (9, 120), (1, 1), (90, 90), (57, 28), (300, 299)],
+    ),
+    (
         "pixtral",
         PixtralImageProcessor,
         {**SCALED, **CLIP, "size": {"longest_edge": 160}, "patch_size": {"height": 16, "width": 16}, "resample": 3},
@@ -419,6 +439,14 @@ def tokens_of_next(processor, size, patch):
     return whole._get_number_of_features(size[1], size[0], side, side)
 
 
+def tokens_of_onevision(processor, size, patch):
+    """Tokens of an image of LLaVA-OneVision alone, newlines among them."""
+    whole, side = LlavaOnevisionProcessor.__new__(LlavaOnevisionProcessor), processor.size["height"]
+    whole.image_processor, whole.num_image_tokens = processor, (side // patch) ** 2
+    whole.vision_aspect_ratio = "anyres_max_2"
+    return whole._get_number_of_features(size[1], size[0], side, side)
+
+
 def processed():
     out = []
     pil = [(name, PIL_CLASSES[name], *rest) for name, _, *rest in PROCESSORS if name in PIL_CLASSES]
@@ -446,13 +474,15 @@ def processed():
                 patches = values
             else:
                 tiles = values.reshape(-1, *values.shape[-3:])
-                if processor_class is LlavaNextImageProcessor:
+                if processor_class in (LlavaNextImageProcessor, LlavaOnevisionImageProcessor):
                     tiles = tiles.roll(-1, 0)  # the whole image is behind its tiles, as elsewhere
                 grids = [[tile.shape[1] // patch, tile.shape[2] // patch] for tile in tiles]
                 patches = torch.cat([as_patches(tile, patch) for tile in tiles])
             tokens = sum(h // merge * (w // merge) for h, w in grids)
             if processor_class is LlavaNextImageProcessor:
                 tokens = tokens_of_next(processor, (width, height), patch)
+            if processor_class is LlavaOnevisionImageProcessor:
+                tokens = tokens_of_onevision(processor, (width, height), patch)
             out.append(
                 {
                     "name": name,
@@ -464,6 +494,7 @@ def processed():
                     "seed": seed,
                     "grids": grids,
                     "tokens": tokens,
+                    **({"most": 2} if processor_class is LlavaOnevisionImageProcessor else {}),
                     "shape": list(patches.shape),
                     "blake3": blake3(patches.contiguous().numpy().tobytes()).hexdigest(),
                 }

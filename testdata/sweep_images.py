@@ -130,7 +130,8 @@ def reference(model, processor, files: list[str], content: list) -> dict:
         inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
     else:
         inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
-    pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_", "spatial"))}
+    of_images = ("pixel", "image_", "spatial", "batch_")
+    pixels = {k: v for k, v in inputs.items() if k.startswith(of_images)}
     ids, image_id = inputs["input_ids"], model.config.image_token_id
     prompt_len, tokens, logprobs, size = ids.shape[1], [], [], 10.0
     for _ in range(NEW_TOKENS):

@@ -5,7 +5,7 @@ CASES: list[tuple[str, str, dict, dict]] = []
 
 FOLDERS = [
     "gemma3_multimodal", "gemma4_moe", "glm4v", "glm4v_moe", "granite_vision", "idefics3",
-    "internvl", "lfm2_vl", "llava", "llava_next", "ministral3_multimodal", "mistral3", "paligemma",
+    "internvl", "lfm2_vl", "llava", "llava_next", "llava_onevision", "ministral3_multimodal", "mistral3", "paligemma",
     "paligemma2", "pixtral", "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal",
     "qwen3_5_multimodal", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 ]
@@ -83,6 +83,13 @@ for base in ("llava", "llava_next"):
     for family, more in TEXTS.items():
         if base == "llava" or family not in NOT_UNTIED:
             case(base, f"text-{family}", text_of(family, 288, **more))
+for tiles in (1, 3, 9):
+    case("llava_onevision", f"tiles{tiles}", {"vision_aspect_ratio": f"anyres_max_{tiles}"})
+case("llava_onevision", "layers", {"vision_feature_layer": [-2, 1]})
+case("llava_onevision", "projector", {"projector_hidden_act": "silu"})
+case("llava_onevision", "square", {}, {"image_mean": [0.1, 0.2, 0.3]})
+for family in ("llama", "qwen3"):
+    case("llava_onevision", f"text-{family}", text_of(family, 288, **TEXTS[family]))
 for base in ("mistral3", "ministral3_multimodal", "pixtral"):
     case(base, "layer", {"vision_feature_layer": -2})
     theta = dict(rope_theta=100.0, rope_parameters=dict(rope_theta=100.0, rope_type="default"))

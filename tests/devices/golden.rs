@@ -126,6 +126,7 @@ families! {
     llava
     llava_next
     llava_next_saved
+    llava_onevision
     llava_saved
     mamba2
     minicpm

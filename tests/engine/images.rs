@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 24] = [
+const MODELS: [&str; 25] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -42,6 +42,7 @@ const MODELS: [&str; 24] = [
     "testdata/golden/granite_vision",
     "testdata/golden/llava_next",
     "testdata/golden/llava_next_saved",
+    "testdata/golden/llava_onevision",
 ];
 
 fn path(name: &str) -> std::path::PathBuf {
@@ -160,6 +161,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
         "internvl",
         "mistral3",
         "llava_next",
+        "llava_onevision",
         "granite_vision",
         "glm4v",
         "paligemma2",

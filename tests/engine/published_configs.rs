@@ -105,6 +105,8 @@ const PUBLISHED: &[Published] = &[
     // Without the last layer of its tower and the norm behind that, which it has and nothing reads.
     ("llava-1.5-7b-hf", 7_050_828_800, 4_096),
     ("llava-v1.6-mistral-7b-hf", 7_554_149_376, 32_768),
+    // Without the norm behind SigLIP, which nothing reads.
+    ("llava-onevision-qwen2-0.5b-ov-hf", 893_673_248, 32_768),
     ("minicpm-2b-sft", 2_724_880_896, 4_096),
     ("minicpm4-0.5b", 433_873_920, 32_768),
     ("ministral-3-3b", 3_849_090_048, 262_144),

@@ -53,6 +53,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
+    ("LlavaOnevisionForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaNextForConditionalGeneration", "`vision_config` is missing"),
     ("Mistral3ForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2VLForConditionalGeneration", "`vision_config` is missing"),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ahead::Decoders;
-use vllm_batch_media::{ImageProcessor, Layout, MediaError, MediaId, Medium, Patches};
+use vllm_batch_media::{Company, ImageProcessor, Layout, MediaError, MediaId, Medium, Patches};
 
 /// The least id of a token of a medium.
 pub const FIRST_ID: u32 = 1 << 31;
@@ -37,11 +37,14 @@ struct State {
     /// The number of the next medium's first token.
     next: u64,
     /// Media of this epoch.
-    known: HashMap<MediaId, Known>,
+    known: HashMap<Key, Known>,
     under_way: HashMap<u64, Weak<TableMedium>>,
     /// Bytes of patches that wait for a tower.
     patch_bytes: usize,
 }
+
+/// A medium, and what it is among those of its prompt, where that changes how it is cut.
+type Key = (MediaId, Company);
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -55,6 +58,7 @@ struct Known {
 pub struct TableMedium {
     number: u64,
     layout: Layout,
+    company: Company,
     medium: Arc<Medium>,
     /// Decoded already, where there was room.
     patches: Mutex<Option<Patches>>,
@@ -84,7 +88,7 @@ impl MediaTable {
         self: &Arc<Self>,
         media: &[Arc<Medium>],
     ) -> Result<Vec<Arc<TableMedium>>, (usize, MediaError)> {
-        let layouts = media.iter().map(|medium| self.processor.tokens(medium.header()));
+        let layouts = self.layouts(media);
         let layouts = layouts.enumerate().map(|(at, layout)| layout.map_err(|error| (at, error)));
         let layouts: Vec<_> = layouts.collect::<Result<_, _>>()?;
         let placed = self.numbered(media, &layouts);
@@ -99,8 +103,9 @@ impl MediaTable {
     /// Begins to decode media of a request that comes soon, on threads of their own. It is of use
     /// while what is returned is kept. Those that cannot be used are left to [`Self::place`].
     pub fn decode_ahead(self: &Arc<Self>, media: &[Arc<Medium>]) -> Vec<Arc<TableMedium>> {
-        let layouts = media.iter().map(|medium| self.processor.tokens(medium.header()));
-        let Ok(layouts) = layouts.collect::<Result<Vec<_>, _>>() else { return Vec::new() };
+        let Ok(layouts) = self.layouts(media).collect::<Result<Vec<_>, _>>() else {
+            return Vec::new();
+        };
         let placed = self.numbered(media, &layouts);
         for (medium, is_sound) in &placed {
             if !is_sound {
@@ -110,12 +115,19 @@ impl MediaTable {
         placed.into_iter().map(|(medium, _)| medium).collect()
     }
 
+    /// Those of the media of one request.
+    fn layouts(&self, media: &[Arc<Medium>]) -> impl Iterator<Item = Result<Layout, MediaError>> {
+        let company = self.processor.company(media.len());
+        media.iter().map(move |medium| self.processor.tokens(medium.header(), company))
+    }
+
     /// The media with their numbers, and whether each could be decoded before.
     fn numbered(
         self: &Arc<Self>,
         media: &[Arc<Medium>],
         layouts: &[Layout],
     ) -> Vec<(Arc<TableMedium>, bool)> {
+        let company = self.processor.company(media.len());
         let mut state = self.state();
         // At the most: an epoch holds all media of a request.
         let num_tokens: u64 = layouts.iter().map(|layout| layout.num_tokens() as u64).sum();
@@ -127,10 +139,11 @@ impl MediaTable {
             state.known.clear();
         }
         let placed = media.iter().zip(layouts).map(|(medium, layout)| {
-            let known = state.known.get(&medium.id()).copied().unwrap_or_else(|| {
+            let key = (medium.id(), company);
+            let known = state.known.get(&key).copied().unwrap_or_else(|| {
                 let known = Known { number: state.next, is_sound: false };
                 state.next += layout.num_tokens() as u64;
-                state.known.insert(medium.id(), known);
+                state.known.insert(key, known);
                 known
             });
             let under_way = state.under_way.get(&known.number).and_then(Weak::upgrade);
@@ -138,6 +151,7 @@ impl MediaTable {
                 let placed = Arc::new(TableMedium {
                     number: known.number,
                     layout: *layout,
+                    company,
                     medium: Arc::clone(medium),
                     patches: Mutex::default(),
                     lost: OnceLock::new(),
@@ -207,8 +221,8 @@ impl TableMedium {
     /// tokens are no image's, does not come again.
     pub fn lose(&self, error: MediaError) {
         let mut state = self.table.state();
-        if state.known.get(&self.medium.id()).is_some_and(|known| known.number == self.number) {
-            state.known.remove(&self.medium.id());
+        if state.known.get(&self.key()).is_some_and(|known| known.number == self.number) {
+            state.known.remove(&self.key());
         }
         drop(state);
         self.lost.get_or_init(|| error);
@@ -220,7 +234,11 @@ impl TableMedium {
     }
 
     fn decode(&self) -> Result<Patches, MediaError> {
-        self.table.processor.patches(&self.medium.decode()?)
+        self.table.processor.patches(&self.medium.decode()?, self.company)
+    }
+
+    fn key(&self) -> Key {
+        (self.medium.id(), self.company)
     }
 
     /// Bytes of its pixels.
@@ -237,7 +255,7 @@ impl TableMedium {
 
     fn is_sound(&self) -> bool {
         let state = self.table.state();
-        let known = state.known.get(&self.medium.id());
+        let known = state.known.get(&self.key());
         known.is_some_and(|known| known.number == self.number && known.is_sound)
     }
 
@@ -250,7 +268,7 @@ impl TableMedium {
         let patches = self.decode()?;
         let num_bytes = patches.samples.len();
         let mut state = self.table.state();
-        if let Some(known) = state.known.get_mut(&self.medium.id()) {
+        if let Some(known) = state.known.get_mut(&self.key()) {
             known.is_sound = true;
         }
         if kept.is_none() && state.patch_bytes + num_bytes <= self.table.max_patch_bytes {

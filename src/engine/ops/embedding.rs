@@ -268,6 +268,11 @@ impl MixedRows {
         self.ends.is_empty()
     }
 
+    /// How many there are.
+    pub fn num_rows(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Adds a row.
     pub fn push(&mut self, shares: impl IntoIterator<Item = (u32, f32)>) {
         self.shares.extend(shares.into_iter().map(|(id, share)| RowShare { id, share }));

@@ -117,6 +117,33 @@ def llava_next_saved(config: dict) -> dict:
     )
 
 
+ONEVISION_PINPOINTS = [[26 * rows, 26 * columns] for rows in range(1, 5) for columns in range(1, 5)]
+
+
+def llava_onevision(config: dict) -> dict:
+    """As in LLaVA-OneVision's own files, whose text part says little."""
+    keys = (
+        "architectures", "eos_token_id", "hidden_size", "intermediate_size", "model_type",
+        "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",
+        "rope_theta", "tie_word_embeddings", "torch_dtype", "use_sliding_window",
+    )
+    text = {key: config[key] for key in keys if key in config}
+    return dict(
+        architectures=["LlavaOnevisionForConditionalGeneration"],
+        image_grid_pinpoints=ONEVISION_PINPOINTS, image_token_index=IMAGE_TOKEN,
+        model_type="llava_onevision", projector_hidden_act="gelu", text_config=text,
+        tie_word_embeddings=False, torch_dtype="float16", transformers_version="4.45.0.dev0",
+        use_image_newline_parameter=True, video_token_index=299,
+        vision_aspect_ratio="anyres_max_2",
+        vision_config=dict(
+            hidden_size=WIDTH, image_size=26, intermediate_size=INNER,
+            model_type="siglip_vision_model", num_attention_heads=3, num_hidden_layers=3,
+            patch_size=PATCH, vision_use_head=False,
+        ),
+        vision_feature_layer=-1, vision_feature_select_strategy="full",
+    )
+
+
 GRANITE_STATES = [-4, 1, -1]
 
 
@@ -247,6 +274,23 @@ FAMILIES: dict[str, Family] = {
             if "bias" not in name
         } | {"model.image_newline": (48,)},
         llava_next_saved, model="model.language_model.",
+    ),
+    "llava_onevision": small(
+        "Qwen2Config",
+        dims(48, 64, 2, 4, 2, tie_word_embeddings=True, rms_norm_eps=1e-6,
+             max_position_embeddings=32768, rope_parameters=rope(1000000.0)),
+        [dict(rope_parameters=rope(10000.0)), swapped("gate_proj", "up_proj")],
+        layout=wrapped(
+            "language_model.model.", "language_model.lm_head.",
+            {
+                name.replace("model.vision_model.", "vision_tower.vision_model."): shape
+                for name, shape in siglip(3, 3, 1, 1).items() if "connector" not in name
+            }
+            | projector("multi_modal_projector.", 48) | {"image_newline": (48,)},
+            llava_onevision, of_tower,
+        ),
+        oracle="transformers Qwen2ForCausalLM, inside of a multimodal checkpoint",
+        shared="images", old_config=True,
     ),
     "llava_saved": llama(
         (48, 64, 2, 3, 1),

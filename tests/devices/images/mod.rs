@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 27] = [
+const MODELS: [&str; 28] = [
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_moe",
@@ -39,6 +39,7 @@ const MODELS: [&str; 27] = [
     "granite_vision",
     "llava_next",
     "llava_next_saved",
+    "llava_onevision",
     "llava_saved",
     "ministral3_multimodal",
     "mistral3",
@@ -289,7 +290,7 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
             "llava" | "llava_next" => 16 + 2,
             "llava_saved" | "llava_next_saved" => 2 * 16 + 2,
             "ministral3_multimodal" => 2 * 9,
-            "granite_vision" => 2,
+            "granite_vision" | "llava_onevision" => 2,
             _ => 0,
         };
         let note = format!(

@@ -1,5 +1,6 @@
 //! LLaVA 1.5: a text model, and CLIP or SigLIP up to one of its last layers, or several beside each
-//! other, whose patches go through an MLP. LLaVA-NeXT (1.6): the same with tiles.
+//! other, whose patches go through an MLP. LLaVA-NeXT (1.6): the same with tiles. LLaVA-OneVision:
+//! more of them, whose picture is made smaller.
 
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ pub(crate) const CLIP: VisionDefaults = VisionDefaults {
 /// The text part, with the defaults of `LlamaConfig`, which published files lack.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let text = config.text_part();
-    assume_defaults(text)?;
+    assume_defaults(text, "llama")?;
     // What it is made of.
     text.root().ignore(&["is_composition"]);
     // Its keys are this file's too.
@@ -42,34 +43,34 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 }
 
 /// Defaults of classes of texts, which some published files lack.
-pub(super) fn assume_defaults(text: &HfConfig) -> Result<(), EngineError> {
+pub(super) fn assume_defaults(text: &HfConfig, default: &str) -> Result<(), EngineError> {
     let common = [
         ("hidden_size", json!(4096)),
         ("num_hidden_layers", json!(32)),
         ("num_attention_heads", json!(32)),
     ];
-    let own = match text.root().text("model_type")? {
-        None | Some("llama" | "granite") => {
+    let own = match text.root().text("model_type")?.unwrap_or(default) {
+        "llama" | "granite" => {
             vec![
                 ("intermediate_size", json!(11_008)),
                 ("max_position_embeddings", json!(2048)),
                 ("vocab_size", json!(32_000)),
             ]
         }
-        Some("mistral") => vec![
+        "mistral" => vec![
             ("intermediate_size", json!(14_336)),
             ("max_position_embeddings", json!(131_072)),
             ("num_key_value_heads", json!(8)),
             ("sliding_window", json!(4096)),
             ("vocab_size", json!(32_000)),
         ],
-        Some("qwen2") => vec![
+        "qwen2" => vec![
             ("intermediate_size", json!(22_016)),
             ("max_position_embeddings", json!(32_768)),
             ("num_key_value_heads", json!(32)),
             ("vocab_size", json!(151_936)),
         ],
-        Some(_) => return Ok(()),
+        _ => return Ok(()),
     };
     text.assume(&[&common[..], &own[..]].concat());
     Ok(())
@@ -87,14 +88,19 @@ const NEXT_TENSORS: &[&str] = &[
 
 /// The text part of LLaVA-NeXT, with the defaults of its class, which some published files lack.
 pub(super) fn next_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    assume_defaults(config.text_part())?;
+    assume_defaults(config.text_part(), "llama")?;
     // Its keys are this file's too.
     next_tower(config)?;
+    spec_of_tiles(config, "llama")
+}
+
+/// The text part, of this family if the file names none.
+fn spec_of_tiles(config: &HfConfig, default: &str) -> Result<DecoderSpec, EngineError> {
     let root = config.root();
     root.expect("use_image_newline_parameter", true)?;
     // Of training; what the image processor's own file has; tokens of a tile, which are counted.
     root.ignore(&["ignore_index", "image_grid_pinpoints", "image_seq_length"]);
-    let mut spec = text_part(config, "llama")?;
+    let mut spec = text_part(config, default)?;
     spec.embedding.of_images = NEXT_TENSORS;
     Ok(spec)
 }
@@ -104,6 +110,38 @@ pub(super) fn next_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let newline = vec![config.text_part().hidden_size()?];
     Ok(TowerSpec { newline: Some(("model.image_newline".to_owned(), newline)), ..tower(config)? })
 }
+
+/// The text part of LLaVA-OneVision.
+pub(super) fn onevision_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    assume_defaults(config.text_part(), "qwen2")?;
+    // Its keys are this file's too.
+    onevision_tower(config)?;
+    // Of videos, which no row has; where the text part ties, its class does.
+    config.root().ignore(&["tie_word_embeddings", "video_token_index"]);
+    spec_of_tiles(config, "qwen2")
+}
+
+/// The tower of LLaVA-OneVision.
+pub(super) fn onevision_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    config.assume(&[
+        ("image_token_index", json!(151_646)),
+        ("vision_aspect_ratio", json!("anyres_max_9")),
+        ("vision_feature_layer", json!(-1)),
+        ("vision_feature_select_strategy", json!("full")),
+    ]);
+    let most = config.root().text("vision_aspect_ratio")?.unwrap_or_default();
+    let max_tiles = most.strip_prefix("anyres_max_").and_then(|num| num.parse().ok());
+    match max_tiles.filter(|num| (1..=MAX_SHOWN_TILES).contains(num)) {
+        Some(num) => Ok(TowerSpec { max_tiles: Some(num), ..next_tower(config)? }),
+        None => Err(config.error(format!(
+            "`vision_aspect_ratio` of `{most}` is not supported; anyres_max_9 is, also with \
+             another number of tiles"
+        ))),
+    }
+}
+
+/// Tiles that a picture may have tokens of, once it is made smaller.
+const MAX_SHOWN_TILES: usize = 1 << 10;
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
@@ -325,6 +363,31 @@ mod tests {
         assert_eq!(llama.mlps().next().unwrap().down.k, 11_008);
         let error = decoder_spec(&config(r#""model_type": "opt","#)).unwrap_err().to_string();
         assert!(error.contains("a text part of type `opt`"), "{error}");
+    }
+
+    #[test]
+    fn a_picture_has_tokens_of_so_many_tiles_as_its_name_says() {
+        let tower = |more: &str| {
+            let text = format!(
+                r#"{{"architectures": ["LlavaOnevisionForConditionalGeneration"], {more}
+                "image_token_index": 8, "vision_config": {{"model_type": "siglip_vision_model",
+                "hidden_size": 24, "num_hidden_layers": 5, "num_attention_heads": 3,
+                "patch_size": 8, "image_size": 32}}, "text_config": {{"hidden_size": 32,
+                "num_key_value_heads": 4,
+                "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 9}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            decoder_spec(&config).and_then(|_| tower_spec(&config)).map(|tower| tower.unwrap())
+        };
+        let usual = tower("").unwrap();
+        assert_eq!((usual.max_tiles, usual.layers.len()), (Some(9), 5));
+        let two = tower(r#""vision_aspect_ratio": "anyres_max_2","#).unwrap();
+        assert_eq!(two.max_tiles, Some(2));
+        for name in ["pad", "anyres_max_", "anyres_max_0"] {
+            let more = format!(r#""vision_aspect_ratio": "{name}","#);
+            let error = tower(&more).unwrap_err().to_string();
+            assert!(error.contains("`vision_aspect_ratio`"), "{error}");
+        }
     }
 
     #[test]

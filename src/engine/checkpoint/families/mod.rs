@@ -303,6 +303,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         llava::next_tower,
         "LLaVA-NeXT (1.6), Granite Vision",
     ),
+    seeing(
+        "LlavaOnevisionForConditionalGeneration",
+        llava::onevision_spec,
+        llava::onevision_tower,
+        "LLaVA-OneVision",
+    ),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),

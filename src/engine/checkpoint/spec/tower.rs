@@ -50,6 +50,8 @@ pub struct TowerSpec {
     /// (hidden_size): an embedding behind each row of an image, where tiles are laid out as one
     /// picture (LLaVA-NeXT).
     pub newline: Option<NamedShape>,
+    /// Such a picture is made smaller where it has more tokens than so many tiles (OneVision).
+    pub max_tiles: Option<usize>,
     /// Embeddings, newlines too, are multiplied by this, as those of tokens are (Granite).
     pub scale: Option<f32>,
     /// Prefixes of tensors behind the last of these layers. They are left unused.
@@ -169,6 +171,7 @@ impl TowerSpec {
             connector,
             deep: Vec::new(),
             newline: None,
+            max_tiles: None,
             scale: None,
             unused: Vec::new(),
         }

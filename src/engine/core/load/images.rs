@@ -75,7 +75,11 @@ pub fn image_processor(sight: Sight<'_>) -> Result<ImageProcessor, EngineError> 
             (name, config, Backend::Torchvision)
         }
     };
-    let sizes = Tower { patch_size: tower.patch_size, merge_size: tower.merge_size };
+    let sizes = Tower {
+        patch_size: tower.patch_size,
+        merge_size: tower.merge_size,
+        max_tiles: tower.max_tiles,
+    };
     ImageProcessor::from_config(&config, sizes, backend)
         .map_err(|error| EngineError::Model(format!("{}: {error}", folder.join(name).display())))
 }

@@ -18,7 +18,7 @@ fn png(width: u32, height: u32, value: u8) -> Vec<u8> {
 pub(crate) fn table(max_patch_bytes: usize) -> Arc<MediaTable> {
     let config = json!({"image_processor_type": "SiglipImageProcessor",
         "size": {"height": 16, "width": 16}});
-    let tower = Tower { patch_size: 4, merge_size: 2 };
+    let tower = Tower { patch_size: 4, merge_size: 2, max_tiles: None };
     let processor = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap();
     Arc::new(MediaTable::new(processor, max_patch_bytes))
 }
@@ -43,6 +43,24 @@ fn equal_images_have_one_number_also_after_their_requests() {
     assert!(table.get(0).is_none() && table.get(4).is_none());
     assert_eq!(numbers(&table.place(&[medium(3), medium(2)]).unwrap()), [8, 4]);
     assert!(table.state().under_way.is_empty());
+}
+
+/// LLaVA-OneVision: an image is cut into tiles, and each of several is one square.
+#[test]
+fn an_image_that_is_cut_in_another_way_among_others_is_another() {
+    let config = json!({"image_processor_type": "LlavaOnevisionImageProcessor",
+        "size": {"height": 16, "width": 16}, "image_grid_pinpoints": [[16, 32]]});
+    let tower = Tower { patch_size: 4, merge_size: 2, max_tiles: None };
+    let processor = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap();
+    let table = Arc::new(MediaTable::new(processor, usize::MAX));
+    let tokens = |placed: &[Arc<TableMedium>]| {
+        placed.iter().map(|medium| medium.layout().num_tokens()).collect::<Vec<_>>()
+    };
+    let alone = table.place(&[medium(1)]).unwrap();
+    let among = table.place(&[medium(1), medium(1)]).unwrap();
+    assert_eq!((tokens(&alone), tokens(&among)), (vec![10], vec![5, 5]));
+    assert_eq!((numbers(&alone), numbers(&among)), (vec![0], vec![10, 10]));
+    assert_eq!(among[0].take_patches().unwrap().layout, among[0].layout());
 }
 
 #[test]

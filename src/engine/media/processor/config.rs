@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind};
+use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind, Squares};
 use super::keys::{Keys, Sides};
 use super::sizes::{Areas, Crops, Size, SmallSides, Splits};
 use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
@@ -219,12 +219,15 @@ fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Si
     };
     let (mean, _) = family.mean_and_std;
     let mean = keys.bands("image_mean")?.unwrap_or(mean);
-    let square = match (keys.flag("do_pad", false)?, family.pads_to_square) {
-        (true, true) => Some(mean.map(|mean| (mean * 255.0) as u8)),
+    let colour = mean.map(|mean| (mean * 255.0) as u8);
+    let square = match (family.squares, keys.flag("do_pad", false)?) {
+        (Squares::All, true) | (Squares::AmongOthers, _) => Some(colour),
         // There it fills batches up.
-        (true, false) if family.kind == Kind::AnyRes => None,
-        (true, false) => return Err(ConfigError::new("`do_pad` is true, which is not read here")),
-        (false, _) => None,
+        (Squares::None, true) if family.kind == Kind::AnyRes => None,
+        (Squares::None, true) => {
+            return Err(ConfigError::new("`do_pad` is true, which is not read here"));
+        }
+        (_, false) => None,
     };
     if keys.flag("do_pan_and_scan", false)? {
         return Err(ConfigError::new("`do_pan_and_scan` is true, which is not read"));
@@ -277,14 +280,13 @@ fn any_res(
     family: &Family,
     size: Option<Asked>,
 ) -> Result<Sizing, ConfigError> {
-    let whole = match fixed(keys, family, size)? {
-        Sizing::Fixed { size: Some(Side::Both(size)), crop, .. } => (size, crop),
-        Sizing::Fixed { size: Some(Side::Shortest(side)), crop, .. } => {
-            (Size { width: side, height: side }, crop)
+    let (whole, crop, square) = match fixed(keys, family, size)? {
+        Sizing::Fixed { size: Some(Side::Both(size)), crop, square } => (size, crop, square),
+        Sizing::Fixed { size: Some(Side::Shortest(side)), crop, square } => {
+            (Size { width: side, height: side }, crop, square)
         }
         _ => return Err(ConfigError::new("`do_resize` is false, which is not read here")),
     };
-    let (whole, crop) = whole;
     let tile = whole.width;
     if whole.height != tile || crop.is_some_and(|crop| crop != whole) {
         return Err(ConfigError::new(format!(
@@ -305,7 +307,7 @@ fn any_res(
     let grids = pinpoints.iter().map(grid).collect::<Result<Vec<_>, _>>()?;
     match grids.is_empty() || grids.len() > MAX_TILES || tile > MAX_TILE_SIDE {
         true => Err(ConfigError::new("`image_grid_pinpoints` has no sensible number of grids")),
-        false => Ok(Sizing::AnyRes { tile, grids }),
+        false => Ok(Sizing::AnyRes { tile, grids, square }),
     }
 }
 

@@ -36,8 +36,19 @@ pub(super) struct Family {
     pub(super) mean_and_std: ([f64; 3], [f64; 3]),
     /// Side of the crop, if images are cropped where the configuration is silent.
     pub(super) crop: Option<usize>,
-    /// `do_pad` pads to a square with the mean; elsewhere it fills batches up, or is not there.
-    pub(super) pads_to_square: bool,
+    /// Which images become squares of the colour of the mean.
+    pub(super) squares: Squares,
+}
+
+/// Images that become squares before they are resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Squares {
+    /// None: `do_pad` fills batches up, or is not there.
+    None,
+    /// All, if `do_pad` says so.
+    All,
+    /// Those of a prompt with others, whatever `do_pad` says.
+    AmongOthers,
 }
 
 const HALF: ([f64; 3], [f64; 3]) = ([0.5; 3], [0.5; 3]);
@@ -53,7 +64,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["Glm4vImageProcessor", "Glm46VImageProcessor"],
@@ -62,7 +73,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["Lfm2VlImageProcessor"],
@@ -71,7 +82,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bilinear,
         mean_and_std: HALF,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["Gemma3ImageProcessor"],
@@ -80,7 +91,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bilinear,
         mean_and_std: HALF,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["SmolVLMImageProcessor", "Idefics3ImageProcessor"],
@@ -89,7 +100,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Lanczos,
         mean_and_std: HALF,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["SiglipImageProcessor"],
@@ -98,7 +109,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: HALF,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["CLIPImageProcessor"],
@@ -107,7 +118,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: Some(224),
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["LlavaImageProcessor"],
@@ -116,7 +127,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: Some(224),
-        pads_to_square: true,
+        squares: Squares::All,
     },
     Family {
         names: &["LlavaNextImageProcessor"],
@@ -125,7 +136,16 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: Some(224),
-        pads_to_square: false,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["LlavaOnevisionImageProcessor"],
+        kind: Kind::AnyRes,
+        size: DefaultSize::Square(384),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
+        crop: None,
+        squares: Squares::AmongOthers,
     },
     Family {
         names: &["PixtralImageProcessor"],
@@ -134,7 +154,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["Gemma4ImageProcessor"],
@@ -143,7 +163,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: ([0.0; 3], [1.0; 3]),
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     Family {
         names: &["Siglip2ImageProcessor"],
@@ -152,7 +172,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bilinear,
         mean_and_std: HALF,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
     // InternVL's.
     Family {
@@ -162,7 +182,7 @@ pub(super) const FAMILIES: &[Family] = &[
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
         crop: None,
-        pads_to_square: false,
+        squares: Squares::None,
     },
 ];
 

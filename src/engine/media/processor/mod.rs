@@ -32,6 +32,18 @@ pub struct Tower {
     pub patch_size: usize,
     /// Patches of the side of a square that becomes one token.
     pub merge_size: usize,
+    /// The picture that tiles make together is made smaller to as many tokens as so many of them
+    /// have, where it has more; None: never.
+    pub max_tiles: Option<usize>,
+}
+
+/// Whether a prompt has other images, where that changes how an image is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Company {
+    /// It has none, or it does not matter.
+    None,
+    /// It has (LLaVA-OneVision).
+    Others,
 }
 
 /// How an image gets the size that the tower sees.
@@ -47,8 +59,9 @@ enum Sizing {
     /// the whole image (InternVL).
     Grid { tile: Size, min_tiles: usize, max_tiles: usize },
     /// Tiles of one size, in the grid of those that shows most of the image, which is in the middle
-    /// of it; beside the whole image (LLaVA-NeXT).
-    AnyRes { tile: usize, grids: Vec<Splits> },
+    /// of it; beside the whole image (LLaVA-NeXT). Of several images of a prompt each is a tile, in
+    /// the middle of a square of this colour, where there is one (LLaVA-OneVision).
+    AnyRes { tile: usize, grids: Vec<Splits>, square: Option<[u8; 3]> },
     /// Areas between two bounds; beside tiles of one size, in a grid as wide or high as the image,
     /// where it has much more (LFM2-VL).
     Crops(Crops),
@@ -113,6 +126,15 @@ pub struct Middle {
     pub left: usize,
     /// Tokens of a row.
     pub columns: usize,
+    /// Rows and tokens of a row that it is made smaller to; None: it stays as it is.
+    pub shrunk: Option<[usize; 2]>,
+}
+
+impl Middle {
+    /// Rows of tokens that an image has of it, and tokens of a row.
+    fn shown(&self) -> [usize; 2] {
+        self.shrunk.unwrap_or([self.rows, self.columns])
+    }
 }
 
 impl Layout {
@@ -150,24 +172,54 @@ impl Layout {
     pub fn num_tokens(&self) -> usize {
         match self.middle {
             None => self.num_tile_tokens(),
-            Some(Middle { rows, columns, .. }) => self.tokens_per_tile() + rows * (columns + 1),
+            Some(middle) => {
+                let [rows, columns] = middle.shown();
+                self.tokens_per_tile() + rows * (columns + 1)
+            }
         }
     }
 
     /// Of each token of the image, which of the tiles' it is, where they are not all of these; the
-    /// number behind the last is the newline.
+    /// number behind the last is the newline, and those behind it are mixtures.
     pub fn sources(&self) -> Option<Vec<u32>> {
-        let Middle { top, rows, left, columns } = self.middle?;
+        let middle = self.middle?;
         let (of_tile, newline) = (self.tokens_per_tile(), self.num_tile_tokens());
-        let (height, width) = (self.rows / self.merge_size, self.columns / self.merge_size);
-        let place = |row: usize, column: usize| {
-            let tile = row / height * self.tile_columns + column / width;
-            tile * of_tile + row % height * width + column % width
+        let [rows, columns] = middle.shown();
+        let place = |row, column| match middle.shrunk {
+            None => self.place(middle.top + row, middle.left + column),
+            Some(_) => newline + 1 + row * columns + column,
         };
         let whole = newline - of_tile..newline;
-        let row = |row| (left..left + columns).map(move |column| place(row, column));
-        let rows = (top..top + rows).flat_map(|at| row(at).chain([newline]));
+        let row = |row| (0..columns).map(move |column| place(row, column));
+        let rows = (0..rows).flat_map(|at| row(at).chain([newline]));
         Some(whole.chain(rows).map(|source| source as u32).collect())
+    }
+
+    /// Mixtures of tokens of tiles that the image has, row after row: which of the tiles', with
+    /// their shares. `interpolate(mode="bilinear")` of torch.
+    pub fn mixtures(&self) -> Vec<[(u32, f32); 4]> {
+        let Some(Middle { top, rows, left, columns, shrunk: Some(shrunk) }) = self.middle else {
+            return Vec::new();
+        };
+        let of_axis = |size: usize, shrunk: usize| {
+            (0..shrunk).map(move |at| sizes::between(at, (size, shrunk))).collect::<Vec<_>>()
+        };
+        let (of_rows, of_columns) = (of_axis(rows, shrunk[0]), of_axis(columns, shrunk[1]));
+        let mixture = |row: &[(usize, f32); 2], column: &[(usize, f32); 2]| {
+            [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(r, c)| {
+                let ((row, of_row), (column, of_column)) = (row[r], column[c]);
+                (self.place(top + row, left + column) as u32, of_row * of_column)
+            })
+        };
+        let of_row = |row| of_columns.iter().map(move |column| mixture(row, column));
+        of_rows.iter().flat_map(of_row).collect()
+    }
+
+    /// Which of the tiles' tokens is at a place of the picture that they are of.
+    fn place(&self, row: usize, column: usize) -> usize {
+        let (height, width) = (self.rows / self.merge_size, self.columns / self.merge_size);
+        let tile = row / height * self.tile_columns + column / width;
+        tile * self.tokens_per_tile() + row % height * width + column % width
     }
 
     /// Patches of the image.
@@ -189,18 +241,26 @@ struct Steps {
 }
 
 impl ImageProcessor {
+    /// What an image is among so many of a prompt.
+    pub fn company(&self, num_images: usize) -> Company {
+        match self.sizing {
+            Sizing::AnyRes { square: Some(_), .. } if num_images > 1 => Company::Others,
+            _ => Company::None,
+        }
+    }
+
     /// The layout of an image of which only the header is known.
     ///
     /// # Errors
     ///
     /// If an image of this shape cannot be resized as the model wants it.
-    pub fn tokens(&self, header: &Header) -> Result<Layout, MediaError> {
+    pub fn tokens(&self, header: &Header, company: Company) -> Result<Layout, MediaError> {
         let size = Size { width: header.width as usize, height: header.height as usize };
-        Ok(self.layout(size, &self.steps(size)?))
+        Ok(self.layout(size, &self.steps(size, company)?))
     }
 
     fn layout(&self, size: Size, steps: &Steps) -> Layout {
-        let Tower { patch_size, merge_size } = self.tower;
+        let Tower { patch_size, merge_size, max_tiles } = self.tower;
         let layout = Layout {
             rows: steps.tile.height / patch_size,
             columns: steps.tile.width / patch_size,
@@ -215,8 +275,16 @@ impl ImageProcessor {
             height: layout.tile_rows * layout.rows / merge_size,
         };
         match self.sizing {
+            // Among others it has one newline, behind all of it.
+            Sizing::AnyRes { .. } if layout.tile_rows == 0 => {
+                let nothing = Middle { top: 0, rows: 1, left: 0, columns: 0, shrunk: None };
+                Layout { middle: Some(nothing), ..layout }
+            }
             Sizing::AnyRes { .. } => {
-                Layout { middle: Some(sizes::unpadded(size, whole)), ..layout }
+                let middle = sizes::unpadded(size, whole);
+                let most = max_tiles.map(|num| num * layout.tokens_per_tile());
+                let shrunk = most.and_then(|most| sizes::shrunk(&middle, most));
+                Layout { middle: Some(Middle { shrunk, ..middle }), ..layout }
             }
             Sizing::Crops(_) if layout.tile_rows > 0 => {
                 let Size { width, height } = steps.resized;
@@ -226,9 +294,9 @@ impl ImageProcessor {
         }
     }
 
-    fn steps(&self, size: Size) -> Result<Steps, MediaError> {
+    fn steps(&self, size: Size, company: Company) -> Result<Steps, MediaError> {
         let token_side = self.tower.patch_size * self.tower.merge_size;
-        let steps = self.unchecked_steps(size, token_side)?;
+        let steps = self.unchecked_steps((size, company), token_side)?;
         steps.check(size)?;
         if steps.tile.width < token_side || steps.tile.height < token_side {
             return Err(MediaError::unsupported(format!(
@@ -238,7 +306,11 @@ impl ImageProcessor {
         Ok(steps)
     }
 
-    fn unchecked_steps(&self, size: Size, token_side: usize) -> Result<Steps, MediaError> {
+    fn unchecked_steps(
+        &self,
+        (size, company): (Size, Company),
+        token_side: usize,
+    ) -> Result<Steps, MediaError> {
         let whole = |padded, resized, tile| Steps { padded, resized, tile, splits: Splits::NONE };
         Ok(match &self.sizing {
             Sizing::Smart(areas) => {
@@ -246,11 +318,7 @@ impl ImageProcessor {
                 whole(size, resized, resized)
             }
             Sizing::Fixed { size: wanted, crop, square } => {
-                let longest = size.width.max(size.height);
-                let padded = match square {
-                    Some(_) => Size { width: longest, height: longest },
-                    None => size,
-                };
+                let padded = if square.is_some() { size.squared() } else { size };
                 let resized = match wanted {
                     Some(Side::Both(size)) => *size,
                     &Some(Side::Shortest(shortest)) => sizes::shortest_edge(padded, shortest),
@@ -276,7 +344,11 @@ impl ImageProcessor {
                 let splits = sizes::grid(size, tile, (min_tiles, max_tiles));
                 Steps { padded: size, resized: size, tile, splits }
             }
-            Sizing::AnyRes { tile, grids } => {
+            &Sizing::AnyRes { tile, .. } if company == Company::Others => {
+                let square = Size { width: tile, height: tile };
+                whole(size.squared(), square, square)
+            }
+            Sizing::AnyRes { tile, grids, .. } => {
                 let splits = sizes::any_res(size, *tile, grids);
                 let square = Size { width: *tile, height: *tile };
                 let resized = sizes::within(size, splits.size(square));
@@ -321,13 +393,16 @@ impl ImageProcessor {
     /// # Errors
     ///
     /// As [`ImageProcessor::tokens`].
-    pub fn patches(&self, image: &Rgb8) -> Result<Patches, MediaError> {
+    pub fn patches(&self, image: &Rgb8, company: Company) -> Result<Patches, MediaError> {
         let size = Size { width: image.width(), height: image.height() };
-        let steps = self.steps(size)?;
+        let steps = self.steps(size, company)?;
         let layout = self.layout(size, &steps);
         let mut patches = Patches::new(layout, self.tower.patch_size, self.order, self.num_frames);
         let padded = match &self.sizing {
-            Sizing::Fixed { square: Some(colour), .. } if steps.padded != size => {
+            Sizing::Fixed { square: Some(colour), .. }
+            | Sizing::AnyRes { square: Some(colour), .. }
+                if steps.padded != size =>
+            {
                 &patches::padded(image, steps.padded, *colour)
             }
             _ => image,
@@ -354,7 +429,7 @@ impl ImageProcessor {
                 let last = layout.num_tiles() - 1;
                 patches.push_grid(&resized, (0, 0), layout.grid(last));
             }
-            Sizing::AnyRes { .. } => {
+            Sizing::AnyRes { .. } if steps.splits != Splits::NONE => {
                 let split = patches::padded(&resized, steps.splits.size(steps.tile), [0; 3]);
                 patches.push_tiles(&split, steps.splits, steps.tile);
                 patches.push_tile(&self.resized(image, steps.tile), (0, 0));

@@ -13,6 +13,14 @@ pub(super) struct Size {
     pub(super) height: usize,
 }
 
+impl Size {
+    /// The square of its longer side.
+    pub(super) fn squared(self) -> Self {
+        let side = self.width.max(self.height);
+        Size { width: side, height: side }
+    }
+}
+
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {}", self.width, self.height)
@@ -257,7 +265,29 @@ pub(super) fn unpadded(size: Size, tokens: Size) -> Middle {
         true => ((tokens.height - whole(height * (columns / width))) / 2, 0),
         false => (0, (tokens.width - whole(width * (rows / height))) / 2),
     };
-    Middle { top, rows: tokens.height - 2 * top, left, columns: tokens.width - 2 * left }
+    let (rows, columns) = (tokens.height - 2 * top, tokens.width - 2 * left);
+    Middle { top, rows, left, columns, shrunk: None }
+}
+
+/// Rows and columns of about so many tokens in the shape of a picture that has more, as
+/// `pack_image_features` of LLaVA-OneVision in transformers has them.
+pub(super) fn shrunk(middle: &Middle, most: usize) -> Option<[usize; 2]> {
+    let ratio = ((middle.rows * middle.columns) as f64 / most as f64).sqrt();
+    // `side // ratio`
+    let shrunk = |side: usize| {
+        let side = side as f64;
+        (((side - side % ratio) / ratio).round() as usize).max(1)
+    };
+    (ratio > 1.1).then(|| [middle.rows, middle.columns].map(shrunk))
+}
+
+/// The two places that a place of a row or column that is made smaller is of, with their shares:
+/// in f32, with the middles of places at the same share of the way.
+pub(super) fn between(at: usize, (size, shrunk): (usize, usize)) -> [(usize, f32); 2] {
+    let place = (size as f32 / shrunk as f32 * (at as f32 + 0.5) - 0.5).max(0.0);
+    let first = (place as usize).min(size - 1);
+    let share = (place - first as f32).clamp(0.0, 1.0);
+    [(first, 1.0 - share), ((first + 1).min(size - 1), share)]
 }
 
 /// The largest whole tokens in the shape of the image that so many have room for,

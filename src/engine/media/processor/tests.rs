@@ -8,7 +8,11 @@ use crate::goldens::{hash, lines, noise, number};
 
 fn processor(line: &Value) -> ImageProcessor {
     let config = serde_json::from_str(line["config"].as_str().expect("text")).expect("JSON");
-    let tower = Tower { patch_size: number(&line["patch"]), merge_size: number(&line["merge"]) };
+    let tower = Tower {
+        patch_size: number(&line["patch"]),
+        merge_size: number(&line["merge"]),
+        max_tiles: line["most"].as_u64().map(|num| num as usize),
+    };
     let backend = match line["backend"].as_str() {
         Some("pillow") => Backend::Pillow,
         _ => Backend::Torchvision,
@@ -26,13 +30,15 @@ fn tokens_and_floats_are_those_of_transformers() {
     for line in lines("processed.jsonl") {
         let processor = processor(&line);
         let image = noise(&line);
-        let layout = processor.tokens(&header(image.width(), image.height())).expect("a layout");
+        let layout = processor
+            .tokens(&header(image.width(), image.height()), Company::None)
+            .expect("a layout");
         let grids = line["grids"].as_array().expect("grids");
         assert_eq!(layout.num_tiles(), grids.len(), "{line}");
         let grid = |tile| json!(layout.grid(tile));
         assert!((0..).map(grid).zip(grids).all(|(grid, other)| grid == *other), "{line}");
         assert_eq!(layout.num_tokens(), number(&line["tokens"]), "{line}");
-        let patches = processor.patches(&image).expect("patches");
+        let patches = processor.patches(&image, Company::None).expect("patches");
         assert_eq!(patches.layout, layout, "{line}");
         assert_eq!(patches.samples.len() % layout.num_patches(), 0);
         let floats = patches.floats(processor.normalization());
@@ -52,7 +58,7 @@ fn smart(patch_size: usize, min_pixels: usize, max_pixels: usize) -> ImageProces
         "max_pixels": max_pixels,
         "processor_class": "Qwen2_5_VLProcessor",
     });
-    let tower = Tower { patch_size, merge_size: 2 };
+    let tower = Tower { patch_size, merge_size: 2, max_tiles: None };
     ImageProcessor::from_config(&config, tower, Backend::Torchvision).expect("a known config")
 }
 
@@ -68,31 +74,33 @@ fn sides_of_qwen_are_rounded_to_even() {
         (smart(16, 65_536, 16_777_216), (42, 42), (256, 256)),
         (smart(16, 65_536, 16_777_216), (14, 300), (64, 1216)),
     ] {
-        let layout = processor.tokens(&header(from.1, from.0)).expect("a layout");
+        let layout = processor.tokens(&header(from.1, from.0), Company::None).expect("a layout");
         let side = processor.tower.patch_size;
         assert_eq!((layout.rows * side, layout.columns * side), to, "{from:?}");
     }
     // A side that would shrink below a token stays one.
-    let layout = smart(14, 3136, 1_003_520).tokens(&header(690, 100_000)).expect("a layout");
+    let layout =
+        smart(14, 3136, 1_003_520).tokens(&header(690, 100_000), Company::None).expect("a layout");
     assert!(layout.columns >= 2 && layout.rows * layout.columns * 196 <= 1_100_000, "{layout:?}");
 }
 
 #[test]
 fn an_image_that_cannot_be_resized_is_refused() {
-    let error = smart(14, 3136, 12_845_056).tokens(&header(1, 201)).expect_err("too thin");
+    let error =
+        smart(14, 3136, 12_845_056).tokens(&header(1, 201), Company::None).expect_err("too thin");
     assert_eq!(error.code(), "media_unsupported");
     let clip = json!({"feature_extractor_type": "CLIPFeatureExtractor"});
-    let tower = Tower { patch_size: 14, merge_size: 1 };
+    let tower = Tower { patch_size: 14, merge_size: 1, max_tiles: None };
     let clip = ImageProcessor::from_config(&clip, tower, Backend::Torchvision).expect("defaults");
     // The long side would have 14 million pixels, only to be cropped.
-    let error = clip.tokens(&header(1, 65_500)).expect_err("too thin");
+    let error = clip.tokens(&header(1, 65_500), Company::None).expect_err("too thin");
     assert_eq!(error.code(), "media_too_large");
-    assert_eq!(clip.tokens(&header(300, 300)).expect("a layout").num_tokens(), 256);
+    assert_eq!(clip.tokens(&header(300, 300), Company::None).expect("a layout").num_tokens(), 256);
 }
 
 #[test]
 fn what_a_config_says_and_nobody_reads_is_refused_by_name() {
-    let tower = Tower { patch_size: 14, merge_size: 2 };
+    let tower = Tower { patch_size: 14, merge_size: 2, max_tiles: None };
     for (key, value, named) in [
         ("image_processor_type", json!("WhisperFeatureExtractor"), "WhisperFeatureExtractor"),
         ("do_pan_and_scan", json!(true), "do_pan_and_scan"),
@@ -117,7 +125,7 @@ fn what_a_config_says_and_nobody_reads_is_refused_by_name() {
 
 #[test]
 fn images_of_internvl_are_cut_whatever_their_own_file_says() {
-    let tower = Tower { patch_size: 14, merge_size: 2 };
+    let tower = Tower { patch_size: 14, merge_size: 2, max_tiles: None };
     let with = |key: &str, value: Value| {
         let mut config = json!({"image_processor_type": "GotOcr2ImageProcessorFast",
             "crop_to_patches": false, "size": {"height": 28, "width": 28}});
@@ -125,7 +133,7 @@ fn images_of_internvl_are_cut_whatever_their_own_file_says() {
         ImageProcessor::from_config(&config, tower, Backend::Torchvision)
     };
     let tiles = |processor: ImageProcessor| {
-        let layout = processor.tokens(&header(60, 30)).expect("a layout");
+        let layout = processor.tokens(&header(60, 30), Company::None).expect("a layout");
         (layout.tile_rows, layout.tile_columns, layout.num_tiles(), layout.num_tokens())
     };
     assert_eq!(tiles(with("crop_size", Value::Null).unwrap()), (0, 0, 1, 1));
@@ -145,7 +153,7 @@ fn images_of_internvl_are_cut_whatever_their_own_file_says() {
 
 #[test]
 fn the_middle_of_tiles_is_one_picture_with_newlines() {
-    let middle = Middle { top: 1, rows: 1, left: 1, columns: 2 };
+    let middle = Middle { top: 1, rows: 1, left: 1, columns: 2, shrunk: None };
     let tiles = Layout {
         rows: 2,
         columns: 2,
@@ -163,9 +171,39 @@ fn the_middle_of_tiles_is_one_picture_with_newlines() {
     assert_eq!((tiles.sources(), tiles.num_tokens()), (None, 12));
 }
 
+/// `interpolate(mode="bilinear")` of torch 2.15, from 4 x 6 to 3 x 4.
+#[test]
+fn a_picture_with_more_tokens_is_made_smaller() {
+    let middle = Middle { top: 0, rows: 4, left: 0, columns: 6, shrunk: None };
+    assert_eq!(sizes::shrunk(&middle, 20), None);
+    assert_eq!(sizes::shrunk(&middle, 12), Some([2, 4]));
+    // 3.0 // 1.5 is 2, whatever 3.0 / 1.5 is rounded to.
+    let square = Middle { rows: 3, columns: 3, ..middle };
+    assert_eq!(sizes::shrunk(&square, 4), Some([2, 2]));
+    let layout = Layout {
+        rows: 2,
+        columns: 3,
+        tile_rows: 2,
+        tile_columns: 2,
+        merge_size: 1,
+        middle: Some(Middle { shrunk: Some([3, 4]), ..middle }),
+        whole: None,
+    };
+    let mixtures = layout.mixtures();
+    // Rows 0 and 1 are 5 to 1, columns 1 and 2 are 1 to 3.
+    let expected = [(1, 5.0 / 24.0), (2, 5.0 / 8.0), (4, 1.0 / 24.0), (5, 1.0 / 8.0)];
+    assert_eq!(mixtures.len(), 12);
+    for ((source, share), (expected, of)) in mixtures[1].into_iter().zip(expected) {
+        assert!(source == expected && (share - of).abs() < 1e-6, "{source}: {share}");
+    }
+    let sources = layout.sources().expect("newlines");
+    assert_eq!(sources[..11], [24, 25, 26, 27, 28, 29, 31, 32, 33, 34, 30]);
+    assert_eq!((sources.len(), layout.num_tokens()), (21, 21));
+}
+
 #[test]
 fn grids_of_llava_next_that_are_no_tiles_are_refused() {
-    let tower = Tower { patch_size: 14, merge_size: 1 };
+    let tower = Tower { patch_size: 14, merge_size: 1, max_tiles: None };
     let next = |key: &str, value: Value| {
         let mut config = json!({"image_processor_type": "LlavaNextImageProcessor", "do_pad": true,
             "size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28},
@@ -174,8 +212,9 @@ fn grids_of_llava_next_that_are_no_tiles_are_refused() {
         ImageProcessor::from_config(&config, tower, Backend::Torchvision)
     };
     // 2 x 2 tokens, and of 2 x 4 all, with two newlines.
-    let tokens =
-        |processor: ImageProcessor| processor.tokens(&header(56, 28)).unwrap().num_tokens();
+    let tokens = |processor: ImageProcessor| {
+        processor.tokens(&header(56, 28), Company::None).unwrap().num_tokens()
+    };
     assert_eq!(tokens(next("do_pad", json!(null)).unwrap()), 4 + 8 + 2);
     for (key, value, named) in [
         ("image_grid_pinpoints", json!([[28, 57]]), "28 by 57"),

@@ -7,6 +7,7 @@ use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers, TextWindows};
 use super::tower_pass::{Pass, PlacedTile, places};
 use super::windows::Windows;
+use std::cmp::Ordering;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{GridFit, NamedShape, TowerSpec};
@@ -208,16 +209,49 @@ impl Tower {
         let Some(sources) = layout.sources() else { return Ok(tiles) };
         let Some(newline) = &self.weights.newline else { unreachable!("the grid was checked") };
         assert!(self.spec.deep.is_empty(), "rows that are added later have no newlines");
+        let mixtures = self.mixtures(device, layout, &tiles)?;
         let mut rows = self.rows(device, sources.len())?;
-        let (behind_all, mut first) = (layout.num_tile_tokens() as u32, 0);
-        for run in sources.chunk_by(|a, b| a + 1 == *b && *b != behind_all) {
-            let from = match run[0] == behind_all {
-                true => newline.rows_from(0),
-                false => tiles.rows_from(run[0] as usize),
+        let (behind_all, mut first) = (layout.num_tile_tokens(), 0);
+        for run in sources.chunk_by(|a, b| a + 1 == *b && *b as usize != behind_all) {
+            let source = run[0] as usize;
+            let from = match source.cmp(&behind_all) {
+                Ordering::Less => tiles.rows_from(source),
+                Ordering::Equal => newline.rows_from(0),
+                Ordering::Greater => mixtures.rows_from(source - behind_all - 1),
             };
             ops::replace_rows(device, from, rows.rows_from_mut(first), run.len());
             first += run.len();
         }
+        Ok(rows)
+    }
+
+    /// Mixtures of the tokens of tiles that an image has in their place.
+    fn mixtures(
+        &self,
+        device: &Device,
+        layout: Layout,
+        tiles: &Tensor,
+    ) -> Result<Tensor, EngineError> {
+        let mut mixed = MixedRows::default();
+        layout.mixtures().into_iter().for_each(|mixture| mixed.push(mixture));
+        if mixed.is_empty() {
+            return self.rows(device, 0);
+        }
+        mixed.upload(device)?;
+        let width = tiles.width();
+        let full = |num_rows| {
+            let mut rows = device.tensor(num_rows, width, Precision::Full)?;
+            rows.set_num_rows(num_rows);
+            Ok::<_, EngineError>(rows)
+        };
+        let (mut from, mut sums) = (full(tiles.num_rows())?, full(mixed.num_rows())?);
+        ops::replace_rows(device, tiles.rows_from(0), from.rows_from_mut(0), tiles.num_rows());
+        ops::fill_zero(device, &mut sums, mixed.num_rows());
+        ops::add_mixed_rows(device, &mixed, &from, &mut sums);
+        let mut rows = self.rows(device, mixed.num_rows())?;
+        ops::copy(device, &sums, &mut rows);
+        // What is on the device is read before it goes.
+        device.check()?;
         Ok(rows)
     }
 
