@@ -15,7 +15,7 @@ const CLIP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_vision/
 const ENCODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_embeddings/bert");
 
 /// A picture of noise, which no compression makes smaller.
-fn picture(side: u32, seed: u32) -> Vec<u8> {
+pub fn picture(side: u32, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
     let noise = (0..side * side * 3).map(|_| {
         state ^= state << 13;

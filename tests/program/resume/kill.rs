@@ -17,7 +17,7 @@ use crate::resume::work::{Expected, Left, Work};
 const NUM_KILLS: u64 = 60;
 
 /// Half of them.
-fn num_kills() -> u64 {
+pub fn num_kills() -> u64 {
     number("VLLM_BATCH_TEST_KILLS").unwrap_or(NUM_KILLS).div_ceil(2)
 }
 
@@ -26,7 +26,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     number("VLLM_BATCH_TEST_KILL_SEED").unwrap_or(1)
 }
 

@@ -13,6 +13,7 @@ mod forms;
 mod guesses;
 mod journal;
 mod kill;
+mod kill_pictures;
 mod own_names;
 mod pairs;
 mod pipes;
