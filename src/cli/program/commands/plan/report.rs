@@ -91,8 +91,11 @@ impl Report<'_> {
         }
         let images = &self.surveyed.image_tokens;
         if images.count() > 0 {
-            let num_images = grouped(images.count());
-            let _ = writeln!(text, "Tokens of {num_images} images: {}", spread(images));
+            let of_images = match images.count() {
+                1 => "1 image".to_owned(),
+                count => format!("{} images", grouped(count)),
+            };
+            let _ = writeln!(text, "Tokens of {of_images}: {}", spread(images));
         }
         if self.completes {
             let _ = writeln!(text, "Output tokens at most: {}", spread(max_output_tokens));
