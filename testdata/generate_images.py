@@ -46,6 +46,7 @@ from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
+from transformers.models.lighton_ocr.processing_lighton_ocr import LightOnOcrProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
@@ -88,6 +89,7 @@ MODELS = [
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("lfm2_vl", Lfm2VlImageProcessor, 6, 32),
+    ("lighton_ocr", PixtralImageProcessor, 45, 6),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_next", LlavaNextImageProcessor, 24, 24),
     ("llava_next_saved", LlavaNextImageProcessor, 16, 16),
@@ -373,6 +375,14 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
     patch = config["vision_config"]["patch_size"]
     if image_processor is PixtralImageProcessor:
         merge = config.get("spatial_merge_size", 1)
+        if config["model_type"] == "lighton_ocr":
+            # Its processor leaves out an odd row or column of patches. vLLM makes them whole.
+            images.patch_size = dict(height=merge * patch, width=merge * patch)
+            names = dict(
+                image_token="[IMG]", image_break_token="[IMG_BREAK]", image_end_token="[IMG_END]",
+            )
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+            return LightOnOcrProcessor(images, tokenizer, patch, merge)
         return PixtralProcessor(images, tokenizer, patch_size=patch, spatial_merge_size=merge)
     if image_processor in (CLIPImageProcessor, LlavaNextImageProcessor):
         is_next = image_processor is LlavaNextImageProcessor

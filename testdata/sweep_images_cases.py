@@ -5,8 +5,8 @@ CASES: list[tuple[str, str, dict, dict]] = []
 
 FOLDERS = [
     "gemma3_multimodal", "gemma4_moe", "glm4v", "glm4v_moe", "granite_vision", "idefics3",
-    "internvl", "lfm2_vl", "llava", "llava_next", "llava_onevision", "ministral3_multimodal", "mistral3", "paligemma",
-    "paligemma2", "pixtral", "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal",
+    "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next", "llava_onevision",
+    "ministral3_multimodal", "mistral3", "paligemma", "paligemma2", "pixtral", "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal",
     "qwen3_5_multimodal", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 ]
 
@@ -100,6 +100,13 @@ for base in ("mistral3", "ministral3_multimodal", "pixtral"):
     if base != "pixtral":
         case(base, "merge", {"spatial_merge_size": 1})
         case(base, "text-qwen2", text_of("qwen2", 287))
+case("lighton_ocr", "theta", vision(rope_parameters=dict(rope_theta=100.0, rope_type="default")))
+case("lighton_ocr", "larger", {}, {"size": {"longest_edge": 64}})
+case("lighton_ocr", "eps", text(rms_norm_eps=1e-2))
+case("lighton_ocr", "untied", {"tie_word_embeddings": False, **text(tie_word_embeddings=False)})
+for merge in (1, 3):
+    case("lighton_ocr", f"merge{merge}", {"spatial_merge_size": merge})
+case("lighton_ocr", "text-qwen2", text_of("qwen2", 287))
 for base in ("glm4v", "glm4v_moe", "qwen2_vl"):
     case(base, "merge", vision(spatial_merge_size=1), {"merge_size": 1})
 case("qwen2_vl", "frames", vision(temporal_patch_size=1), {"temporal_patch_size": 1})

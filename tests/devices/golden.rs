@@ -118,6 +118,7 @@ families! {
     lfm2_bias
     lfm2_moe
     lfm2_vl
+    lighton_ocr
     llama2
     llama3
     llama_bias

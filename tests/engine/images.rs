@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 25] = [
+const MODELS: [&str; 26] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -35,6 +35,7 @@ const MODELS: [&str; 25] = [
     "testdata/golden/mistral3",
     "testdata/golden/qwen3_vl_moe",
     "testdata/golden/lfm2_vl",
+    "testdata/golden/lighton_ocr",
     "testdata/golden/paligemma",
     "testdata/golden/paligemma2",
     "testdata/golden/pixtral",
@@ -166,6 +167,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
         "glm4v",
         "paligemma2",
         "lfm2_vl",
+        "lighton_ocr",
     ] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }

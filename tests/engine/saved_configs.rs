@@ -52,6 +52,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Lfm2VlForConditionalGeneration", "`vision_config` is missing"),
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),
+    ("LightOnOcrForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaOnevisionForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaNextForConditionalGeneration", "`vision_config` is missing"),

@@ -1,4 +1,4 @@
-"""Pixtral's tower, in Pixtral and in Mistral 3. Text parts are checked here; `generate_images.py`
+"""Pixtral's tower, in Pixtral, in Mistral 3 and in LightOnOCR. Text parts are checked here; `generate_images.py`
 adds what the multimodal class makes of images."""
 
 from ..family import Family, dims, rope, small
@@ -72,6 +72,22 @@ def ministral3(config: dict) -> dict:
     )
 
 
+def lighton_ocr(config: dict) -> dict:
+    """As transformers 5 writes it."""
+    text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
+    return dict(
+        architectures=["LightOnOcrForConditionalGeneration"], dtype="bfloat16",
+        image_token_id=IMAGE, model_type="lighton_ocr", spatial_merge_size=2, text_config=text,
+        tie_word_embeddings=True, transformers_version=config["transformers_version"],
+        vision_config=dict(
+            attention_dropout=0.0, head_dim=8, hidden_act="silu", hidden_size=WIDTH,
+            image_size=64, initializer_range=0.02, intermediate_size=INNER, model_type="pixtral",
+            num_attention_heads=3, num_channels=3, num_hidden_layers=3, patch_size=6,
+            rope_parameters=rope(10000.0),
+        ),
+    )
+
+
 def pixtral(config: dict) -> dict:
     """Few keys, as in Pixtral's file of transformers."""
     keys = (
@@ -108,6 +124,19 @@ def mistral(config_class: str, parameters: dict, layout, mistakes: list, **more)
 
 
 FAMILIES: dict[str, Family] = {
+    "lighton_ocr": small(
+        "Qwen3Config",
+        dims(32, 64, 3, 4, 2, head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-6,
+             rope_parameters=rope(1000000.0)),
+        [dict(rope_parameters=rope(10000.0)), swapped("gate_proj", "up_proj")],
+        layout=wrapped(
+            "model.language_model.", "lm_head.",
+            tower("model.vision_encoder.", 6, 3) | merger("model.vision_projection.", 2, 32),
+            lighton_ocr, of_tower,
+        ),
+        oracle="transformers Qwen3ForCausalLM, inside of a multimodal checkpoint",
+        shared="pixtral_images",
+    ),
     "ministral3_multimodal": mistral(
         "Ministral3Config", MINISTRAL3,
         wrapped(

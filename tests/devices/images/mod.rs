@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 28] = [
+const MODELS: [&str; 29] = [
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_moe",
@@ -35,6 +35,7 @@ const MODELS: [&str; 28] = [
     "internvl_chat",
     "internvl_published",
     "lfm2_vl",
+    "lighton_ocr",
     "llava",
     "granite_vision",
     "llava_next",

@@ -219,8 +219,20 @@ fn siglip_tower(config: &HfConfig, keys: &Section<'_>) -> Result<TowerSpec, Engi
     Ok(TowerSpec { states: features.states, ..tower })
 }
 
+/// What the names of its tensors begin with.
+pub(super) const PROJECTOR: &str = "model.multi_modal_projector";
+
 /// The MLP of two layers that makes tokens of rows of this width.
-pub(super) fn projector(config: &HfConfig, width: usize) -> Result<ConnectorSpec, EngineError> {
+fn projector(config: &HfConfig, width: usize) -> Result<ConnectorSpec, EngineError> {
+    projector_at(PROJECTOR, config, width)
+}
+
+/// The same whose tensors have this prefix.
+pub(super) fn projector_at(
+    prefix: &str,
+    config: &HfConfig,
+    width: usize,
+) -> Result<ConnectorSpec, EngineError> {
     let root = config.root();
     let has_biases = root.flag("multimodal_projector_bias")?.unwrap_or(true);
     let activation = match root.text("projector_hidden_act")? {
@@ -229,7 +241,7 @@ pub(super) fn projector(config: &HfConfig, width: usize) -> Result<ConnectorSpec
     };
     let hidden_size = config.text_part().hidden_size()?;
     let linear = |part: &str, k| {
-        let name = format!("model.multi_modal_projector.{part}");
+        let name = format!("{prefix}.{part}");
         LinearSpec::new(name, hidden_size, k).with_bias(has_biases)
     };
     let first = ConnectorStep::Linear(linear("linear_1", width));

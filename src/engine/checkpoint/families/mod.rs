@@ -174,6 +174,7 @@ const fn seeing_tiles(
 /// Names that early files of a family have, and the name that it has now.
 pub const EARLY_NAMES: &[(&str, &str)] = &[
     ("Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"),
+    ("LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration"),
     ("LLaMAForCausalLM", "LlamaForCausalLM"),
     ("Telechat3ForCausalLM", "TeleChat3ForCausalLM"),
 ];
@@ -286,6 +287,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
     seeing("Lfm2VlForConditionalGeneration", lfm2_vl::spec, lfm2_vl::tower, "LFM2-VL"),
+    seeing(
+        "LightOnOcrForConditionalGeneration",
+        pixtral::lighton_ocr,
+        pixtral::lighton_ocr_tower,
+        "LightOnOCR 1, 2",
+    ),
     family(
         "LlamaForCausalLM",
         llama::spec,

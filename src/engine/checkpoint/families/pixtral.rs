@@ -1,8 +1,9 @@
 //! Pixtral's tower: RMSNorm, gated MLPs, no biases, and rotary embeddings of rows and columns that
 //! have their frequencies by turns. Pixtral is Mistral and this in LLaVA's class; Mistral 3 brings
-//! squares of patches together before the MLP that makes tokens.
+//! squares of patches together before the MLP that makes tokens, and so does LightOnOCR, which is
+//! Qwen3.
 
-use super::llava::{num_used_layers, projector};
+use super::llava::{PROJECTOR, num_used_layers, projector_at};
 use super::vision::{
     self, IMAGE_TENSORS, VisionDefaults, VisionKeys, axial_theta, image_token_id, text_part,
 };
@@ -29,7 +30,41 @@ const PIXTRAL: VisionDefaults = VisionDefaults {
 };
 
 /// What the names of its tensors begin with.
-const TOWER: &str = "model.vision_tower";
+#[derive(Clone, Copy)]
+struct Names {
+    tower: &'static str,
+    projector: &'static str,
+}
+
+const NAMES: Names = Names { tower: "model.vision_tower", projector: PROJECTOR };
+
+/// Those of LightOnOCR.
+const LIGHTON_NAMES: Names =
+    Names { tower: "model.vision_encoder", projector: "model.vision_projection" };
+
+/// Prefixes of its tensors, for those who run the model for text alone.
+const LIGHTON_TENSORS: &[&str] = &["model.vision_encoder.", "model.vision_projection."];
+
+/// The text part of LightOnOCR, whose class ties its output layer.
+pub(super) fn lighton_ocr(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its keys are this file's too.
+    lighton_ocr_tower(config)?;
+    config.text_part().assume(&[("tie_word_embeddings", json!(true))]);
+    let mut spec = text_part(config, "qwen3")?;
+    spec.embedding.of_images = LIGHTON_TENSORS;
+    Ok(spec)
+}
+
+/// The tower of LightOnOCR, whose class has one kind of projector.
+pub(super) fn lighton_ocr_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let root = config.root();
+    root.expect("multimodal_projector_bias", false)?;
+    root.expect("projector_hidden_act", "gelu")?;
+    root.expect("vision_feature_layer", -1)?;
+    let image_token_id = image_token_id(config, "image_token_id", 151_655)?;
+    let tower = merging_tower(config, LIGHTON_NAMES, image_token_id)?;
+    Ok(TowerSpec { text: ImageText::Bare, ..tower })
+}
 
 /// The text part of Mistral Small from 3.1 on, and of Ministral 3.
 pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -48,12 +83,23 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         return Err(config.error(text));
     }
     let vision = VisionKeys::read(config, PIXTRAL, 1)?;
-    let connector = projector(config, vision.width)?;
-    tower_of(config, &vision, (1, image_token_id(config, "image_token_index", 32_000)?), connector)
+    let connector = projector_at(NAMES.projector, config, vision.width)?;
+    let image_token_id = image_token_id(config, "image_token_index", 32_000)?;
+    tower_of(config, NAMES.tower, &vision, (1, image_token_id), connector)
 }
 
 /// The tower of Mistral 3.
 pub(super) fn mistral3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let image_token_id = image_token_id(config, "image_token_index", 10)?;
+    merging_tower(config, NAMES, image_token_id)
+}
+
+/// A tower whose squares of patches are brought together before the MLP.
+fn merging_tower(
+    config: &HfConfig,
+    names: Names,
+    image_token_id: TokenId,
+) -> Result<TowerSpec, EngineError> {
     config.assume(&[
         ("multimodal_projector_bias", json!(false)),
         ("vision_feature_layer", json!(-1)),
@@ -62,22 +108,22 @@ pub(super) fn mistral3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError
     let vision = VisionKeys::read(config, PIXTRAL, merge_size)?;
     let (width, num_merged) = (vision.width, merge_size * merge_size);
     let eps = config.text_part().rms_norm_eps_or(1e-6)?;
-    let name = |part: &str| format!("model.multi_modal_projector.{part}");
+    let name = |part: &str| format!("{}.{part}", names.projector);
     let merging = LinearSpec::new(name("patch_merger.merging_layer"), width, num_merged * width);
-    let mut connector = projector(config, width)?;
+    let mut connector = projector_at(names.projector, config, width)?;
     let merge = [
         ConnectorStep::Norm(NormSpec::rms(name("norm"), width, eps)),
         ConnectorStep::Merge,
         ConnectorStep::Linear(merging.by_channel(num_merged)),
     ];
     connector.steps.splice(..0, merge);
-    let image_token_id = image_token_id(config, "image_token_index", 10)?;
-    tower_of(config, &vision, (merge_size, image_token_id), connector)
+    tower_of(config, names.tower, &vision, (merge_size, image_token_id), connector)
 }
 
 /// A tower of these sizes, with what makes tokens of its patches.
 fn tower_of(
     config: &HfConfig,
+    prefix: &str,
     sizes: &VisionKeys,
     (merge_size, image_token_id): (usize, TokenId),
     connector: ConnectorSpec,
@@ -99,11 +145,11 @@ fn tower_of(
         )));
     }
     let num_used = num_used_layers(config, num_layers)?;
-    let unused = (num_used..num_layers).flat_map(|index| {
-        ["model.vision_tower", "vision_tower"].map(|tower| format!("{tower}.{}", layer_name(index)))
-    });
-    let patches = LinearSpec::of_patches(format!("{TOWER}.patch_conv"), width, patch_size);
-    let layers = (0..num_used).map(|index| layer(sizes, index)).collect();
+    let bare = prefix.trim_start_matches("model.");
+    let unused = (num_used..num_layers)
+        .flat_map(|index| [prefix, bare].map(|tower| layer_name(tower, index)));
+    let patches = LinearSpec::of_patches(format!("{prefix}.patch_conv"), width, patch_size);
+    let layers = (0..num_used).map(|index| layer(sizes, &layer_name(prefix, index))).collect();
     let text = ImageText::Rows;
     Ok(TowerSpec {
         merge_size,
@@ -113,20 +159,20 @@ fn tower_of(
             scaling: RopeScaling::None,
             axes: AxisFrequency::rows_and_columns(heads.head_dim / 2, [0, 1]),
         }),
-        embed_norm: Some(NormSpec::rms(format!("{TOWER}.ln_pre"), width, eps)),
+        embed_norm: Some(NormSpec::rms(format!("{prefix}.ln_pre"), width, eps)),
         unused: unused.collect(),
         ..TowerSpec::new(image_token_id, text, patch_size, patches, layers, connector)
     })
 }
 
 /// What the names of a layer's tensors begin with.
-fn layer_name(index: usize) -> String {
-    format!("transformer.layers.{index}.")
+fn layer_name(tower: &str, index: usize) -> String {
+    format!("{tower}.transformer.layers.{index}.")
 }
 
-fn layer(vision: &VisionKeys, index: usize) -> LayerSpec {
+fn layer(vision: &VisionKeys, prefix: &str) -> LayerSpec {
     let VisionKeys { width, inner, heads, eps, activation, .. } = *vision;
-    let name = |part: &str| format!("{TOWER}.{}{part}", layer_name(index));
+    let name = |part: &str| format!("{prefix}{part}");
     let norm = |part| BlockNorms::before(NormSpec::rms(name(part), width, eps));
     let qkv = ["attention.q_proj", "attention.k_proj", "attention.v_proj"];
     let qkv = LinearSpec::stacked(qkv.map(|part| (name(part), width)), width);
@@ -172,6 +218,7 @@ mod tests {
     const PIXTRAL_TOP: &str = r#""vision_feature_layer": -1, "image_token_index": 12,
         "vision_feature_select_strategy": "full","#;
     const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
+    const LIGHTON: &str = "LightOnOCRForConditionalGeneration";
 
     #[test]
     fn towers_have_the_defaults_of_their_classes_and_all_tensors() {
@@ -204,6 +251,20 @@ mod tests {
     }
 
     #[test]
+    fn names_and_texts_are_those_of_the_class() {
+        let (decoder, tower) = specs(LIGHTON, r#""image_token_id": 12,"#, "").unwrap();
+        assert_eq!((tower.text, tower.image_token_id), (ImageText::Bare, TokenId::Known(12)));
+        assert!(decoder.output.lm_head.is_none());
+        let tensors = tower.tensors();
+        let has = |name: &str| tensors.iter().any(|(found, _)| found == name);
+        assert!(has("model.vision_encoder.transformer.layers.0.attention.q_proj.weight"));
+        assert!(has("model.vision_projection.patch_merger.merging_layer.weight"));
+        assert!(tensors.iter().all(|(name, _)| {
+            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+        }));
+    }
+
+    #[test]
     fn layers_behind_the_one_that_is_named_are_left_unused() {
         let (_, tower) = specs(MISTRAL3, r#""vision_feature_layer": 22,"#, "").unwrap();
         assert_eq!(tower.layers.len(), 22);
@@ -220,6 +281,7 @@ mod tests {
             (MISTRAL3, r#""vision_feature_layer": [1, 2],"#, "", "`vision_feature_layer`"),
             (MISTRAL3, r#""image_token_index": 13,"#, "", "`image_token_index` of 13"),
             (MISTRAL3, r#""spatial_merge_size": 90,"#, "", "token in patches of 90"),
+            (LIGHTON, r#""projector_hidden_act": "relu","#, "", "`projector_hidden_act`"),
             (MISTRAL3, "", r#""qk_norm": true,"#, "`vision_config.qk_norm` is not known"),
             (
                 MISTRAL3,
