@@ -28,6 +28,7 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
+from transformers.models.aya_vision.processing_aya_vision import AyaVisionProcessor
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
@@ -75,9 +76,15 @@ MIN_GAP = 1e-3  # between the two best logits of every greedy step
 NEW_TOKENS = 4
 MAX_DISTANCE = 2e-5
 
+
+class AyaVisionImages(GotOcr2ImageProcessor):
+    """That of Aya Vision, whose files name its parent."""
+
+
 # (folder, class of the image processor, edges of images and of tiles or patches, or least and
 # most pixels, or an edge and tokens)
 MODELS = [
+    ("aya_vision", AyaVisionImages, 32, 32),
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("gemma4_moe", Gemma4ImageProcessor, 70, 4),
@@ -175,6 +182,10 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             feature_extractor_type="CLIPFeatureExtractor", image_mean=[0.485, 0.456, 0.406],
             image_std=[0.229, 0.224, 0.225], resample=3, size=tile,
         )
+    if cls is AyaVisionImages:
+        return preprocessor_config(GotOcr2ImageProcessor, longest, tile) | dict(
+            image_mean=[0.5] * 3, image_std=[0.5] * 3, processor_class="AyaVisionProcessor",
+        )
     if cls is GotOcr2ImageProcessor:
         return dict(
             crop_size=None, crop_to_patches=False, data_format="channels_first",
@@ -269,7 +280,8 @@ def logits_of(model, processor, ids, pixels: dict, prompt_len: int) -> torch.Ten
 @torch.no_grad()
 def record(model, processor, name: str, files: list[str], text: str) -> dict:
     images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
-    text = text.replace("<image>", shown(type(processor.image_processor)))
+    if not isinstance(processor, AyaVisionProcessor):
+        text = text.replace("<image>", shown(type(processor.image_processor)))
     has_axes = isinstance(processor, (Glm4vProcessor, Qwen2VLProcessor))
     if has_axes:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
@@ -340,6 +352,8 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
             min_patches=config["min_dynamic_patch"], size=dict(height=tile, width=tile),
             image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225], resample=3,
         )
+    elif image_processor is AyaVisionImages:
+        images = GotOcr2ImageProcessor.from_pretrained(folder)
     else:
         images = image_processor.from_pretrained(folder)
     if image_processor is Gemma3ImageProcessor:
@@ -373,6 +387,11 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         return Gemma4Processor(sounds, images, tokenizer, videos)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     patch = config["vision_config"]["patch_size"]
+    if image_processor is AyaVisionImages:
+        tokenizer.pad_token = "<|endoftext|>"
+        return AyaVisionProcessor(
+            images, tokenizer, patch, tile, downsample_factor=config["downsample_factor"]
+        )
     if image_processor is PixtralImageProcessor:
         merge = config.get("spatial_merge_size", 1)
         if config["model_type"] == "lighton_ocr":

@@ -4,10 +4,10 @@ processor. `saved`: the processor is saved as transformers 5 does."""
 CASES: list[tuple[str, str, dict, dict]] = []
 
 FOLDERS = [
-    "gemma3_multimodal", "gemma4_moe", "glm4v", "glm4v_moe", "granite_vision", "idefics3",
-    "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next", "llava_onevision",
-    "ministral3_multimodal", "mistral3", "paligemma", "paligemma2", "pixtral", "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal",
-    "qwen3_5_multimodal", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+    "aya_vision", "gemma3_multimodal", "gemma4_moe", "glm4v", "glm4v_moe", "granite_vision",
+    "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next", "llava_onevision",
+    "ministral3_multimodal", "mistral3", "paligemma", "paligemma2", "pixtral", "qwen2_5_vl",
+    "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
 ]
 
 
@@ -100,6 +100,11 @@ for base in ("mistral3", "ministral3_multimodal", "pixtral"):
     if base != "pixtral":
         case(base, "merge", {"spatial_merge_size": 1})
         case(base, "text-qwen2", text_of("qwen2", 287))
+case("aya_vision", "layer", {"vision_feature_layer": -2})
+case("aya_vision", "factor", {"downsample_factor": 1, "adapter_layer_norm_eps": 1e-2})
+case("aya_vision", "aligned", {"alignment_intermediate_size": 20})
+case("aya_vision", "tiles", {}, {"max_patches": 6})
+case("aya_vision", "text-llama", text_of("llama", 287, vocab_size=302) | {"tie_word_embeddings": False})
 case("lighton_ocr", "theta", vision(rope_parameters=dict(rope_theta=100.0, rope_type="default")))
 case("lighton_ocr", "larger", {}, {"size": {"longest_edge": 64}})
 case("lighton_ocr", "eps", text(rms_norm_eps=1e-2))

@@ -82,9 +82,10 @@ def cached_greedy(model, ids: list[int], new: int) -> list[int]:
 
 
 def with_logits_scaling(model):
-    """A multimodal model whose logits are divided as the class of its text divides them (Granite).
+    """A multimodal model whose logits are divided as the class of its text multiplies them (Granite, Cohere).
     vLLM does so; transformers' class leaves it out, and samples from another softmax."""
-    scaling = getattr(model.config.get_text_config(), "logits_scaling", 1.0)
-    if scaling != 1.0:
-        model.lm_head.register_forward_hook(lambda _module, _inputs, logits: logits / scaling)
+    text = model.config.get_text_config()
+    scale = getattr(text, "logit_scale", 1.0) / getattr(text, "logits_scaling", 1.0)
+    if scale != 1.0:
+        model.lm_head.register_forward_hook(lambda _module, _inputs, logits: logits * scale)
     return model

@@ -260,6 +260,15 @@ def shared_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_cohere_images() -> Tokenizer:
+    """The same with what prompts of Aya Vision and Command A Vision have around images."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    names = ["<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_LINE_BREAK|>", "TILE_GLOBAL"]
+    names += [f"TILE_{index}" for index in range(1, 10)]
+    add_tokens(tokenizer, ["<|endoftext|>", "<end_of_utterance>", *names, "<|IMG_PATCH|>"])
+    return tokenizer
+
+
 def shared_gemma_images() -> Tokenizer:
     """The same with what Gemma 3's prompts have around images."""
     tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
@@ -300,6 +309,7 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
         shared_sentencepiece,
         dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>"),
     ),
+    "cohere_images": (shared_cohere_images, dict(eos_token="<end_of_utterance>")),
     "gemma_images": (shared_gemma_images, dict(eos_token="<end_of_utterance>")),
     "images": (shared_images, dict(eos_token="<end_of_utterance>")),
     "internvl_images": (shared_internvl_images, dict(eos_token="<end_of_utterance>")),

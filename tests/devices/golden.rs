@@ -40,6 +40,7 @@ families! {
     aquila
     arcee
     awq
+    aya_vision
     bloom
     bloom_three_heads
     bnb_fp4

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 26] = [
+const MODELS: [&str; 27] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -44,6 +44,7 @@ const MODELS: [&str; 26] = [
     "testdata/golden/llava_next",
     "testdata/golden/llava_next_saved",
     "testdata/golden/llava_onevision",
+    "testdata/golden/aya_vision",
 ];
 
 fn path(name: &str) -> std::path::PathBuf {
@@ -168,6 +169,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
         "paligemma2",
         "lfm2_vl",
         "lighton_ocr",
+        "aya_vision",
     ] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }

@@ -20,6 +20,8 @@ const PUBLISHED: &[Published] = &[
     ("apertus-8b-instruct", 8_053_338_176, 65_536),
     ("aquilachat2-7b", 7_295_537_152, 2_048),
     ("aya-expanse-8b", 8_028_033_024, 8_192),
+    // Without the norm behind SigLIP, which nothing reads.
+    ("aya-vision-8b", 8_631_839_728, 16_384),
     ("bloom-560m", 559_214_592, 2_048),
     ("bloom-7b1", 7_069_016_064, 2_048),
     ("cerebras-gpt-111m", 111_050_496, 2_048),

@@ -46,6 +46,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Dots1ForCausalLM", "`num_experts_per_tok` is missing"),
     ("Glm4MoeForCausalLM", "a rotary embedding of 0.5 of a head_dim of 42"),
     ("NemotronHForCausalLM", "layers of experts without gates are not supported"),
+    ("AyaVisionForConditionalGeneration", "`vision_config` is missing"),
     ("Gemma3ForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vMoeForConditionalGeneration", "`vision_config` is missing"),

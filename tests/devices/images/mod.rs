@@ -24,7 +24,8 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 29] = [
+const MODELS: [&str; 30] = [
+    "aya_vision",
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_moe",
@@ -291,7 +292,7 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
             "llava" | "llava_next" => 16 + 2,
             "llava_saved" | "llava_next_saved" => 2 * 16 + 2,
             "ministral3_multimodal" => 2 * 9,
-            "granite_vision" | "llava_onevision" => 2,
+            "aya_vision" | "granite_vision" | "llava_onevision" => 2,
             _ => 0,
         };
         let note = format!(

@@ -299,7 +299,7 @@ pub(super) fn num_used_layers(config: &HfConfig, num_layers: usize) -> Result<us
 }
 
 /// Prefixes of the tensors of layers that no embedding depends on, and of the norm behind them.
-fn unused(layers: std::ops::Range<usize>) -> Vec<String> {
+pub(super) fn unused(layers: std::ops::Range<usize>) -> Vec<String> {
     let layers = layers.map(|index| format!("encoder.layers.{index}."));
     let parts = layers.chain(["post_layernorm.".to_owned()]);
     let towers = ["model.vision_tower", "vision_tower"];

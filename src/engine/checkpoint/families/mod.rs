@@ -6,6 +6,7 @@ mod bloom;
 mod codegen;
 mod cohere;
 mod cohere2;
+mod cohere_vision;
 mod cwm;
 mod decilm;
 mod deepseek;
@@ -198,6 +199,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("ApertusForCausalLM", apertus::spec, "Apertus 8B, 70B"),
     family("AquilaForCausalLM", llama::spec, "Aquila, Aquila2"),
     family("ArceeForCausalLM", arcee::spec, "AFM 4.5B"),
+    seeing(
+        "AyaVisionForConditionalGeneration",
+        cohere_vision::aya,
+        cohere_vision::aya_tower,
+        "Aya Vision",
+    ),
     family("BloomForCausalLM", bloom::spec, "BLOOM, BLOOMZ"),
     family("CodeGenForCausalLM", codegen::spec, "CodeGen"),
     family("Cohere2ForCausalLM", cohere2::spec, "Command R7B, Command A, Aya"),

@@ -28,6 +28,13 @@ impl RowOrder {
         Self((!is_as_stored).then(|| order.into()))
     }
 
+    /// So many rows whose second half is stored first, as of gates that stand behind what they
+    /// open (Aya Vision).
+    pub fn second_half_first(num_rows: usize) -> Self {
+        let (half, num_rows) = ((num_rows / 2) as u32, num_rows as u32);
+        Self::new((half..num_rows).chain(0..half).collect())
+    }
+
     /// q, k and v that are stored per K and V head: its query heads, its K, its V. With as many K
     /// and V heads as query heads that is q, k, v of each head (GPT-NeoX, Falcon, InternLM2).
     pub fn grouped_qkv(heads: QkvHeads) -> Self {

@@ -137,8 +137,11 @@ pub enum ImageText {
     },
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
-    /// The same between two tokens; no rows and columns where there is the whole image alone
-    /// (LFM2-VL).
+    /// Tiles by their numbers, and the whole image behind them, between two tokens. The chat
+    /// template shows `<image>`, which is no token (Aya Vision).
+    NumberedTiles,
+    /// Tiles by row and column between two tokens; no rows and columns where there is the whole
+    /// image alone (LFM2-VL).
     EnclosedTiles,
 }
 

@@ -250,9 +250,10 @@ const MAX_TILES: usize = 1 << 10;
 const MAX_TILE_SIDE: usize = 1 << 14;
 
 fn grid(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError> {
-    // InternVL's whole processor says so of its images, whatever their own says.
-    let is_of_internvl = keys.text("processor_class")? == Some("InternVLProcessor");
-    let is_split = keys.flag("crop_to_patches", false)? || is_of_internvl;
+    // Some whole processors say so of their images, whatever these' own says.
+    let whole = keys.text("processor_class")?;
+    let splits = matches!(whole, Some("AyaVisionProcessor" | "InternVLProcessor"));
+    let is_split = keys.flag("crop_to_patches", false)? || splits;
     let min_tiles = keys.count("min_patches")?.unwrap_or(1);
     let max_tiles = keys.count("max_patches")?.unwrap_or(12);
     let Some(Asked::Side(Side::Both(tile))) = size else {

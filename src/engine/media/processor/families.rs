@@ -174,7 +174,7 @@ pub(super) const FAMILIES: &[Family] = &[
         crop: None,
         squares: Squares::None,
     },
-    // InternVL's.
+    // InternVL's and Aya Vision's.
     Family {
         names: &["GotOcr2ImageProcessor"],
         kind: Kind::Grid,

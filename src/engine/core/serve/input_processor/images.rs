@@ -40,20 +40,20 @@ pub struct ImageInput {
 }
 
 impl ImageInput {
-    /// The token that a chat template shows for an image.
-    fn shown_token_id(&self) -> u32 {
+    /// What a chat template shows for an image.
+    fn shown(&self, tokenizer: &Tokenizer) -> String {
         match self.text {
-            ImageText::Paragraph { start, .. } => start,
-            _ => self.image_token_id,
+            ImageText::NumberedTiles => "<image>".to_owned(),
+            ImageText::Paragraph { start, .. } => tokenizer.token_text(start),
+            _ => tokenizer.token_text(self.image_token_id),
         }
     }
 
     /// What a prompt has for an image.
     ///
-    /// As `processing_idefics3.py`, `processing_smolvlm.py`, `processing_gemma3.py`,
-    /// `processing_gemma4.py`, `processing_internvl.py`, `processing_lfm2_vl.py` and
-    /// `processing_pixtral.py` of transformers
-    /// write it.
+    /// As `processing_aya_vision.py`, `processing_idefics3.py`, `processing_smolvlm.py`,
+    /// `processing_gemma3.py`, `processing_gemma4.py`, `processing_internvl.py`,
+    /// `processing_lfm2_vl.py` and `processing_pixtral.py` of transformers write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let token = tokenizer.token_text(self.image_token_id);
         let (all, tile) =
@@ -75,6 +75,11 @@ impl ImageInput {
                 let Layout { rows, columns, merge_size, .. } = layout;
                 let row = token.repeat(columns / merge_size);
                 [&row[..]].repeat(rows / merge_size).join("[IMG_BREAK]") + "[IMG_END]"
+            }
+            ImageText::NumberedTiles => {
+                let tiles = (1..layout.num_tiles()).map(|index| format!("TILE_{index}{tile}"));
+                let tiles: String = tiles.collect();
+                format!("<|START_OF_IMG|>{tiles}TILE_GLOBAL{tile}<|END_OF_IMG|>")
             }
             ImageText::EnclosedTiles => {
                 let mut text = "<|image_start|>".to_owned();
@@ -211,7 +216,7 @@ impl InputProcessor {
         if images.text == ImageText::Alone {
             return Ok(images.alone(&placed));
         }
-        let placeholder = self.tokenizer.token_text(images.shown_token_id());
+        let placeholder = images.shown(&self.tokenizer);
         let texts = placed.iter().map(|medium| images.text_of(medium.layout(), &self.tokenizer));
         let texts: Vec<_> = texts.collect();
         let chat = Chat { num_images: placed.len(), ..chat };
