@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes golden_vision: tiny models whose vectors are of a text or of an image, with those that
-transformers makes.
+"""Makes golden_vision: tiny models whose vectors are of a text or of an image, or which have classes
+of images, with what transformers makes.
 
     python testdata/generate_vision.py            # writes testdata/golden_vision
     python testdata/generate_vision.py --check    # writes nothing: compares
     python testdata/generate_vision.py --only clip
 
 `golden.json` of each folder has vectors of texts and of files of testdata/media, of a length of 1, in
-float32; the image processor is that of torchvision.
+float32; of a classifier its logits and its scores, as its pipeline has them. The image processor is
+that of torchvision.
 
 Made with the versions of generate_images.py.
 """
@@ -29,6 +30,7 @@ from tokenizers.trainers import BpeTrainer, UnigramTrainer
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 from transformers.models.siglip2.image_processing_siglip2 import Siglip2ImageProcessor
+from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
 OUT = Path(__file__).parent / "golden_vision"
 MEDIA = Path(__file__).parent / "media"
@@ -240,6 +242,55 @@ def vectors_of_naflex(folder: Path) -> dict:
     return dict(texts=texts, images=vectors_of_images(model, processor))
 
 
+def vit_classes(folder: Path) -> None:
+    """As google/vit-base-patch16-224: no tokenizer, and a processor of an older version's keys."""
+    names = {index: f"thing {index}, some of it" for index in range(5)}
+    config = transformers.ViTConfig(
+        **SMALL, hidden_size=40, intermediate_size=48, image_size=SIDE, patch_size=8,
+        id2label=names, label2id={name: index for index, name in names.items()},
+    )
+    model = transformers.ViTForImageClassification(config)
+    random_weights(model)
+    model.save_pretrained(folder)
+    keys = dict(do_normalize=True, do_resize=True, feature_extractor_type="ViTFeatureExtractor",
+                image_mean=[0.5] * 3, image_std=[0.5] * 3, resample=2, size=SIDE)
+    (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
+
+
+def siglip_classes(folder: Path) -> None:
+    """Several labels at once, and a head that makes vectors, which nothing reads."""
+    names = {0: "indoors", 1: "night", 2: "people"}
+    vision = dict(SMALL, hidden_size=40, intermediate_size=48, image_size=SIDE, patch_size=8)
+    config = transformers.SiglipConfig(
+        vision_config=vision, problem_type="multi_label_classification", id2label=names,
+        label2id={name: index for index, name in names.items()},
+    )
+    model = transformers.SiglipForImageClassification(config)
+    random_weights(model)
+    model.save_pretrained(folder)
+    SiglipImageProcessor(size=dict(height=SIDE, width=SIDE), resample=2).save_pretrained(folder)
+
+
+@torch.no_grad()
+def classes(folder: Path) -> dict:
+    """Logits of the model, and scores of the pipeline, in the order of the labels."""
+    model = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    processor_class = ViTImageProcessor if model.config.model_type == "vit" else SiglipImageProcessor
+    processor = processor_class.from_pretrained(folder)
+    pipeline = transformers.pipeline(
+        "image-classification", model=model, image_processor=processor, device="cpu",
+    )
+    images = []
+    for file in IMAGES:
+        picture = rgb(file)
+        logits = model(**processor(images=picture, return_tensors="pt")).logits[0]
+        scores = {row["label"]: row["score"] for row in pipeline(picture, top_k=len(logits))}
+        scores = [scores[model.config.id2label[index]] for index in range(len(logits))]
+        rounded = [[round(float(value), 7) for value in row] for row in (logits, scores)]
+        images.append(dict(image=file, vector=rounded[0], scores=rounded[1]))
+    return dict(images=images)
+
+
 @torch.no_grad()
 def vectors_of_clip(folder: Path) -> dict:
     model = transformers.CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
@@ -253,14 +304,20 @@ def vectors_of_clip(folder: Path) -> dict:
     return dict(texts=texts, images=vectors_of_images(model, processor))
 
 
+def rgb(file: str) -> Image.Image:
+    """A file of testdata/media, upright and on white."""
+    picture = ImageOps.exif_transpose(Image.open(MEDIA / file)).convert("RGB")
+    if file == "rgba.png":
+        rgba = Image.open(MEDIA / file).convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+        picture = picture.convert("RGB")
+    return picture
+
+
 def vectors_of_images(model, processor) -> list[dict]:
     images = []
     for file in IMAGES:
-        picture = ImageOps.exif_transpose(Image.open(MEDIA / file)).convert("RGB")
-        if file == "rgba.png":
-            rgba = Image.open(MEDIA / file).convert("RGBA")
-            picture = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-            picture = picture.convert("RGB")
+        picture = rgb(file)
         pixels = processor(images=picture, return_tensors="pt")
         vector = model.get_image_features(**pixels).pooler_output[0]
         images.append(dict(image=file, vector=unit(vector)))
@@ -277,6 +334,8 @@ MODELS = {
     "siglip": (lambda folder: siglip(folder, False), vectors_of_siglip),
     "siglip2": (lambda folder: siglip(folder, True), vectors_of_siglip),
     "siglip2_naflex": (naflex, vectors_of_naflex),
+    "siglip_classes": (siglip_classes, classes),
+    "vit_classes": (vit_classes, classes),
     "clip_published": (lambda folder: clip(folder, True), vectors_of_clip),
 }
 
@@ -284,8 +343,11 @@ MODELS = {
 def check(name: str, old: dict, new: dict) -> None:
     for kind in new:
         for before, now in zip(old[kind], new[kind], strict=True):
-            far = max(abs(a - b) for a, b in zip(before.pop("vector"), now.pop("vector")))
-            assert far < MAX_DISTANCE and before == now, (name, far, now)
+            for key in ("vector", "scores"):
+                pairs = zip(before.pop(key, []), now.pop(key, []), strict=True)
+                far = max((abs(a - b) for a, b in pairs), default=0)
+                assert far < MAX_DISTANCE, (name, far, now)
+            assert before == now, (name, now)
 
 
 def main() -> None:

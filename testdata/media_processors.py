@@ -35,6 +35,7 @@ from transformers.models.siglip.image_processing_siglip import SiglipImageProces
 from transformers.models.siglip2.image_processing_siglip2 import Siglip2ImageProcessor
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
+from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
 import generate_media
 
@@ -287,6 +288,20 @@ PROCESSORS = [
         {**SCALED, **HALF, "size": {"height": 64, "width": 64}, "resample": 3},
         (16, 1),
         [(64, 48), (100, 180)],
+    ),
+    (
+        "vit",
+        ViTImageProcessor,
+        {**SCALED, **HALF, "size": {"height": 64, "width": 64}, "resample": 2},
+        (16, 1),
+        [(64, 48), (100, 180), (3, 200), (1, 1)],
+    ),
+    (
+        "vit_bare",
+        ViTImageProcessor,
+        {**HALF, "do_normalize": True, "do_resize": True, "size": 32},
+        (16, 1),
+        [(64, 48), (30, 90)],
     ),
     (
         "siglip2",

@@ -20,6 +20,7 @@ mod gguf;
 mod gguf_blocks;
 mod greedy;
 mod guesser;
+mod image_classifiers;
 mod image_vectors;
 mod images;
 mod input_processor;

@@ -205,6 +205,7 @@ const ENCODERS: &[Published] = &[
     ("siglip-so400m-patch14-384", 877_960_496, 64),
     ("siglip2-base-patch16-224", 375_187_968, 64),
     ("siglip2-base-patch16-naflex", 375_234_048, 64),
+    ("vit-base-patch16-224", 86_567_656, 1),
 ];
 
 fn folder() -> PathBuf {

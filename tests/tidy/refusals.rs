@@ -18,6 +18,7 @@ const OF_VALUES: &[(&str, usize)] = &[
     ("src/engine/core/serve/data_parallel/mod.rs", 1),
     ("src/engine/core/serve/input_processor.rs", 1),
     ("src/engine/core/serve/pooling/mod.rs", 1),
+    ("src/engine/core/serve/pooling/sight.rs", 1),
     ("src/engine/core/serve/pooling/summary.rs", 2),
     ("src/engine/device/gpu.rs", 1),
     ("src/engine/device/gpu/group.rs", 1),

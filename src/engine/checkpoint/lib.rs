@@ -20,8 +20,8 @@ pub mod spec;
 pub mod weights;
 
 pub use encoders::{
-    CLASSIFIERS, ENCODERS, REWARD_MODELS, classifier, encoder_spec, gguf_pooling, is_classifier,
-    masked_lm, matryoshka_dimensions,
+    CLASSIFIERS, ENCODERS, IMAGE_CLASSIFIERS, REWARD_MODELS, classifier, encoder_spec,
+    gguf_pooling, is_classifier, masked_lm, matryoshka_dimensions,
 };
 pub use families::ARCHITECTURES;
 use families::{Architecture, Sight};

@@ -217,6 +217,10 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
     if spec.needs_cache.is_some() {
         return Ok(());
     }
+    // Then its tower is all that there is, which `check_tower` sees.
+    if !spec.reads_texts {
+        return Ok(());
+    }
     check_sizes(&[
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),

@@ -528,6 +528,16 @@ fn with_images(
     Ok(processor.with_images(images))
 }
 
+/// What reads the rows of a model of images alone: it has no tokenizer, and no chat template.
+fn image_processor_alone(
+    config: &EngineConfig,
+    (limits, defaults): (ModelLimits, GenerationConfig),
+) -> Result<InputProcessor, EngineError> {
+    let tokenizer = Tokenizer::without_words();
+    let tokenizer = tokenizer.map_err(|error| EngineError::Model(error.to_string()))?;
+    InputProcessor::new(&config.model, limits, tokenizer, None, defaults)
+}
+
 /// Loads the tokenizer and the chat template, or takes the default where the files have none.
 fn load_input_processor(
     config: &EngineConfig,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 
 use super::control_tokens::{self, RenderedChat};
@@ -93,6 +93,15 @@ impl Tokenizer {
         let empty = Value::Object(serde_json::Map::new());
         let config = TokenizerConfig::of(config.cloned().unwrap_or(empty));
         Self::parse(json, Path::new("tokenizer.json"), &config)
+    }
+
+    /// The tokenizer of a model that reads no texts: one token, which no text has.
+    ///
+    /// # Errors
+    /// As `from_dir`.
+    pub fn without_words() -> Result<Self, TextError> {
+        let model = json!({"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""});
+        Self::from_bytes(json!({"model": model}).to_string().as_bytes(), None)
     }
 
     fn parse(bytes: &[u8], path: &Path, config: &TokenizerConfig) -> Result<Self, TextError> {

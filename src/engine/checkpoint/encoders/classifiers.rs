@@ -6,6 +6,7 @@ use super::heads::{
     BuildHead, bert_pooled, dense_and_projection, distilbert_pooled, each_token, eurobert_pooled,
     gte_pooled, modernbert_each_token, modernbert_pooled,
 };
+use super::image_classifiers;
 use super::token_classes::{of_tokens, token_classes};
 use super::{BuildEncoder, bert, decoders, distilbert, gte, jina, modernbert, mpnet, nomic};
 use crate::hf_config::HfConfig;
@@ -88,6 +89,8 @@ pub enum ClassifierHead {
     Layers(HeadSpec),
     /// Logits of tokens of a language model.
     Tokens(TokenClasses),
+    /// What a tower of images ends with.
+    Tower,
 }
 
 /// Most classes; checked before there is a name of each.
@@ -142,6 +145,13 @@ pub fn classifier(
         return of_tokens(tokens, config).map(Some);
     }
     let names = config.architectures()?;
+    if image_classifiers::find(&names).is_some() {
+        let labels = labels(config)?;
+        let activation = activation(config, labels.len())?;
+        // A tower gives one row of an image, which is the only one.
+        let (states, head) = (HeadStates::First, ClassifierHead::Tower);
+        return Ok(Some(Classifier { states, head, labels, activation, end_token_id: None }));
+    }
     let of_encoder = |name: &str| CLASSIFIERS.iter().find(|known| known.name == name);
     let found = |name: &&str| match of_encoder(name) {
         Some(known) => Some((known.head, None)),
@@ -167,7 +177,7 @@ fn unnamed(index: usize) -> String {
 
 /// Names of the classes, as transformers has them: `id2label`, else as many as `num_labels`, else
 /// 2.
-fn labels(config: &HfConfig) -> Result<Vec<String>, EngineError> {
+pub(super) fn labels(config: &HfConfig) -> Result<Vec<String>, EngineError> {
     let root = config.root();
     let listed = root.section("id2label")?;
     let num_labels = match &listed {

@@ -9,6 +9,7 @@ mod decoders;
 mod distilbert;
 mod gte;
 mod heads;
+mod image_classifiers;
 mod jina;
 mod masked_lm;
 mod modernbert;
@@ -21,6 +22,7 @@ pub use classifiers::{
     CLASSIFIERS, ClassActivation, Classifier, ClassifierHead, HeadStates, classifier,
 };
 pub use decoder_classifiers::REWARD_MODELS;
+pub use image_classifiers::{IMAGE_CLASSIFIERS, ImageClassifier};
 pub use masked_lm::{MaskedLmSpec, masked_lm};
 pub use vllm_batch_base::pooling::{ClassToken, TokenClasses, TokenMethod};
 
@@ -141,7 +143,8 @@ pub fn encoder_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
 /// What builds the tower of the first class of these names that has one.
 pub(super) fn tower(names: &[&str]) -> Option<BuildTower> {
     let known = |name: &&str| ENCODERS.iter().find(|known| known.name == *name);
-    names.iter().find_map(known)?.tower
+    let of_classifier = || image_classifiers::find(names).map(|known| known.tower);
+    names.iter().find_map(known).map_or_else(of_classifier, |known| known.tower)
 }
 
 /// Whether a config's class ends with a classifier of its own.
@@ -154,6 +157,7 @@ pub fn is_classifier(config: &HfConfig) -> Result<bool, EngineError> {
 
 fn has_classifier(name: &str) -> bool {
     CLASSIFIERS.iter().any(|known| known.name == name)
+        || image_classifiers::find(&[name]).is_some()
         || decoder_classifiers::family(name).is_some()
 }
 
@@ -178,6 +182,10 @@ fn body(config: &HfConfig, names: &[&str]) -> Option<Result<EncoderSpec, EngineE
     if let Some((_, body)) = names.iter().find_map(of_encoders) {
         return Some(body(config));
     }
+    if let Some(known) = image_classifiers::find(names) {
+        // Its keys are this spec's too.
+        return Some((known.tower)(config).map(|tower| EncoderSpec::of_images(tower.width())));
+    }
     let decoder =
         |name: &&str| families::find_body(name).or_else(|| decoder_classifiers::family(name));
     let decoder = names.iter().find_map(decoder)?;
@@ -191,7 +199,8 @@ fn bodies() -> impl Iterator<Item = (&'static str, BuildEncoder)> {
 }
 
 fn unknown(names: &[&str]) -> EngineError {
-    let known: Vec<_> = bodies().map(|(known, _)| known).collect();
+    let of_images = IMAGE_CLASSIFIERS.iter().map(|known| known.name);
+    let known: Vec<_> = bodies().map(|(known, _)| known).chain(of_images).collect();
     EngineError::Model(format!(
         "architecture {} makes no vectors here; {} do, and decoders of `run`, such as Qwen3Model \
          and Qwen3ForCausalLM (docs/EMBEDDINGS.md)",

@@ -69,6 +69,26 @@ pub(crate) struct PlainLayer {
     pub(crate) activation: Activation,
 }
 
+/// Names of the parts of such a layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerNames {
+    /// Before attention and before the MLP.
+    pub(crate) norms: [&'static str; 2],
+    pub(crate) qkv: [&'static str; 3],
+    pub(crate) out: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) down: &'static str,
+}
+
+/// Those of CLIP and SigLIP.
+const CLIP_NAMES: LayerNames = LayerNames {
+    norms: ["layer_norm1", "layer_norm2"],
+    qkv: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    out: "self_attn.out_proj",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+};
+
 impl VisionKeys {
     /// Reads `vision_config`, or has the defaults of its class.
     ///
@@ -79,7 +99,16 @@ impl VisionKeys {
         merge_size: usize,
     ) -> Result<Self, EngineError> {
         let keys = config.root().section("vision_config")?;
-        let keys = keys.as_ref();
+        Self::of(config, keys.as_ref(), defaults, merge_size)
+    }
+
+    /// The same of these keys, which may be all of a file.
+    pub(crate) fn of(
+        config: &HfConfig,
+        keys: Option<&Section<'_>>,
+        defaults: VisionDefaults,
+        merge_size: usize,
+    ) -> Result<Self, EngineError> {
         let size = |key: &str, default: usize| match keys {
             Some(keys) => keys.size_or(key, default),
             None => Ok(default),
@@ -118,39 +147,54 @@ impl VisionKeys {
     }
 
     /// Patches of the side of an image that it was made for.
-    pub(super) fn side(&self) -> usize {
+    pub(crate) fn side(&self) -> usize {
         self.image_size / self.patch_size
     }
 
     /// The first layers, whose tensors have this name and a number.
     pub(super) fn layers(&self, name: &str, num_layers: usize) -> Vec<LayerSpec> {
+        self.plain_layer().layers(name, num_layers)
+    }
+
+    /// Each of its layers.
+    pub(crate) fn plain_layer(&self) -> PlainLayer {
         let Self { width, inner, heads, eps, activation, .. } = *self;
-        PlainLayer { width, inner, heads, eps, activation }.layers(name, num_layers)
+        PlainLayer { width, inner, heads, eps, activation }
     }
 }
 
 impl PlainLayer {
     /// So many, whose tensors have this name and a number.
     pub(crate) fn layers(&self, name: &str, num_layers: usize) -> Vec<LayerSpec> {
-        (0..num_layers).map(|index| self.layer(&format!("{name}.{index}"))).collect()
+        self.named_layers(name, num_layers, &CLIP_NAMES)
     }
 
-    fn layer(&self, prefix: &str) -> LayerSpec {
+    /// The same where parts of a layer have other names.
+    pub(crate) fn named_layers(
+        &self,
+        name: &str,
+        num_layers: usize,
+        parts: &LayerNames,
+    ) -> Vec<LayerSpec> {
+        (0..num_layers).map(|index| self.layer(&format!("{name}.{index}"), parts)).collect()
+    }
+
+    fn layer(&self, prefix: &str, parts: &LayerNames) -> LayerSpec {
         let Self { width, inner, heads, eps, activation } = *self;
         let name = |part: &str| format!("{prefix}.{part}");
         let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
         let norm = |part| BlockNorms::before(NormSpec::layer(name(part), width, eps));
-        let qkv = ["q_proj", "k_proj", "v_proj"].map(|part| name(&format!("self_attn.{part}")));
-        let qkv = LinearSpec::stacked(qkv.map(|part| (part, width)), width).with_bias(true);
-        let out = linear("self_attn.out_proj", width, width);
+        let LayerNames { norms, qkv, out, up, down } = *parts;
+        let qkv = LinearSpec::stacked(qkv.map(|part| (name(part), width)), width).with_bias(true);
+        let out = linear(out, width, width);
         let mlp = MlpSpec {
-            norms: norm("layer_norm2"),
+            norms: norm(norms[1]),
             form: MlpForm::Plain,
             activation: ActivationSpec::Known(activation),
-            up: linear("mlp.fc1", inner, width),
-            down: linear("mlp.fc2", width, inner),
+            up: linear(up, inner, width),
+            down: linear(down, width, inner),
         };
-        LayerSpec::new(AttentionSpec::new(norm("layer_norm1"), heads, qkv, out), mlp)
+        LayerSpec::new(AttentionSpec::new(norm(norms[0]), heads, qkv, out), mlp)
     }
 }
 
@@ -174,7 +218,8 @@ fn side_of_square(
         _ => None,
     };
     side.and_then(|side| usize::try_from(side).ok()).ok_or_else(|| {
-        config.error(format!("`vision_config.{key}` should be a side, or two that are equal"))
+        let name = keys.name_of(key);
+        config.error(format!("`{name}` should be a side, or two that are equal"))
     })
 }
 

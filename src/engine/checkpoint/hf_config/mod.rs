@@ -158,6 +158,14 @@ impl HfConfig {
         self.text.as_deref().unwrap_or(self)
     }
 
+    /// Nothing of the text part of a multimodal model is used.
+    pub(super) fn ignore_text_part(&self) {
+        if let Some(text) = &self.text {
+            let keys = text.root();
+            keys.ignore(&keys.names().collect::<Vec<_>>());
+        }
+    }
+
     /// Gives values to keys that the file leaves out, as the family's class in transformers does.
     /// A key that is null stays so. The first call counts.
     pub(super) fn assume(&self, defaults: &[(&str, Value)]) {

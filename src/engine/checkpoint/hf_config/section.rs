@@ -213,6 +213,11 @@ impl<'a> Section<'a> {
         self.config.ignored.borrow_mut().extend(names);
     }
 
+    /// A key with the names of the objects around it.
+    pub fn name_of(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
     /// An error of this file.
     pub fn error(&self, text: impl std::fmt::Display) -> EngineError {
         self.config.error(text)

@@ -10,7 +10,7 @@ use vllm_batch_base::layers::Activation;
 pub struct ConnectorSpec {
     /// In this order.
     pub steps: Vec<ConnectorStep>,
-    /// (the decoder's hidden_size, width of the steps' rows): behind them.
+    /// (the decoder's hidden_size, or classes of an image; width of the steps' rows): behind them.
     pub last: LinearSpec,
 }
 
@@ -23,6 +23,9 @@ pub enum ConnectorStep {
     /// First: what a query finds among the patches of a tile. An image is one row from there on
     /// (SigLIP).
     AttentionPool(AttentionPool),
+    /// First: the mean of all patches of a tile. An image is one row from there on (classifiers of
+    /// SigLIP).
+    TileMean,
     /// Rows as they are here are added to what the last product gives.
     Keep,
     /// Norm of each row.
@@ -92,7 +95,8 @@ impl ConnectorSpec {
     /// An image is one row of what it gives.
     pub fn gives_one_row(&self) -> bool {
         let pools = |step: &ConnectorStep| {
-            matches!(step, ConnectorStep::ClassToken | ConnectorStep::AttentionPool(_))
+            use ConnectorStep::{AttentionPool, ClassToken, TileMean};
+            matches!(step, ClassToken | AttentionPool(_) | TileMean)
         };
         self.steps.first().is_some_and(pools)
     }

@@ -47,6 +47,8 @@ pub struct EncoderSpec {
     pub ends_at: Option<TextEnd>,
     /// What its vector passes through behind the pooling.
     pub projection: Option<HeadSpec>,
+    /// False: every row is an image, and its tower is all that the model has.
+    pub reads_texts: bool,
 }
 
 /// Where a text ends that has a vector of its last token.
@@ -127,7 +129,14 @@ impl EncoderSpec {
             layer_inputs: None,
             ends_at: None,
             projection: None,
+            reads_texts: true,
         }
+    }
+
+    /// A model of images alone, whose tower has this width: one token stands for an image.
+    pub fn of_images(width: usize) -> Self {
+        let tokens = LinearSpec::new("no table of tokens", 1, width);
+        Self { reads_texts: false, ..Self::new(1, tokens, Vec::new()) }
     }
 
     /// The layers of a decoder, which make states in place of logits.
@@ -234,6 +243,9 @@ impl EncoderSpec {
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
+        if !self.reads_texts {
+            return Vec::new();
+        }
         let positions = self.positions.as_ref().map(|positions| &positions.table);
         let bias = self.relative_bias.as_ref().map(|bias| &bias.table);
         let tables = [Some(&self.tokens), self.token_types.as_ref(), positions, bias];

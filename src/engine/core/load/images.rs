@@ -30,6 +30,8 @@ pub struct Sight<'a> {
     pub processor: Option<&'a Value>,
     /// Tokens have positions on several axes.
     pub has_axes: bool,
+    /// False: every row is an image.
+    pub reads_texts: bool,
     /// Where the model is.
     pub files: &'a ModelFiles,
 }
@@ -39,7 +41,7 @@ pub struct Sight<'a> {
 /// # Errors
 /// As [`image_processor`]; or the tokenizer has no token that stands for an image's.
 pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput, EngineError> {
-    let Sight { tower, has_axes, .. } = sight;
+    let Sight { tower, has_axes, reads_texts, .. } = sight;
     let image_token_id = tower.image_token_id.find(|text| tokenizer.token_id(text));
     let image_token_id = image_token_id.map_err(|text| {
         EngineError::Model(format!(
@@ -53,6 +55,7 @@ pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput
         image_token_id,
         text: tower.text,
         has_axes,
+        reads_texts,
         bidirectional: tower.bidirectional,
     })
 }

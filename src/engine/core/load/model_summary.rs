@@ -116,6 +116,7 @@ impl ModelSummary {
             tower: self.tower.as_ref()?,
             processor: self.processor.as_ref(),
             has_axes: self.spec.ropes.iter().any(RopeSpec::has_axes),
+            reads_texts: true,
             files: &self.files,
         })
     }

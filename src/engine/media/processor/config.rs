@@ -104,7 +104,8 @@ enum Asked {
 }
 
 fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
-    let is_square = keys.flag("default_to_square", false)?;
+    let is_square = matches!(family.size, DefaultSize::AlwaysSquare(_));
+    let is_square = keys.flag("default_to_square", is_square)?;
     let single: &[&str] = match (family.kind, is_square) {
         (Kind::Fixed | Kind::AnyRes, false) => &["shortest_edge"],
         _ => &["width", "height"],
@@ -113,7 +114,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
     let square = |side| Side::Both(Size { width: side, height: side });
     let default = match family.size {
         DefaultSize::Areas(min, max) => Asked::Areas(min, max),
-        DefaultSize::Square(side) => Asked::Side(square(side)),
+        DefaultSize::Square(side) | DefaultSize::AlwaysSquare(side) => Asked::Side(square(side)),
         DefaultSize::Shortest(side) => Asked::Side(Side::Shortest(side)),
         DefaultSize::Longest(side) => Asked::Longest(side),
     };

@@ -22,6 +22,8 @@ pub(super) enum Kind {
 pub(super) enum DefaultSize {
     Areas(usize, usize),
     Square(usize),
+    /// A square, as is any size of one number.
+    AlwaysSquare(usize),
     Shortest(usize),
     Longest(usize),
 }
@@ -107,6 +109,15 @@ pub(super) const FAMILIES: &[Family] = &[
         kind: Kind::Fixed,
         size: DefaultSize::Square(224),
         filter: Filter::Bicubic,
+        mean_and_std: HALF,
+        crop: None,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["ViTImageProcessor"],
+        kind: Kind::Fixed,
+        size: DefaultSize::AlwaysSquare(224),
+        filter: Filter::Bilinear,
         mean_and_std: HALF,
         crop: None,
         squares: Squares::None,

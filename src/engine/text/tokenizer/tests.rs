@@ -385,3 +385,9 @@ fn ids_that_ask_for_gigabytes_are_refused() {
         assert!(error.to_string().contains("is too large"), "{id}: {error}");
     }
 }
+
+#[test]
+fn a_model_without_words_has_a_tokenizer() {
+    let tokenizer = Tokenizer::without_words().expect("it is whole");
+    assert_eq!((tokenizer.bos_token_id(), tokenizer.eos_token_id()), (None, None));
+}

@@ -149,7 +149,7 @@ pub(super) fn missing_files(folder: &Path, need: Need) -> Result<Vec<String>, Hu
         wanted.insert(CONFIG.to_string());
     }
     let is_file = |name: &str| folder.join(name).is_file();
-    if need.tokenizer && other_tokenizer(is_file).is_none() {
+    if needs_tokenizer(need, is_file) && other_tokenizer(is_file).is_none() {
         wanted.insert(TOKENIZER.to_string());
     }
     if need.weights {
@@ -162,6 +162,13 @@ pub(super) fn missing_files(folder: &Path, need: Need) -> Result<Vec<String>, Hu
     }
     wanted.retain(|name| !folder.join(name).is_file());
     Ok(wanted.into_iter().collect())
+}
+
+/// Whether a tokenizer cannot be missing: a model of images alone, which has no words, has none.
+/// That of others is missed when the model is loaded.
+fn needs_tokenizer(need: Need, is_there: impl Fn(&str) -> bool) -> bool {
+    let may_be_of_images = need.modules && PROCESSOR_CONFIGS.iter().any(|(name, _)| is_there(name));
+    need.tokenizer && !may_be_of_images
 }
 
 /// The files of a tokenizer that is not in `TOKENIZER`.
@@ -218,7 +225,7 @@ pub(super) fn check_repository(
             "this is not the repository of a transformers model; check the name",
         ));
     }
-    if need.tokenizer && !has(TOKENIZER) && other_tokenizer(has).is_none() {
+    if needs_tokenizer(need, has) && !has(TOKENIZER) && other_tokenizer(has).is_none() {
         return Err(HubError::new(
             HubErrorKind::Incomplete,
             format!("{what} has no {TOKENIZER}"),
@@ -320,5 +327,20 @@ mod tests {
             let first = first_files(&of(files), Need::TOKENIZER);
             assert_eq!(first, fetched.unwrap_or_default(), "{files:?}");
         }
+    }
+
+    #[test]
+    fn a_model_of_images_alone_needs_no_tokenizer() {
+        let names = ["config.json", "model.safetensors", "preprocessor_config.json"];
+        let files: BTreeMap<_, _> = names.iter().map(|name| (name.to_string(), None)).collect();
+        let folder = tempfile::tempdir().unwrap();
+        names.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+        for (modules, absent) in [(true, &[][..]), (false, &["tokenizer.json"])] {
+            let need = Need { modules, ..Need::MODEL };
+            assert_eq!(missing_files(folder.path(), need).unwrap(), absent);
+            assert_eq!(check_repository(&files, need, "it").is_ok(), absent.is_empty());
+        }
+        let first = first_files(&files, Need { modules: true, ..Need::MODEL });
+        assert_eq!(first, ["config.json", "preprocessor_config.json", "model.safetensors"]);
     }
 }

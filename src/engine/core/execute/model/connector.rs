@@ -29,6 +29,7 @@ pub(super) struct Connector {
 enum Step {
     ClassToken,
     AttentionPool(Pool),
+    TileMean,
     Keep,
     Norm(NormWeight),
     Merge,
@@ -93,6 +94,7 @@ impl Connector {
                 ConnectorStep::AttentionPool(pool) => {
                     Step::AttentionPool(Pool::load(loader, pool)?)
                 }
+                ConnectorStep::TileMean => Step::TileMean,
                 ConnectorStep::Keep => Step::Keep,
                 ConnectorStep::Norm(norm) => Step::Norm(loader.one_norm(norm)?),
                 ConnectorStep::Merge => Step::Merge,
@@ -155,6 +157,14 @@ impl Connector {
                     ops::linear(device, input(device, x, narrowed), qkv, products);
                     ops::attention_pool(device, (query, *num_heads), (products, tiles), pooled);
                     x = pooled;
+                }
+                Step::TileMean => {
+                    let Some(means) = outputs.next() else { unreachable!("one for each") };
+                    let same = tiles.windows(2).all(|pair| pair[0].len() == pair[1].len());
+                    assert!(same, "tiles are as the tower was made for");
+                    means.reshape(tiles.len(), x.width());
+                    ops::mean_rows(device, x, means);
+                    x = means;
                 }
                 Step::Keep => {
                     let Some(kept) = &mut *kept else { unreachable!("there is room for it") };
@@ -231,6 +241,10 @@ impl ConnectorBuffers {
                     outputs.push(tensor(num_rows, qkv.shape().0, Precision::Activation)?);
                     num_rows = num_rows.min(Tower::STEP_TEXTS);
                     outputs.push(tensor(num_rows, width, Precision::Activation)?);
+                }
+                Step::TileMean => {
+                    num_rows = num_rows.min(Tower::STEP_TEXTS);
+                    outputs.push(tensor(num_rows, width, Precision::Full)?);
                 }
                 Step::Keep => kept = Some(tensor(num_rows, width, Precision::Activation)?),
                 Step::Merge => (num_rows, width) = (num_rows / num_merged, width * num_merged),

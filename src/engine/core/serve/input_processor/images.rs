@@ -35,6 +35,8 @@ pub struct ImageInput {
     pub text: ImageText,
     /// Tokens have positions on several axes.
     pub has_axes: bool,
+    /// False: every row is an image.
+    pub reads_texts: bool,
     /// What tokens see besides those before them.
     pub bidirectional: Bidirectional,
 }
@@ -171,6 +173,18 @@ impl InputProcessor {
         self.images.as_ref().is_some_and(|images| images.text == ImageText::Alone)
     }
 
+    /// Refuses a text where every row is an image.
+    pub(in crate::serve) fn refuse_texts(&self) -> Result<(), RequestError> {
+        match self.images.as_ref().is_none_or(|images| images.reads_texts) {
+            true => Ok(()),
+            false => {
+                let message = "the model has classes of images, and the row has none; give it an \
+                               image (`image`)";
+                Err(RequestError::new("unsupported_field", message))
+            }
+        }
+    }
+
     /// Media of requests that are under way, of a model that takes images.
     pub fn media_table(&self) -> Option<&Arc<MediaTable>> {
         self.images.as_ref().map(|images| &images.table)
@@ -207,7 +221,7 @@ impl InputProcessor {
         let WithMedia { chat, media } = prompt;
         let images = self.images.as_ref().ok_or_else(no_images)?;
         if images.text == ImageText::Alone {
-            check_alone(&chat, media.len())?;
+            check_alone(&chat, media.len(), images.reads_texts)?;
         }
         let placed = images.table.place(&media).map_err(|(index, error)| {
             let message = format!("image {} of {}: {error}", index + 1, media.len());
@@ -252,14 +266,12 @@ impl InputProcessor {
     }
 }
 
-/// Refuses a row that is anything else than one image, where the model's vectors are of a text or
-/// of an image.
-fn check_alone(chat: &Chat, num_images: usize) -> Result<(), RequestError> {
+/// Refuses a row that is anything else than one image, where the model's vectors or classes are of
+/// a text or of an image, or of an image alone.
+fn check_alone(chat: &Chat, num_images: usize, reads_texts: bool) -> Result<(), RequestError> {
     if num_images != 1 {
-        let message = format!(
-            "the row has {num_images} images, and the model makes a vector of one; make a row of \
-             each"
-        );
+        let message =
+            format!("the row has {num_images} images, and the model reads one; make a row of each");
         return Err(RequestError::new("media_count", message));
     }
     let messages = chat.messages.as_array().map_or(&[][..], Vec::as_slice);
@@ -274,8 +286,15 @@ fn check_alone(chat: &Chat, num_images: usize) -> Result<(), RequestError> {
     match is_alone {
         true => Ok(()),
         false => {
-            let message = "the model makes a vector of a text or of an image, and the row has \
-                           both; make a row of each";
+            let message = match reads_texts {
+                true => {
+                    "the model makes a vector of a text or of an image, and the row has both; make \
+                     a row of each"
+                }
+                false => {
+                    "the model has classes of images, and the row has a text too; leave it out"
+                }
+            };
             Err(RequestError::new("unsupported_field", message))
         }
     }

@@ -30,6 +30,8 @@ pub(super) enum Texts {
     Whole(Box<WholeTexts>),
     /// Texts go through it in pieces, and those that begin alike share what that costs.
     Cached(Box<CachedTexts>),
+    /// There are none: every row is an image. An adapter has no place in it.
+    None(Box<ResidentLoras>),
 }
 
 /// A text of a request.
@@ -56,6 +58,7 @@ impl Body {
             (_, Some(pictures)) if !text.tokens.media.is_empty() => pictures.add(text),
             (Texts::Whole(body), _) => body.add(text),
             (Texts::Cached(body), _) => body.add(text),
+            (Texts::None(_), _) => unreachable!("the input processor refuses texts"),
         }
     }
 
@@ -64,6 +67,7 @@ impl Body {
         match &mut self.texts {
             Texts::Whole(body) => body.retain(is_kept),
             Texts::Cached(body) => body.retain(is_kept),
+            Texts::None(_) => {}
         }
         if let Some(pictures) = &mut self.pictures {
             pictures.retain(is_kept);
@@ -89,6 +93,7 @@ impl Body {
             texts if !texts.has_unfinished_texts() => Vec::new(),
             Texts::Whole(body) => body.step(devices, pooler)?,
             Texts::Cached(body) => body.step(devices, pooler)?,
+            Texts::None(_) => Vec::new(),
         };
         if let Some(pictures) = self.pictures.as_mut().filter(|seen| seen.has_unfinished_texts()) {
             done.extend(pictures.step(devices, pooler)?);
@@ -101,7 +106,7 @@ impl Body {
         match (&mut self.texts, &mut self.pictures) {
             (_, Some(pictures)) => pictures.set_media_table(table),
             (Texts::Cached(body), None) => body.set_media_table(table),
-            (Texts::Whole(_), None) => {}
+            (Texts::Whole(_) | Texts::None(_), None) => {}
         }
     }
 
@@ -110,6 +115,7 @@ impl Body {
         match &self.texts {
             Texts::Whole(body) => body.loras(),
             Texts::Cached(body) => body.loras(),
+            Texts::None(loras) => loras,
         }
     }
 
@@ -118,6 +124,7 @@ impl Body {
         let of_texts = match &self.texts {
             Texts::Whole(body) => body.stats(),
             Texts::Cached(body) => body.stats(),
+            Texts::None(_) => EngineStats::default(),
         };
         match &self.pictures {
             None => of_texts,
@@ -131,6 +138,7 @@ impl Texts {
         match self {
             Texts::Whole(body) => body.has_unfinished_texts(),
             Texts::Cached(body) => body.has_unfinished_texts(),
+            Texts::None(_) => false,
         }
     }
 }

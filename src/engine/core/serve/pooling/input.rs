@@ -52,6 +52,7 @@ impl InputProcessor {
     ) -> Result<PoolingRequest, ProcessError> {
         let prompts = match prompt {
             Prompt::Compared(compared) => {
+                self.refuse_texts()?;
                 return self.process_compared(request_id, *compared, params);
             }
             Prompt::Several(prompts) => prompts,
@@ -61,9 +62,8 @@ impl InputProcessor {
             return Err(RequestError::new("empty_prompt", "there is no text in it").into());
         }
         let texts = prompts.into_iter().map(|prompt| match prompt {
-            Prompt::Pair([first, second]) => self.pair_to_pool([&first, &second], &params),
             Prompt::WithMedia(prompt) => self.chat_to_pool(*prompt, &params),
-            one => self.tokens_to_pool(one, Side::alone(&params), &params),
+            one => self.text_to_pool(one, &params),
         });
         let texts = texts.collect::<Result<_, _>>()?;
         Ok(PoolingRequest {
@@ -74,6 +74,19 @@ impl InputProcessor {
             params: Arc::new(params),
             lora: None,
         })
+    }
+
+    /// One text, or a pair that is read together.
+    fn text_to_pool(
+        &self,
+        prompt: Prompt,
+        params: &PoolingParams,
+    ) -> Result<TextTokens, ProcessError> {
+        self.refuse_texts()?;
+        match prompt {
+            Prompt::Pair([first, second]) => self.pair_to_pool([&first, &second], params),
+            one => self.tokens_to_pool(one, Side::alone(params), params),
+        }
     }
 
     /// Texts that are compared: each by itself, or the two of every score together.

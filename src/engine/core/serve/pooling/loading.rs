@@ -270,15 +270,17 @@ fn load_body(
         let places = LoraPlaces::of_encoder(&summary.spec);
         let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
         let loras = ResidentLoras::open(config, &places, checkpoint)?;
-        let mut encoder = load_encoder(sizes, summary, device, checkpoint)?;
-        encoder.set_loras(device, loras)?;
-        let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
-        let texts = WholeTexts::new(encoder, num_token_types, sizes);
-        let body = Body {
-            texts: Texts::Whole(Box::new(texts)),
-            pictures: media.map(|media| Pictures::new(media, sizes.max_num_seqs)),
+        let texts = match summary.spec.reads_texts {
+            false => Texts::None(Box::new(loras)),
+            true => {
+                let mut encoder = load_encoder(sizes, summary, device, checkpoint)?;
+                encoder.set_loras(device, loras)?;
+                let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
+                Texts::Whole(Box::new(WholeTexts::new(encoder, num_token_types, sizes)))
+            }
         };
-        return Ok((body, CacheSize::default(), Vec::new()));
+        let pictures = media.map(|media| Pictures::new(media, sizes.max_num_seqs));
+        return Ok((Body { texts, pictures }, CacheSize::default(), Vec::new()));
     };
     let (output, width) = (Output::States, spec.hidden_size());
     let head = summary.head_layers().cloned();

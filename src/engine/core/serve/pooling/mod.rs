@@ -40,7 +40,9 @@ use super::input_processor::InputProcessor;
 use crate::load::step_sizes::StepSizes;
 use crate::load::text_alone::text_alone;
 use crate::stats::EngineStats;
-use crate::{EngineInfo, beside_tokenizer, load_input_processor, with_images};
+use crate::{
+    EngineInfo, beside_tokenizer, image_processor_alone, load_input_processor, with_images,
+};
 use body::{Body, Text};
 use loading::{Devices, Loaded, load_model};
 use pooler::{Pooler, Sparse};
@@ -143,7 +145,10 @@ impl PoolingEngine {
         let sizes = StepSizes::usual(config).at_least(summary.least_step());
         let load_processor = || {
             let (limits, defaults) = (summary.limits(), Default::default());
-            let processor = load_input_processor(config, &summary.files, (limits, defaults), None)?;
+            let processor = match summary.spec.reads_texts {
+                true => load_input_processor(config, &summary.files, (limits, defaults), None)?,
+                false => image_processor_alone(config, (limits, defaults))?,
+            };
             with_images(processor, summary.sight()).map(Arc::new)
         };
         let tokens = summary.named_tokens();

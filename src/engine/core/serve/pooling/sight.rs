@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::PoolingSummary;
 use crate::load::images::Sight;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::ModelConfig;
+use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint as checkpoint;
 use vllm_batch_checkpoint::hf_config::HfConfig;
-use vllm_batch_checkpoint::spec::{ImageText, Parameters, RopeSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::{EncoderSpec, ImageText, Parameters, RopeSpec, TowerSpec};
 
 /// The tower of a config whose other keys were read, and the configuration of its image processor
 /// where the same file has it.
@@ -21,6 +21,19 @@ pub(super) fn read(
 ) -> Result<(Option<TowerSpec>, Option<Value>), EngineError> {
     let tower = checkpoint::tower_spec(hf_config)?.filter(|_| !config.language_model_only);
     Ok((tower, checkpoint::image_processor(hf_config)?))
+}
+
+/// Refuses to leave out a tower that is all of a model.
+///
+/// # Errors
+/// It was left out.
+pub(super) fn check(spec: &EncoderSpec, tower: Option<&TowerSpec>) -> Result<(), EngineError> {
+    if spec.reads_texts || tower.is_some() {
+        return Ok(());
+    }
+    let text = "the model reads images alone, and its tower is left out".to_owned();
+    let help = "leave it out, or the limit of 0 images";
+    Err(EngineError::setting(Setting::LanguageModelOnly, text, help))
 }
 
 impl PoolingSummary {
@@ -43,6 +56,7 @@ impl PoolingSummary {
             tower: self.tower.as_ref()?,
             processor: self.processor.as_ref(),
             has_axes: self.spec.ropes.iter().any(RopeSpec::has_axes),
+            reads_texts: self.spec.reads_texts,
             files: &self.files,
         })
     }

@@ -90,6 +90,7 @@ impl PoolingSummary {
         let classifier = checkpoint::classifier(&hf_config, tokens)?;
         let spec = checkpoint::encoder_spec(&hf_config)?;
         let (tower, processor) = sight::read(&hf_config, config)?;
+        sight::check(&spec, tower.as_ref())?;
         check_classes(classifier.as_ref(), &spec, (&hf_config, tokens.is_some()))?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
@@ -232,7 +233,7 @@ impl PoolingSummary {
     pub(super) fn head_layers(&self) -> Option<&HeadSpec> {
         match self.classifier.as_ref().map(|classifier| &classifier.head) {
             Some(ClassifierHead::Layers(head)) => Some(head),
-            Some(ClassifierHead::Tokens(_)) => None,
+            Some(ClassifierHead::Tokens(_) | ClassifierHead::Tower) => None,
             None => self.spec.projection.as_ref(),
         }
     }
