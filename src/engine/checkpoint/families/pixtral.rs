@@ -58,6 +58,7 @@ pub(super) fn lighton_ocr(config: &HfConfig) -> Result<DecoderSpec, EngineError>
 /// The tower of LightOnOCR, whose class has one kind of projector.
 pub(super) fn lighton_ocr_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let root = config.root();
+    vision::require_sizes(&vision::section(config)?)?;
     root.expect("multimodal_projector_bias", false)?;
     root.expect("projector_hidden_act", "gelu")?;
     root.expect("vision_feature_layer", -1)?;
@@ -219,6 +220,8 @@ mod tests {
         "vision_feature_select_strategy": "full","#;
     const MISTRAL3: &str = "Mistral3ForConditionalGeneration";
     const LIGHTON: &str = "LightOnOCRForConditionalGeneration";
+    /// Sizes that its files have, and Pixtral's may lack.
+    const LIGHTON_SIZES: &str = r#""intermediate_size": 40, "num_hidden_layers": 2,"#;
 
     #[test]
     fn towers_have_the_defaults_of_their_classes_and_all_tensors() {
@@ -252,7 +255,7 @@ mod tests {
 
     #[test]
     fn names_and_texts_are_those_of_the_class() {
-        let (decoder, tower) = specs(LIGHTON, r#""image_token_id": 12,"#, "").unwrap();
+        let (decoder, tower) = specs(LIGHTON, r#""image_token_id": 12,"#, LIGHTON_SIZES).unwrap();
         assert_eq!((tower.text, tower.image_token_id), (ImageText::Bare, TokenId::Known(12)));
         assert!(decoder.output.lm_head.is_none());
         let tensors = tower.tensors();
@@ -281,7 +284,13 @@ mod tests {
             (MISTRAL3, r#""vision_feature_layer": [1, 2],"#, "", "`vision_feature_layer`"),
             (MISTRAL3, r#""image_token_index": 13,"#, "", "`image_token_index` of 13"),
             (MISTRAL3, r#""spatial_merge_size": 90,"#, "", "token in patches of 90"),
-            (LIGHTON, r#""projector_hidden_act": "relu","#, "", "`projector_hidden_act`"),
+            (
+                LIGHTON,
+                r#""projector_hidden_act": "relu","#,
+                LIGHTON_SIZES,
+                "`projector_hidden_act`",
+            ),
+            (LIGHTON, "", "", "`vision_config.intermediate_size` is missing"),
             (MISTRAL3, "", r#""qk_norm": true,"#, "`vision_config.qk_norm` is not known"),
             (
                 MISTRAL3,
