@@ -155,6 +155,20 @@ fn templates_of_rerankers_write_what_the_models_were_trained_with() {
     // A prompt of the model's files is a turn before the pair.
     let prompted: Value = [vec![turn("system", "Find cats")], pair()].concat().into();
     assert_eq!(rendered("qwen3_reranker", prompted, none), qwen3("Find cats"));
+    let vl = |query: &str, instruction: &str| {
+        format!(
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the \
+             Query and the Instruct provided. Note that the answer can only be \"yes\" or \
+             \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: {instruction}<Query>:{query}\n\
+             <Document>:Me.<|im_end|>\n<|im_start|>assistant\n"
+        )
+    };
+    let usual = "Given a search query, retrieve relevant candidates that answer the query.";
+    assert_eq!(plain("qwen3_vl_reranker"), vl("Who?", usual));
+    assert_eq!(
+        rendered("qwen3_vl_reranker", pair().into(), asked.clone()),
+        vl("Who?", "Find people")
+    );
     assert_eq!(
         plain("bge_reranker_v2_gemma"),
         "A: Who?\nB: Me.\nGiven a query A and a passage B, determine whether the passage contains \

@@ -50,6 +50,7 @@ mod retry_failed;
 mod row_params;
 mod run_texts;
 mod samples;
+mod scored_images;
 mod scores;
 mod several_inputs;
 mod shards;

@@ -1,16 +1,39 @@
-//! Texts that are compared: which with which, and what a score of two vectors is.
+//! Texts and images that are compared: which with which, and what a score of two vectors is.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::pooling::Pooled;
+use vllm_batch_media::Medium;
+
+/// One of the things that are compared (`ScoreInput` of vLLM).
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScoreInput {
+    /// A text.
+    Text(String),
+    /// The content of a turn, with images or without (`ScoreMultiModalParam` of vLLM).
+    Content(ScoreContent),
+}
+
+/// The content of a turn that is compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScoreContent {
+    /// Parts `{"type": "text", "text": ...}` and `{"type": "image"}`: the places of `media`.
+    pub parts: Vec<Value>,
+    /// The images, once they were read.
+    pub media: Vec<Arc<Medium>>,
+    /// The parts as the row has them, in JSON.
+    pub given: String,
+}
 
 /// Queries and documents of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    queries: Vec<String>,
-    documents: Vec<String>,
+    queries: Vec<ScoreInput>,
+    documents: Vec<ScoreInput>,
     /// The row has a list of either, so its answer is a list.
     is_list: bool,
     /// What a template sees besides, such as an `instruction`.
@@ -55,11 +78,13 @@ impl Compared {
     ///
     /// # Errors
     /// There is no text of either, or their numbers do not fit; in vLLM's words.
-    pub fn new(
-        queries: Vec<String>,
-        documents: Vec<String>,
+    pub fn new<T: Into<ScoreInput>>(
+        queries: Vec<T>,
+        documents: Vec<T>,
         is_list: bool,
     ) -> Result<Self, &'static str> {
+        let inputs = |inputs: Vec<T>| inputs.into_iter().map(T::into).collect::<Vec<_>>();
+        let (queries, documents) = (inputs(queries), inputs(documents));
         match (queries.len(), documents.len()) {
             (0, _) => Err("at least one text must be given"),
             (_, 0) => Err("at least one text to compare it with must be given"),
@@ -80,14 +105,35 @@ impl Compared {
         &self.variables
     }
 
-    /// The texts that come first.
-    pub fn queries(&self) -> &[String] {
+    /// What comes first.
+    pub fn queries(&self) -> &[ScoreInput] {
         &self.queries
     }
 
-    /// The texts that they are compared with: one per score.
-    pub fn documents(&self) -> &[String] {
+    /// What that is compared with: one per score.
+    pub fn documents(&self) -> &[ScoreInput] {
         &self.documents
+    }
+
+    /// The same with its images, those of the queries first.
+    ///
+    /// # Panics
+    /// There are fewer than places of images.
+    pub fn with_media(mut self, media: Vec<Arc<Medium>>) -> Self {
+        let mut media = media.into_iter();
+        for input in self.queries.iter_mut().chain(&mut self.documents) {
+            if let ScoreInput::Content(content) = input {
+                let num_images = content.num_images();
+                content.media.extend(media.by_ref().take(num_images));
+                assert_eq!(content.media.len(), num_images, "each place has its image");
+            }
+        }
+        self
+    }
+
+    /// The images of each of what is compared, those of the queries first.
+    pub fn media(&self) -> impl Iterator<Item = &[Arc<Medium>]> {
+        self.queries.iter().chain(&self.documents).map(ScoreInput::media)
     }
 
     /// Whether the answer is a list.
@@ -99,6 +145,53 @@ impl Compared {
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
         let has_one = self.queries.len() == 1;
         (0..self.documents.len()).map(move |index| (if has_one { 0 } else { index }, index))
+    }
+}
+
+impl From<String> for ScoreInput {
+    fn from(text: String) -> Self {
+        ScoreInput::Text(text)
+    }
+}
+
+impl ScoreInput {
+    /// The text; of a content the texts of its parts, joined by newlines as in vLLM.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            ScoreInput::Text(text) => text.into(),
+            ScoreInput::Content(content) => {
+                let texts: Vec<_> =
+                    content.parts.iter().filter_map(|part| part["text"].as_str()).collect();
+                texts.join("\n").into()
+            }
+        }
+    }
+
+    /// Its images.
+    pub fn media(&self) -> &[Arc<Medium>] {
+        match self {
+            ScoreInput::Text(_) => &[],
+            ScoreInput::Content(content) => &content.media,
+        }
+    }
+
+    /// Whether it has places of images.
+    pub fn has_images(&self) -> bool {
+        matches!(self, ScoreInput::Content(content) if content.num_images() > 0)
+    }
+
+    /// What a chat template sees as the content of its turn.
+    pub fn content(&self) -> Value {
+        match self {
+            ScoreInput::Text(text) => text.as_str().into(),
+            ScoreInput::Content(content) => content.parts.clone().into(),
+        }
+    }
+}
+
+impl ScoreContent {
+    fn num_images(&self) -> usize {
+        self.parts.iter().filter(|part| part["type"] == "image").count()
     }
 }
 

@@ -17,7 +17,7 @@ pub enum Prompt {
     Messages(Box<Chat>),
     /// Two texts that a model reads together.
     Pair([String; 2]),
-    /// Texts whose scores are asked for.
+    /// Texts and images whose scores are asked for.
     Compared(Box<Compared>),
     /// Several of these, whose vectors are asked for together.
     Several(Vec<Prompt>),
@@ -36,6 +36,17 @@ impl Prompt {
             Prompt::Messages(chat) => Some(chat),
             Prompt::WithMedia(asked) => Some(&asked.chat),
             _ => None,
+        }
+    }
+
+    /// The images in it, those that are read together side by side.
+    pub fn media(&self) -> Vec<&[Arc<Medium>]> {
+        match self {
+            Prompt::WithMedia(asked) => vec![&asked.media],
+            Prompt::Compared(compared) => {
+                compared.media().filter(|media| !media.is_empty()).collect()
+            }
+            _ => Vec::new(),
         }
     }
 }

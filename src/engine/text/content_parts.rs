@@ -13,6 +13,9 @@ use super::{ChatOptions, ChatTemplate, TextError};
 
 const PROBE: &str = "vllm-batch probe of content parts";
 
+/// Roles of turns that are compared.
+const COMPARED: [&str; 2] = ["query", "document"];
+
 /// How a template is given the content of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentFormat {
@@ -79,21 +82,26 @@ pub(super) fn format_of(template: &ChatTemplate, with_tools: bool) -> ContentFor
     if template.loops_over_content(with_tools) {
         return ContentFormat::Parts;
     }
-    let shown = |content: Value| {
-        let messages = json!([{"role": "user", "content": content}]);
+    let shown = |roles: &[&str], content: Value| {
+        let messages = roles.iter().map(|role| json!({"role": role, "content": content}));
         let options =
             ChatOptions { tools: with_tools.then(|| json!([])), ..ChatOptions::default() };
-        let rendered = template.render(&messages, &options).unwrap_or_default();
+        let rendered = template.render(&messages.collect(), &options).unwrap_or_default();
         rendered.contains(PROBE) && !rendered.contains("'type'") && !rendered.contains("\"type\"")
     };
-    match (shown(json!([{"type": "text", "text": PROBE}])), shown(PROBE.into())) {
-        (false, _) => ContentFormat::Text,
-        (true, true) => ContentFormat::AsGiven,
-        (true, false) => ContentFormat::Parts,
-    }
+    let parts = || json!([{"type": "text", "text": PROBE}]);
+    let format_of = |roles| match (shown(roles, parts()), shown(roles, PROBE.into())) {
+        (false, false) => None,
+        (false, true) => Some(ContentFormat::Text),
+        (true, true) => Some(ContentFormat::AsGiven),
+        (true, false) => Some(ContentFormat::Parts),
+    };
+    let format = format_of(&["user"]).or_else(|| format_of(&COMPARED));
+    format.unwrap_or(ContentFormat::Text)
 }
 
-/// Every list of parts as one string, joined by newlines as in vLLM: images, then texts.
+/// Every list of parts as one string, joined by newlines as in vLLM: images, then texts. Of turns
+/// that are compared images have nothing behind them, as in vLLM.
 ///
 /// # Errors
 /// A part is neither.
@@ -102,10 +110,16 @@ fn joined(messages: &Value, has_images: bool) -> Result<Value, TextError> {
     for message in messages.as_array_mut().into_iter().flatten() {
         let Some(parts) = message["content"].as_array() else { continue };
         let is_image = |part: &&Value| has_images && part["type"] == "image";
-        let images = parts.iter().filter(is_image).map(|_| Ok(IMAGE));
+        let num_images = parts.iter().filter(is_image).count();
         let texts = parts.iter().filter(|part| !is_image(part)).map(text_of);
-        let texts: Result<Vec<_>, _> = images.chain(texts).collect();
-        message["content"] = Value::String(texts?.join("\n"));
+        let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
+        let images = vec![IMAGE; num_images];
+        let role = message["role"].as_str();
+        let content = match role.is_some_and(|role| COMPARED.contains(&role)) {
+            true => images.concat() + &texts.join("\n"),
+            false => [images, texts].concat().join("\n"),
+        };
+        message["content"] = Value::String(content);
     }
     Ok(messages)
 }
@@ -153,6 +167,20 @@ mod tests {
             let shown = template.render(&prepared, &ChatOptions::default()).unwrap();
             assert_eq!(shown, "[hi]");
         }
+    }
+
+    #[test]
+    fn templates_of_pairs_get_the_form_that_they_show() {
+        let of = |shown: &str| {
+            let turn = "{% for m in messages if m.role == 'query' %}{% set c = m.content %}";
+            let source = format!("{turn}{shown}{{% endfor %}}");
+            format_of(&ChatTemplate::new(&source, None, None).unwrap(), false)
+        };
+        assert_eq!(of("{{ c }}"), ContentFormat::Text);
+        assert_eq!(of("{% for p in c %}{{ p.text }}{% endfor %}"), ContentFormat::Parts);
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "image"}, "b"]);
+        let messages = json!([{"role": "query", "content": parts}]);
+        assert_eq!(joined(&messages, true).unwrap()[0]["content"], "\u{F0002}a\nb");
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod own_images;
 mod prompt;
 mod remarks;
 mod responses;
+mod score_inputs;
 mod shape;
 mod task;
 mod template;
@@ -530,10 +531,6 @@ fn ask(
         }
         shape => own::read(builder, task, names, (shape, named), line),
     }?;
-    if let (Some(image), true) = (asked.images.first(), builder.task().compares()) {
-        let why = format!("by `{}`, which reads text alone", builder.task().command());
-        return Err(unsupported::images(&image.place, &why, line));
-    }
     let asked = asked.with_media(builder.media(), line).map_err(|error| {
         match shape.is_batch().then(|| prompt_field(shape, fields)) {
             Some(param) => error.of_param(param),

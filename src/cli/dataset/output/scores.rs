@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use super::RowWriter;
 use crate::input::batch_line::{BatchKind, BatchLine};
-use vllm_batch_api::compared::Compared;
+use vllm_batch_api::compared::{Compared, ScoreInput};
 use vllm_batch_api::pooling::{Pooled, PoolingOutput};
 
 /// The field with the scores of a list.
@@ -76,7 +76,13 @@ impl RowWriter<'_> {
         self.list(&ranking(&scores, output.params.top_n), |row, index| {
             row.out.push(b'{');
             row.field("index", index);
-            row.object("document", |row| row.field("text", &documents[*index]));
+            row.object("document", |row| match &documents[*index] {
+                ScoreInput::Text(text) => row.field("text", text),
+                ScoreInput::Content(content) => {
+                    row.key("multi_modal");
+                    row.out.extend_from_slice(content.given.as_bytes());
+                }
+            });
             row.field("relevance_score", &scores[*index]);
             row.out.push(b'}');
         });

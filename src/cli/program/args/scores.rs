@@ -15,8 +15,8 @@ Examples:
 
 A row is {\"text_1\": ..., \"text_2\": ...}: two texts, or lists of texts, one to one, one to many or
 many to as many; or a batch line of /v1/score or /v1/rerank. Its fields pass through to the output,
-with `score` (or `scores` of lists) and `usage` after them. Vectors of an embedding model are
-compared; a cross-encoder reads both texts at once. docs/SCORES.md has the models.
+with `score` (or `scores` of lists) and `usage` after them. A text may be {\"image\": FILE}.
+Vectors of an embedding model are compared; a cross-encoder reads both texts (docs/SCORES.md).
 
 Exit codes: those of `run`.
 

@@ -35,10 +35,13 @@ impl ContentHash {
     /// The same with the bytes of the images of the row's prompt. A row without images is known by
     /// what was read of it alone.
     pub fn with_media(self, prompt: &Prompt) -> Self {
-        let Prompt::WithMedia(asked) = prompt else { return self };
+        let media = prompt.media().concat();
+        if media.is_empty() {
+            return self;
+        }
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.0).update(b"media").update(&(asked.media.len() as u64).to_le_bytes());
-        for medium in &asked.media {
+        hasher.update(&self.0).update(b"media").update(&(media.len() as u64).to_le_bytes());
+        for medium in &media {
             // Each is as long as the others.
             hasher.update(medium.id().as_bytes());
         }

@@ -16,7 +16,6 @@ use crate::config::RunConfig;
 use crate::ledger::row_hash::ContentHash;
 use crate::ledger::row_key::{RowName, row_key};
 use crate::ledger::{Recovered, Reused, RowHash};
-use vllm_batch_api::prompt::Prompt;
 use vllm_batch_api::request::RequestError;
 use vllm_batch_dataset::input::batch_line::BatchLines;
 use vllm_batch_dataset::input::custom_ids::CustomIds;
@@ -283,7 +282,7 @@ impl Feeder<'_> {
         let hash = content.of_row(&self.shape, has_key.then_some(key));
         let by_place = has_key && id.is_none() && overrides.seed().is_none();
         // First: a row that the journal has is passed in the output too.
-        let has_images = matches!(prompt, Prompt::WithMedia(_));
+        let has_images = !prompt.media().is_empty();
         let place = Place { index, is_key: by_place, has_images };
         let good = self.previous_answer(&passthrough, place)?;
         if let Some(reused) = self.recover(position, &hash)? {

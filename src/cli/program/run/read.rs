@@ -12,7 +12,6 @@ use super::progress::Counters;
 use super::write::InputRead;
 use crate::config::InputConfig;
 use crate::ledger::row_hash::{ContentHash, InputDigest};
-use vllm_batch_api::prompt::Prompt;
 use vllm_batch_base::machine;
 use vllm_batch_dataset::input::custom_ids::CustomIds;
 use vllm_batch_dataset::input::files::{self, Files, Shape};
@@ -369,10 +368,7 @@ impl Input {
 
 /// Bytes of the images of a row that are in memory until it is answered.
 fn held(row: &Row) -> usize {
-    match &row.prompt {
-        Prompt::WithMedia(asked) => asked.media.iter().map(|medium| medium.num_bytes_held()).sum(),
-        _ => 0,
-    }
+    row.prompt.media().into_iter().flatten().map(|medium| medium.num_bytes_held()).sum()
 }
 
 impl From<InputDigest> for InputRead {

@@ -197,7 +197,7 @@ impl InputProcessor {
             Prompt::WithMedia(prompt) => {
                 refuse_cut(params.truncate_prompt_tokens)?;
                 self.refuse_seen_prompt(&params)?;
-                self.tokenize_with_media(*prompt, self.max_prompt_len(&params))?
+                self.tokenize_with_media(*prompt, false, self.max_prompt_len(&params))?
             }
             prompt => (self.fit(self.tokenize(prompt, true)?, &params)?, Vec::new()),
         };

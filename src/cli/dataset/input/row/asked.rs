@@ -17,7 +17,7 @@ pub(super) struct Asked {
     pub(super) lora: Option<LoraId>,
     /// Form of a chat's answer.
     pub(super) answer_form: Option<AnswerForm>,
-    /// Images of a chat, whose places are parts of its messages.
+    /// Images of a chat, or of what is compared, whose places are parts of contents.
     pub(super) images: Vec<Named>,
     /// Surprises in the row.
     pub(super) remarks: Vec<Remark>,
@@ -62,7 +62,8 @@ impl Asked {
         let Some(media) = reader.read(&images, line)? else { return Ok(self) };
         self.prompt = match self.prompt {
             Prompt::Messages(chat) => Prompt::WithMedia(Box::new(WithMedia { chat: *chat, media })),
-            other => unreachable!("only chats have images: {other:?}"),
+            Prompt::Compared(compared) => Prompt::Compared(Box::new(compared.with_media(media))),
+            other => unreachable!("neither a chat nor a comparison: {other:?}"),
         };
         Ok(self)
     }

@@ -6,7 +6,7 @@ use super::endpoint::Endpoint;
 use super::named::NamedRow;
 use super::shape::RowShape;
 use crate::input::row_error::{RowError, code};
-use vllm_batch_api::compared::Compared;
+use vllm_batch_api::compared::{Compared, ScoreInput};
 use vllm_batch_api::prompt::Prompt;
 use vllm_batch_text::Chat;
 
@@ -50,11 +50,15 @@ pub(super) fn check_sides(
     line: u64,
 ) -> Result<(), RowError> {
     let name = match () {
-        () if compared.queries().iter().any(|text| is_blank(text)) => queries,
-        () if compared.documents().iter().all(|text| is_blank(text)) => documents,
+        () if compared.queries().iter().any(is_blank_input) => queries,
+        () if compared.documents().iter().all(is_blank_input) => documents,
         () => return Ok(()),
     };
     Err(error(&format!("`{name}`"), line).of_param(name))
+}
+
+fn is_blank_input(input: &ScoreInput) -> bool {
+    !input.has_images() && is_blank(&input.text())
 }
 
 /// What of a prompt has no text.

@@ -1,5 +1,5 @@
-//! Rows whose texts are compared, and batch requests of the same: two texts or lists of them
-//! (`score`), a query with its documents (`rerank`).
+//! Rows in which texts and images are compared, and batch requests of the same: two of them or
+//! lists (`score`), a query with its documents (`rerank`).
 
 use serde_json::{Map, Value};
 
@@ -7,12 +7,13 @@ use super::Task;
 use super::asked::Asked;
 use super::blank;
 use super::endpoint::Endpoint;
-use super::shape::kind_name;
+use super::score_inputs::inputs;
 use super::unsupported::{self, Place};
 use crate::input::fields::JsonFields;
+use crate::input::media::Named;
 use crate::input::overrides::Overrides;
 use crate::input::row_error::{RowError, code};
-use vllm_batch_api::compared::Compared;
+use vllm_batch_api::compared::{Compared, ScoreInput};
 use vllm_batch_api::prompt::Prompt;
 
 /// Names of the fields with the texts: what is compared, and what with.
@@ -57,16 +58,18 @@ pub(super) fn spelling(all: &[Sides], has: impl Fn(&str) -> bool) -> Option<Side
     all.iter().copied().find(|sides| has(sides.queries) && has(sides.documents))
 }
 
-/// Texts that a row compares. It has both fields.
+/// What a row compares, with the images that it names. It has both fields.
 pub(super) fn read(
     sides: Sides,
     fields: &JsonFields,
     allows_empty: bool,
     line: u64,
-) -> Result<Compared, RowError> {
+) -> Result<(Compared, Vec<Named>), RowError> {
     let get = |name| fields.get(name).expect("the spelling is that of its fields");
-    let (queries, has_queries) = texts(sides.queries, get(sides.queries), line)?;
-    let (documents, has_documents) = texts(sides.documents, get(sides.documents), line)?;
+    let mut images = Vec::new();
+    let (queries, has_queries) = inputs(sides.queries, get(sides.queries), &mut images, line)?;
+    let (documents, has_documents) =
+        inputs(sides.documents, get(sides.documents), &mut images, line)?;
     let ranks = RERANK.contains(&sides);
     if ranks && has_queries {
         return Err(wrong(sides.queries, "expected a text, found a list", line));
@@ -76,7 +79,7 @@ pub(super) fn read(
     if !allows_empty {
         blank::check_sides(&compared, [sides.queries, sides.documents], line)?;
     }
-    Ok(compared)
+    Ok((compared, images))
 }
 
 /// The same with the variables of a template, if there is one: the row's `instruction` is among
@@ -100,10 +103,14 @@ pub(super) fn prompt(
     (sides, line): (Sides, u64),
 ) -> Result<Prompt, RowError> {
     match (task, compared.queries(), compared.documents()) {
-        (Task::Classify, [first], [second]) if !compared.is_list() => {
+        (Task::Classify, [ScoreInput::Text(first)], [ScoreInput::Text(second)])
+            if !compared.is_list() =>
+        {
             Ok(Prompt::Pair([first.clone(), second.clone()]))
         }
-        (Task::Classify, ..) => Err(wrong(sides.queries, "expected two texts, found a list", line)),
+        (Task::Classify, ..) => {
+            Err(wrong(sides.queries, "expected two texts, found another value", line))
+        }
         _ => Ok(Prompt::Compared(Box::new(compared))),
     }
 }
@@ -125,40 +132,15 @@ pub(super) fn read_request(
     let Some(sides) = spelling(spellings, has) else {
         return Err(wrong("body", &format!("expected {}", described(spellings)), line));
     };
-    let compared = instructed(read(sides, body, allows_empty, line)?, body, variables);
+    let (compared, images) = read(sides, body, allows_empty, line)?;
+    let compared = instructed(compared, body, variables);
     let overrides = Overrides::collect_pooling(body);
-    Ok(Asked::new(Prompt::Compared(Box::new(compared)), overrides))
+    Ok(Asked { images, ..Asked::new(Prompt::Compared(Box::new(compared)), overrides) })
 }
 
 /// The first spelling, for messages.
 pub(super) fn described(all: &[Sides]) -> String {
     format!("`{}` and `{}`", all[0].queries, all[0].documents)
-}
-
-/// One text or several, and whether it was a list.
-fn texts(name: &'static str, json: &str, line: u64) -> Result<(Vec<String>, bool), RowError> {
-    if json.starts_with('"') {
-        let text = super::prompt::string(name, json, line).map_err(|error| error.of_param(name))?;
-        return Ok((vec![text], false));
-    }
-    let items: Value = serde_json::from_str(json)
-        .map_err(|error| wrong(name, &super::prompt::reason(&error), line))?;
-    let Value::Array(items) = items else {
-        let found = kind_name(json);
-        return Err(wrong(
-            name,
-            &format!("expected a text or a list of texts, found {found}"),
-            line,
-        ));
-    };
-    let text = |item| match item {
-        Value::String(text) => Ok(text),
-        other => {
-            let found = kind_name(&other.to_string());
-            Err(wrong(name, &format!("expected a list of texts, found {found} in it"), line))
-        }
-    };
-    Ok((items.into_iter().map(text).collect::<Result<_, _>>()?, true))
 }
 
 fn wrong(name: &'static str, what: &str, line: u64) -> RowError {
@@ -176,9 +158,10 @@ mod tests {
     fn row(task: Task, json: &str) -> Result<(Vec<String>, Vec<String>, bool), String> {
         let fields = fields(json);
         let sides = spelling(spellings(task).unwrap(), |name| fields.get(name).is_some());
-        let compared =
+        let (compared, _) =
             read(sides.ok_or("no spelling")?, &fields, false, 1).map_err(|e| e.message)?;
-        let [queries, documents] = [compared.queries(), compared.documents()].map(<[_]>::to_vec);
+        let texts = |inputs: &[ScoreInput]| inputs.iter().map(|i| i.text().into_owned()).collect();
+        let [queries, documents] = [compared.queries(), compared.documents()].map(texts);
         Ok((queries, documents, compared.is_list()))
     }
 
@@ -195,8 +178,12 @@ mod tests {
         for (task, json, what) in [
             (Task::Score, r#"{"text_1":["a","b"],"text_2":["c"]}"#, "text_2: the numbers"),
             (Task::Score, r#"{"text_1":[],"text_2":["c"]}"#, "at least one text"),
-            (Task::Score, r#"{"text_1":7,"text_2":"c"}"#, "text_1: expected a text or a list"),
-            (Task::Score, r#"{"text_1":"a","text_2":["c",{}]}"#, "an object in it"),
+            (
+                Task::Score,
+                r#"{"text_1":7,"text_2":"c"}"#,
+                "text_1: expected a text or an object with `content`, found a number",
+            ),
+            (Task::Score, r#"{"text_1":"a","text_2":["c",[]]}"#, "text_2: item 1: expected a"),
             (Task::Score, r#"{"text_1":"a"}"#, "no spelling"),
             (Task::Rerank, r#"{"query":["a"],"documents":["c"]}"#, "query: expected a text"),
             (Task::Rerank, r#"{"query":"a","documents":[]}"#, "documents: at least one"),
@@ -209,13 +196,13 @@ mod tests {
     #[test]
     fn two_texts_have_one_class() {
         let pair = |json: &str| {
-            let compared = read(PAIR[0], &fields(json), false, 1)?;
+            let (compared, _) = read(PAIR[0], &fields(json), false, 1)?;
             prompt(Task::Classify, compared, (PAIR[0], 1))
         };
         let texts = Prompt::Pair(["a".to_owned(), "b".to_owned()]);
         assert_eq!(pair(r#"{"text_1":"a","text_2":"b"}"#), Ok(texts));
         let error = pair(r#"{"text_1":"a","text_2":["b"]}"#).unwrap_err();
-        assert_eq!(error.message, "text_1: expected two texts, found a list");
+        assert_eq!(error.message, "text_1: expected two texts, found another value");
     }
 
     #[test]

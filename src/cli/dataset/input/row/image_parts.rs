@@ -70,27 +70,34 @@ pub(super) fn is_place(part: &Value) -> bool {
 pub(super) fn take(messages: &mut [Value]) -> Result<Vec<Named>, Fault> {
     let mut images = Vec::new();
     for (number, message) in messages.iter_mut().enumerate() {
-        for part in message["content"].as_array_mut().into_iter().flatten() {
-            if part["type"] != "image" {
-                continue;
-            }
-            let Some(Value::String(place)) = part.as_object_mut().and_then(|p| p.remove("place"))
-            else {
-                let what = format!("message {number} has a part of type 'image' without an image");
-                return Err((code::INVALID_PROMPT, what));
-            };
-            let mut taken = |kind: &str| match part[kind].take() {
-                Value::String(text) => Some(text),
-                _ => None,
-            };
-            let reference = match (taken(TEXT), taken(PATH), taken(BASE64)) {
-                (Some(text), ..) => Reference::Text(text),
-                (None, Some(text), _) => Reference::Path(text),
-                (None, None, text) => Reference::Base64(text.expect("one of the three")),
-            };
-            images.push(Named { place, reference });
-            *part = json!({"type": "image"});
+        if let Some(parts) = message["content"].as_array_mut() {
+            let named = |(code, what)| (code, format!("message {number} {what}"));
+            images.append(&mut take_of(parts).map_err(named)?);
         }
+    }
+    Ok(images)
+}
+
+/// The same of the parts of one content.
+pub(super) fn take_of(parts: &mut [Value]) -> Result<Vec<Named>, Fault> {
+    let mut images = Vec::new();
+    for part in parts.iter_mut().filter(|part| part["type"] == "image") {
+        let Some(Value::String(place)) = part.as_object_mut().and_then(|p| p.remove("place"))
+        else {
+            let what = "has a part of type 'image' without an image".to_owned();
+            return Err((code::INVALID_PROMPT, what));
+        };
+        let mut taken = |kind: &str| match part[kind].take() {
+            Value::String(text) => Some(text),
+            _ => None,
+        };
+        let reference = match (taken(TEXT), taken(PATH), taken(BASE64)) {
+            (Some(text), ..) => Reference::Text(text),
+            (None, Some(text), _) => Reference::Path(text),
+            (None, None, text) => Reference::Base64(text.expect("one of the three")),
+        };
+        images.push(Named { place, reference });
+        *part = json!({"type": "image"});
     }
     Ok(images)
 }

@@ -146,6 +146,14 @@ fn check(message: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> 
     }
 }
 
+/// Checks the parts of a content that is no message's. `place` is what errors call it.
+pub(super) fn check_parts(parts: &mut [Value], place: &str, line: u64) -> Result<(), RowError> {
+    parts.iter_mut().for_each(without_marks);
+    let place = || place.to_owned();
+    let checked = parts.iter_mut().try_for_each(|part| check_part(part, &place));
+    checked.map_err(|fault| fault.at(&place(), line))
+}
+
 fn check_part(part: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> {
     if image_parts::is_image(part) {
         return image_parts::read(part, &place()).map_err(|(code, what)| Fault(code, what));

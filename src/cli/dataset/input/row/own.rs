@@ -68,6 +68,7 @@ pub(super) fn read(
         let asked = match built {
             Built::Chat(made) => Asked::of_chat(*made, overrides),
             Built::Plain(prompt) => Asked::new(prompt, overrides),
+            Built::Compared(prompt, images) => Asked { images, ..Asked::new(prompt, overrides) },
         };
         return Ok(Asked { lora, ..asked });
     }
@@ -83,6 +84,7 @@ pub(super) fn read(
             tools::refuse_beside_text(fields, line)?;
             Asked::new(prompt, overrides)
         }
+        Built::Compared(..) => unreachable!("rows that are completed compare nothing"),
     };
     let near_misses = match own_params.are_all() {
         true => names.find(fields, false),

@@ -57,6 +57,8 @@ pub(super) enum Built {
     Plain(Prompt),
     /// Messages, to be answered.
     Chat(Box<MadeChat>),
+    /// What is compared, with its images.
+    Compared(Prompt, Vec<Named>),
 }
 
 impl From<Prompt> for Built {
@@ -111,11 +113,6 @@ impl PromptBuilder {
     /// Whether rows without text are asked.
     pub(super) fn allows_empty(&self) -> bool {
         self.allows_empty
-    }
-
-    /// The task of the rows.
-    pub(super) fn task(&self) -> Task {
-        self.task
     }
 
     /// Whether the user says where the prompt is.
@@ -453,12 +450,13 @@ impl PromptBuilder {
             RowShape::Field(name, kind) => (name.as_str(), *kind),
             RowShape::Bare(kind) => ("prompt", *kind),
             RowShape::Compared(spellings) => {
-                refuse_images(&images, "of texts that are compared", line)?;
+                refuse_images(&images, "beside what is compared", line)?;
                 let sides = compared::spelling(spellings, |name| fields.get(name).is_some());
                 let sides = sides.expect("the shape fits");
-                let compared = compared::read(sides, fields, self.allows_empty, line)?;
+                let (compared, images) = compared::read(sides, fields, self.allows_empty, line)?;
                 let compared = compared::instructed(compared, fields, self.variables());
-                return compared::prompt(self.task, compared, (sides, line)).map(Built::from);
+                let prompt = compared::prompt(self.task, compared, (sides, line))?;
+                return Ok(Built::Compared(prompt, images));
             }
             RowShape::OpenAiBatch | RowShape::AnthropicBatch => {
                 unreachable!("batch requests that fit have readers of their own")

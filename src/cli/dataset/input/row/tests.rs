@@ -8,6 +8,7 @@ use std::io::Cursor;
 use serde_json::{Value, json};
 
 use super::*;
+use vllm_batch_api::compared::ScoreInput;
 use vllm_batch_text::{Chat, ChatEnding};
 
 fn options() -> RowOptions {
@@ -64,7 +65,8 @@ fn rows_of_texts_that_are_compared_have_one_shape() {
     let of = |task| RowOptions { task, ..options() };
     let pair = r#"{"text_1":"a","text_2":"b"}"#;
     let Prompt::Compared(compared) = prompt(pair, &of(Task::Score)) else { panic!() };
-    assert_eq!((compared.queries(), compared.documents()), (&["a".into()][..], &["b".into()][..]));
+    let [a, b] = ["a", "b"].map(|text| [ScoreInput::Text(text.to_owned())]);
+    assert_eq!((compared.queries(), compared.documents()), (&a[..], &b[..]));
     let table = parse_as(InputFormat::Csv, "id,text_1,text_2\n1,a,b\n", &of(Task::Score)).unwrap();
     assert_eq!(table[0].as_ref().unwrap().prompt, Prompt::Compared(compared));
     let ranking = r#"{"query":"a","documents":["b"],"top_n":"3"}"#;

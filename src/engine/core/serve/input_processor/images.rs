@@ -173,6 +173,11 @@ impl InputProcessor {
         self.images.as_ref().is_some_and(|images| images.text == ImageText::Alone)
     }
 
+    /// Whether chats have images.
+    pub(in crate::serve) fn has_chats_with_images(&self) -> bool {
+        self.images.is_some() && !self.reads_images_alone()
+    }
+
     /// Refuses a text where every row is an image.
     pub(in crate::serve) fn refuse_texts(&self) -> Result<(), RequestError> {
         match self.images.as_ref().is_none_or(|images| images.reads_texts) {
@@ -193,10 +198,9 @@ impl InputProcessor {
     /// Begins to decode the images of a prompt that comes soon: while what is returned is kept,
     /// they are ready sooner. Answers do not depend on it.
     pub fn decode_ahead(&self, prompt: &Prompt) -> DecodedAhead {
-        DecodedAhead(match (prompt, &self.images) {
-            (Prompt::WithMedia(prompt), Some(images)) => images.table.decode_ahead(&prompt.media),
-            _ => Vec::new(),
-        })
+        let Some(images) = &self.images else { return DecodedAhead::default() };
+        let each = prompt.media().into_iter();
+        DecodedAhead(each.flat_map(|media| images.table.decode_ahead(media)).collect())
     }
 
     /// Refuses likelihoods of a prompt with images whose tokens see those behind them.
@@ -213,9 +217,12 @@ impl InputProcessor {
     }
 
     /// A chat's tokens, at most `limit`, with placeholders in the places of its images.
+    ///
+    /// `add_special_tokens`: around what the template writes, which has those of a chat.
     pub(in crate::serve) fn tokenize_with_media(
         &self,
         prompt: WithMedia,
+        add_special_tokens: bool,
         limit: usize,
     ) -> Result<(Vec<u32>, Vec<MediaRun>), ProcessError> {
         let WithMedia { chat, media } = prompt;
@@ -243,7 +250,10 @@ impl InputProcessor {
             );
             RequestError::new("chat_template", message)
         })?;
-        let ids = self.tokenizer.encode_chat(&rendered)?;
+        let mut ids = self.tokenizer.encode_chat(&rendered)?;
+        if add_special_tokens {
+            ids = self.tokenizer.with_special_tokens(&ids);
+        }
         self.check_ids(&ids)?;
         let runs = images.runs(&ids, &placed);
         let mut runs = runs.ok_or_else(|| {

@@ -1,40 +1,36 @@
 //! From prompts to a `PoolingRequest`: tokens, the model's prompt before them, cut where that was
-//! asked for.
+//! asked for. `score_input` has those that are compared.
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
-
 use super::request::{PoolingRequest, TextTokens};
 use crate::serve::input_processor::{InputProcessor, ProcessError, refuse_cut};
-use vllm_batch_api::compared::{Compared, Scoring};
 use vllm_batch_api::pooling::PoolingParams;
 use vllm_batch_api::prompt::{Prompt, WithMedia};
 use vllm_batch_api::request::RequestError;
 use vllm_batch_api::sampling_params::TruncationSide;
 use vllm_batch_base::config::Overflow;
-use vllm_batch_text::{Chat, ChatEnding, longest_first};
 
 /// What of `PoolingParams` is about one of two sides that are compared.
 #[derive(Clone, Copy)]
-struct Side<'a> {
+pub(super) struct Side<'a> {
     /// Stands before its texts.
-    prompt: Option<&'a str>,
+    pub prompt: Option<&'a str>,
     /// Tokens of a text at most, special ones not counted.
-    max_tokens: Option<usize>,
+    pub max_tokens: Option<usize>,
 }
 
 impl<'a> Side<'a> {
     /// Of texts that are not compared.
-    fn alone(params: &'a PoolingParams) -> Self {
+    pub(super) fn alone(params: &'a PoolingParams) -> Self {
         Self { max_tokens: None, ..Self::queries(params) }
     }
 
-    fn queries(params: &'a PoolingParams) -> Self {
+    pub(super) fn queries(params: &'a PoolingParams) -> Self {
         Self { prompt: params.prompt.as_deref(), max_tokens: params.max_tokens_per_query }
     }
 
-    fn documents(params: &'a PoolingParams) -> Self {
+    pub(super) fn documents(params: &'a PoolingParams) -> Self {
         Self { prompt: params.document_prompt.as_deref(), max_tokens: params.max_tokens_per_doc }
     }
 }
@@ -52,7 +48,6 @@ impl InputProcessor {
     ) -> Result<PoolingRequest, ProcessError> {
         let prompts = match prompt {
             Prompt::Compared(compared) => {
-                self.refuse_texts()?;
                 return self.process_compared(request_id, *compared, params);
             }
             Prompt::Several(prompts) => prompts,
@@ -62,7 +57,7 @@ impl InputProcessor {
             return Err(RequestError::new("empty_prompt", "there is no text in it").into());
         }
         let texts = prompts.into_iter().map(|prompt| match prompt {
-            Prompt::WithMedia(prompt) => self.chat_to_pool(*prompt, &params),
+            Prompt::WithMedia(prompt) => self.chat_to_pool(*prompt, false, &params),
             one => self.text_to_pool(one, &params),
         });
         let texts = texts.collect::<Result<_, _>>()?;
@@ -89,132 +84,20 @@ impl InputProcessor {
         }
     }
 
-    /// Texts that are compared: each by itself, or the two of every score together.
-    fn process_compared(
-        &self,
-        request_id: u64,
-        compared: Compared,
-        params: PoolingParams,
-    ) -> Result<PoolingRequest, ProcessError> {
-        let (queries, documents) = (compared.queries(), compared.documents());
-        let (texts, comparisons) = match params.scoring {
-            Scoring::Vectors(_) => {
-                let text = |side| {
-                    let params = &params;
-                    move |text: &String| {
-                        self.tokens_to_pool(Prompt::Text(text.clone()), side, params)
-                    }
-                };
-                let queries = queries.iter().map(text(Side::queries(&params)));
-                let texts = queries.chain(documents.iter().map(text(Side::documents(&params))));
-                let first = compared.queries().len();
-                let places = compared.pairs().map(|(query, document)| (query, first + document));
-                (texts.collect::<Result<_, _>>()?, places.collect())
-            }
-            Scoring::Pair => {
-                let texts = compared.pairs().map(|(query, document)| {
-                    self.pair_to_pool([&queries[query], &documents[document]], &params)
-                });
-                (texts.collect::<Result<_, _>>()?, Vec::new())
-            }
-            Scoring::Joined => {
-                let texts = compared.pairs().map(|(query, document)| {
-                    refuse_cuts(&params)?;
-                    let text = queries[query].clone() + &documents[document];
-                    self.tokens_to_pool(Prompt::Text(text), Side::alone(&params), &params)
-                });
-                (texts.collect::<Result<_, _>>()?, Vec::new())
-            }
-            Scoring::Template => {
-                let texts = compared.pairs().map(|(query, document)| {
-                    let texts = [&*queries[query], &*documents[document]];
-                    self.templated(texts, compared.variables(), &params)
-                });
-                (texts.collect::<Result<_, _>>()?, Vec::new())
-            }
-        };
-        let compared = Some(Arc::new(compared));
-        let params = Arc::new(params);
-        Ok(PoolingRequest { request_id, texts, comparisons, compared, params, lora: None })
-    }
-
-    /// Two texts as the chat template writes them, with the special tokens of a text around. A
-    /// prompt is a turn before them, as in sentence-transformers.
-    fn templated(
-        &self,
-        [query, document]: [&str; 2],
-        variables: &Map<String, Value>,
-        params: &PoolingParams,
-    ) -> Result<TextTokens, ProcessError> {
-        refuse_cuts(params)?;
-        let turn = |role: &str, text: &str| json!({"role": role, "content": text});
-        let prompt = params.prompt.as_deref().map(|prompt| turn("system", prompt));
-        let pair = [turn("query", query), turn("document", document)];
-        let messages = prompt.into_iter().chain(pair).collect();
-        let chat = Chat {
-            messages,
-            ending: ChatEnding::LastMessage,
-            kwargs: variables.clone(),
-            ..Chat::default()
-        };
-        let mut ids = self.tokenize(Prompt::Messages(Box::new(chat)), false)?;
-        if params.add_special_tokens {
-            ids = self.tokenizer().with_special_tokens(&ids);
-        }
-        let (keep, side) = self.keep(params);
-        let ids = kept(&ids, keep.unwrap_or(usize::MAX), side).to_vec();
-        self.check_length(ids.len(), "the two texts have")?;
-        Ok(ids.into())
-    }
-
-    /// Two texts as the tokenizer puts them together. A prompt stands before the first, as in
-    /// sentence-transformers.
-    fn pair_to_pool(
-        &self,
-        texts: [&str; 2],
-        params: &PoolingParams,
-    ) -> Result<TextTokens, ProcessError> {
-        let [first, second] = texts;
-        let first = params.prompt.as_deref().unwrap_or_default().to_owned() + first;
-        let mut ids = [Vec::new(), Vec::new()];
-        for ((text, side), ids) in [&*first, second]
-            .iter()
-            .zip([Side::queries(params), Side::documents(params)])
-            .zip(&mut ids)
-        {
-            *ids = self.tokenize_plain(text)?;
-            ids.truncate(side.max_tokens.unwrap_or(usize::MAX));
-        }
-        let template = self.tokenizer().pair_template();
-        let num_special = if params.add_special_tokens { template.num_special() } else { 0 };
-        let lengths = ids.each_ref().map(Vec::len);
-        let num_tokens = lengths[0] + lengths[1] + num_special;
-        let (keep, side) = self.keep(params);
-        if keep.is_none() {
-            self.check_length(num_tokens, "the two texts have")?;
-        }
-        let room = keep.map_or(usize::MAX, |keep| keep.saturating_sub(num_special));
-        let [first, second] = longest_first(lengths, room);
-        let texts = [kept(&ids[0], first, side), kept(&ids[1], second, side)];
-        let (ids, types) = template.join(texts, params.add_special_tokens);
-        self.check_ids(&ids)?;
-        // A limit below the number of special tokens.
-        self.check_length(ids.len(), "the two texts have")?;
-        Ok(TextTokens { ids, types, ..TextTokens::default() })
-    }
-
-    /// A chat with images in it.
-    fn chat_to_pool(
+    /// A chat with images in it. `add_special_tokens`: around what its template writes.
+    pub(super) fn chat_to_pool(
         &self,
         prompt: WithMedia,
+        add_special_tokens: bool,
         params: &PoolingParams,
     ) -> Result<TextTokens, ProcessError> {
         refuse_cut(params.truncate_prompt_tokens)?;
-        let (ids, media) = self.tokenize_with_media(prompt, self.max_model_len())?;
+        let limit = self.max_model_len();
+        let (ids, media) = self.tokenize_with_media(prompt, add_special_tokens, limit)?;
         Ok(TextTokens { media, ..ids.into() })
     }
 
-    fn tokens_to_pool(
+    pub(super) fn tokens_to_pool(
         &self,
         prompt: Prompt,
         side: Side<'_>,
@@ -278,7 +161,7 @@ impl InputProcessor {
     }
 
     /// How many tokens of a text stay, where it is to be cut, and which.
-    fn keep(&self, params: &PoolingParams) -> (Option<usize>, TruncationSide) {
+    pub(super) fn keep(&self, params: &PoolingParams) -> (Option<usize>, TruncationSide) {
         let max_len = self.max_model_len();
         match (params.truncate_prompt_tokens, self.overflow()) {
             (Some(asked), _) => {
@@ -292,7 +175,7 @@ impl InputProcessor {
     }
 
     /// Refuses what the model does not take; `what`: the beginning of the message.
-    fn check_length(&self, num_tokens: usize, what: &str) -> Result<(), RequestError> {
+    pub(super) fn check_length(&self, num_tokens: usize, what: &str) -> Result<(), RequestError> {
         let max_len = self.max_model_len();
         match num_tokens > max_len {
             true => Err(RequestError::new(
@@ -305,16 +188,6 @@ impl InputProcessor {
             false => Ok(()),
         }
     }
-}
-
-/// Refuses limits of either text, of texts that are read as one.
-fn refuse_cuts(params: &PoolingParams) -> Result<(), RequestError> {
-    if params.max_tokens_per_query.or(params.max_tokens_per_doc).is_none() {
-        return Ok(());
-    }
-    let message = "max_tokens_per_query and max_tokens_per_doc: the model reads both texts as \
-                   one, which is not cut by either; give truncate_prompt_tokens";
-    Err(RequestError::new("invalid_parameter", message))
 }
 
 /// Where the tokens of a text are among those with special ones around them.
@@ -337,7 +210,7 @@ fn cut(ids: &[u32], plain: &[u32], keep: usize, side: TruncationSide) -> Vec<u32
 }
 
 /// The first tokens of a text, or the last ones.
-fn kept(ids: &[u32], length: usize, side: TruncationSide) -> &[u32] {
+pub(super) fn kept(ids: &[u32], length: usize, side: TruncationSide) -> &[u32] {
     match side {
         TruncationSide::Left => &ids[ids.len().saturating_sub(length)..],
         TruncationSide::Right => &ids[..length.min(ids.len())],

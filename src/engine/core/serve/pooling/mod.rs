@@ -16,6 +16,7 @@ mod pictures;
 mod pooler;
 mod pooling_type;
 mod request;
+mod score_input;
 mod shared_texts;
 mod sight;
 mod sparse_spec;
@@ -234,7 +235,6 @@ impl PoolingEngine {
         self.num_prompt_tokens += num_prompt_tokens as u64;
         assert!(!texts.is_empty(), "a request has a text");
         let is_shared = !comparisons.is_empty();
-        let (dimensions, use_activation) = (params.dimensions, params.use_activation);
         let unfinished = Unfinished {
             params: Arc::clone(&params),
             comparisons,
@@ -249,8 +249,7 @@ impl PoolingEngine {
             let (reader, params) = ((request_id, index), Arc::clone(&params));
             let mut text = Text { reader, tokens, shared: None, params, lora };
             if is_shared {
-                let tokens = text.tokens.clone();
-                let key = Arc::new(TextKey { tokens, lora, dimensions, use_activation });
+                let key = Arc::new(TextKey::new(&text.tokens, lora, &text.params));
                 match self.shared.ask(&key, reader) {
                     Known::No => text.shared = Some(key),
                     Known::Waits => continue,

@@ -5,23 +5,40 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::request::TextTokens;
-use vllm_batch_api::pooling::Pooled;
+use vllm_batch_api::pooling::{Pooled, PoolingParams};
 use vllm_batch_api::request::LoraId;
 
 /// Bytes of texts and vectors that are kept.
 const MAX_BYTES: usize = 64 << 20;
 
-/// What a vector is a function of, within a run.
+/// What a vector is a function of, within a run. It holds no image.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct TextKey {
-    /// Its tokens.
-    pub tokens: TextTokens,
-    /// Its adapter.
-    pub lora: Option<LoraId>,
-    /// The request's own, as in `PoolingParams`.
-    pub dimensions: Option<usize>,
-    /// The same.
-    pub use_activation: Option<bool>,
+    ids: Vec<u32>,
+    types: Vec<u32>,
+    num_skipped: usize,
+    /// The number of each run's medium, its first token, and its first position.
+    media: Vec<(u64, u32, usize)>,
+    lora: Option<LoraId>,
+    dimensions: Option<usize>,
+    use_activation: Option<bool>,
+}
+
+impl TextKey {
+    pub(super) fn new(tokens: &TextTokens, lora: Option<LoraId>, params: &PoolingParams) -> Self {
+        let TextTokens { ids, media, types, num_skipped } = tokens;
+        let runs = media.iter();
+        let runs = runs.map(|run| (run.medium.number(), run.first_token, run.positions.start));
+        Self {
+            ids: ids.clone(),
+            types: types.clone(),
+            num_skipped: *num_skipped,
+            media: runs.collect(),
+            lora,
+            dimensions: params.dimensions,
+            use_activation: params.use_activation,
+        }
+    }
 }
 
 /// A place for a vector: the number of a request, and which of its texts.
@@ -132,7 +149,7 @@ impl SharedTexts {
 
 /// With what the tables take for an entry, about.
 fn num_bytes(key: &TextKey, pooled: &Pooled) -> usize {
-    4 * (key.tokens.ids.len() + pooled.values().count()) + 256
+    4 * (key.ids.len() + pooled.values().count()) + 256
 }
 
 #[cfg(test)]
@@ -144,8 +161,8 @@ mod tests {
     }
 
     fn key_of(token: u32, dimensions: Option<usize>) -> Arc<TextKey> {
-        let tokens = vec![token].into();
-        Arc::new(TextKey { tokens, lora: None, dimensions, use_activation: None })
+        let params = PoolingParams { dimensions, ..PoolingParams::default() };
+        Arc::new(TextKey::new(&vec![token].into(), None, &params))
     }
 
     fn number(value: f32) -> Arc<Pooled> {
@@ -156,12 +173,8 @@ mod tests {
     fn a_text_is_computed_once_for_all_who_ask() {
         let mut texts = SharedTexts::default();
         let cut = key_of(7, Some(1));
-        let adapted = Arc::new(TextKey {
-            tokens: vec![7].into(),
-            lora: Some(LoraId(0)),
-            dimensions: None,
-            use_activation: None,
-        });
+        let of_lora = Some(LoraId(0));
+        let adapted = Arc::new(TextKey::new(&vec![7].into(), of_lora, &PoolingParams::default()));
         assert!(matches!(texts.ask(&key(7), (1, 0)), Known::No));
         assert!(matches!(texts.ask(&key(7), (2, 3)), Known::Waits));
         assert!(matches!(texts.ask(&cut, (3, 0)), Known::No));
