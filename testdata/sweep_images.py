@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -74,6 +75,9 @@ def randomise(model, seed: int) -> None:
             parameter.copy_(parameter.mean().round() + noise * 0.2)
         else:
             parameter.add_(noise * 0.1)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
     for module in model.modules():
         # Made in the dtype of the config, and not again in float32.
         if hasattr(module, "scalar_embed_scale"):
@@ -116,6 +120,21 @@ def build(folder: Path, case: tuple, seed: int):
     return with_logits_scaling(model), processor
 
 
+def greedy(logits_of: Callable, ids: torch.Tensor, last: int | None) -> dict:
+    """What is likeliest behind a prompt, up to where two tokens are as likely, or to `last`."""
+    prompt_len, tokens, logprobs, size = ids.shape[1], [], [], 10.0
+    for _ in range(NEW_TOKENS):
+        logits = logits_of(ids).double()
+        size = max(size, float(logits.abs().max()))
+        best, indices = torch.topk(torch.log_softmax(logits, -1), 2)
+        if best[0] - best[1] < MIN_GAP or int(indices[0]) == last:
+            break
+        tokens.append(int(indices[0]))
+        logprobs.append(float(best[0]))
+        ids = torch.cat([ids, indices[:1][None]], 1)
+    return dict(prompt_len=prompt_len, tokens=tokens, logprobs=logprobs, size=size)
+
+
 @torch.no_grad()
 def reference(model, processor, files: list[str], content: list) -> dict:
     images = [generate_media.reference(Image.open(MEDIA / file)) for file in files]
@@ -132,18 +151,12 @@ def reference(model, processor, files: list[str], content: list) -> dict:
         inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
     of_images = ("pixel", "image_", "spatial", "batch_")
     pixels = {k: v for k, v in inputs.items() if k.startswith(of_images)}
-    ids, image_id = inputs["input_ids"], model.config.image_token_id
-    prompt_len, tokens, logprobs, size = ids.shape[1], [], [], 10.0
-    for _ in range(NEW_TOKENS):
-        logits = generate_images.logits_of(model, processor, ids, pixels, prompt_len)[-1].double()
-        size = max(size, float(logits.abs().max()))
-        best, indices = torch.topk(torch.log_softmax(logits, -1), 2)
-        if best[0] - best[1] < MIN_GAP or int(indices[0]) == image_id:
-            break
-        tokens.append(int(indices[0]))
-        logprobs.append(float(best[0]))
-        ids = torch.cat([ids, indices[:1][None]], 1)
-    return dict(prompt_len=prompt_len, tokens=tokens, logprobs=logprobs, size=size)
+    ids = inputs["input_ids"]
+    prompt_len = ids.shape[1]
+    return greedy(
+        lambda ids: generate_images.logits_of(model, processor, ids, pixels, prompt_len)[-1],
+        ids, model.config.image_token_id,
+    )
 
 
 def ours(folder: Path) -> tuple[list[dict], str]:
@@ -153,10 +166,15 @@ def ours(folder: Path) -> tuple[list[dict], str]:
         parts = parts_of(content)
         parts = [p | dict(image=str(MEDIA / next(left))) if p is IMAGE else p for p in parts]
         rows.append(json.dumps(dict(messages=[dict(role="user", content=parts)])))
+    return run(folder, rows, "--allowed-local-media-path", MEDIA)
+
+
+def run(folder: Path, rows: list[str], *flags) -> tuple[list[dict], str]:
+    """What the program answers, and what it says."""
     (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
     command = [PROGRAM, "run", "-q", "-m", folder, "-i", folder / "rows.jsonl", "--device", "cpu"]
     command += ["--dtype", "float32", "--temperature", 0, "--max-tokens", NEW_TOKENS]
-    command += ["--logprobs", 0, "--allowed-local-media-path", MEDIA]
+    command += ["--logprobs", 0, *flags]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
@@ -167,42 +185,48 @@ def compared(references: list[dict], rows: list[dict], said: str) -> tuple[str, 
     worst = 0.0
     for index, (expected, row) in enumerate(zip(references, rows)):
         if "error" in row:
-            return "REFUSED", f"chat {index}: {row['error']}"
+            return "REFUSED", f"row {index}: {row['error']}"
         if row["usage"]["prompt_tokens"] != expected["prompt_len"]:
-            return "DIFF", f"chat {index}: another number of tokens"
+            return "DIFF", f"row {index}: another number of tokens"
         (output,) = row["outputs"]
         num = len(output["token_ids"]) if output["finish_reason"] == "stop" else NEW_TOKENS
         num = min(num, len(expected["tokens"]))
         if output["token_ids"][:num] != expected["tokens"][:num]:
-            return "DIFF", f"chat {index}: {output['token_ids']}, not {expected['tokens']}"
+            return "DIFF", f"row {index}: {output['token_ids']}, not {expected['tokens']}"
         for got, wanted in zip(output["logprobs"], expected["logprobs"]):
             worst = max(worst, abs(got["logprob"] - wanted) * 10 / expected["size"])
     return ("ok" if worst < MAX_DISTANCE else "DIFF"), f"{worst:.1e}"
 
 
-def main() -> None:
+def sweep(cases: list[tuple], oracle: Callable, run: Callable) -> None:
+    """Says of each case how rows of `run(folder)` differ from those of `oracle(folder, case,
+    seed)`, which leaves a model in the folder."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     counts: dict[str, int] = {}
-    for seed, case in enumerate(CASES, 7):
+    for seed, case in enumerate(cases, 7):
         if len(sys.argv) > 1 and not any(part in case[0] for part in sys.argv[1:]):
             continue
         with tempfile.TemporaryDirectory() as folder:
             folder = Path(folder)
             try:
-                model, processor = build(folder, case, seed)
-                references = [reference(model, processor, *chat) for chat in CHATS]
+                references = oracle(folder, case, seed)
             except Exception as error:  # whatever transformers says
                 text = " ".join(str(error).split())[:150]
                 kind, text = "ORACLE", f"{type(error).__name__}: {text}"
             else:
-                kind, text = compared(references, *ours(folder))
+                kind, text = compared(references, *run(folder))
         counts[kind] = counts.get(kind, 0) + 1
         print(f"{case[0]:32} {kind:8} {text}", flush=True)
     print(", ".join(f"{num} {kind}" for kind, num in sorted(counts.items())))
     sys.exit("DIFF" in counts)
 
 
+def oracle(folder: Path, case: tuple, seed: int) -> list[dict]:
+    model, processor = build(folder, case, seed)
+    return [reference(model, processor, *chat) for chat in CHATS]
+
+
 if __name__ == "__main__":
-    main()
+    sweep(CASES, oracle, ours)

@@ -36,6 +36,7 @@ macro_rules! families {
 }
 
 families! {
+    afmoe
     apertus
     aquila
     arcee

@@ -98,6 +98,12 @@ pub(super) fn by_softmax_of_chosen(num: usize) -> Routing {
     Routing::TopK(TopK { num, score, groups: None, weight, scale: 1.0 })
 }
 
+/// The best by sigmoids, to which a bias may be added, by shares of the sum and a factor.
+pub(super) fn by_shares_of_sigmoids(num: usize, scale: f32) -> Routing {
+    let weight = ExpertWeight::Share { added: 1e-20, at_least: 0.0 };
+    Routing::TopK(TopK { num, score: Score::Sigmoid, groups: None, weight, scale })
+}
+
 /// As DeepSeek V3 chooses: the best by sigmoids, to which a bias may be added, from the groups with
 /// the best two, by shares of the sum and a factor.
 pub(super) fn by_sigmoid(config: &HfConfig, is_share: bool) -> Result<Routing, EngineError> {

@@ -1,5 +1,6 @@
 //! One file per family: from a config to a `DecoderSpec`.
 
+mod afmoe;
 mod apertus;
 mod arcee;
 mod bloom;
@@ -196,6 +197,7 @@ pub fn find_body(name: &str) -> Option<&'static Architecture> {
 
 /// Hugging Face architectures, one line each, by name.
 pub const ARCHITECTURES: &[Architecture] = &[
+    family("AfmoeForCausalLM", afmoe::spec, "Trinity Nano, Mini, Large"),
     family("ApertusForCausalLM", apertus::spec, "Apertus 8B, 70B"),
     family("AquilaForCausalLM", llama::spec, "Aquila, Aquila2"),
     family("ArceeForCausalLM", arcee::spec, "AFM 4.5B"),

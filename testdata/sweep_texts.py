@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Tiny models of text classes with other sizes and parts than the golden ones, beside transformers.
+
+    python testdata/sweep_texts.py                 # all cases, a second or two each
+    python testdata/sweep_texts.py afmoe nanochat  # those whose names have one of these
+
+Each case is a class of transformers with a config, and random weights. transformers saves it as it
+does, and completes prompts of ids greedily in float32, by full forward passes; `vllm-batch run`
+completes the same, in chunks. Lines are as those of sweep_images.py, which this needs. Exits with 1
+at a DIFF. Needs what generate_golden.py needs, and the program in target/debug.
+"""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import torch
+import transformers
+
+from golden_models.weights import EAGER_EXPERTS
+from sweep_images import greedy, put, randomise, run, sweep
+from sweep_texts_cases import CASES
+
+TOKENIZER = Path(__file__).parent / "golden/.shared/byte_level"
+VOCAB_SIZE = 288
+# Up to several windows.
+PROMPT_LENS = [1, 3, 9, 26, 41]
+
+
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(280, (num,), generator=generator).tolist() for num in PROMPT_LENS]
+
+
+def build(folder: Path, case: tuple, seed: int):
+    """The model, saved."""
+    _, cls, keys, changes = case
+    config = copy.deepcopy(keys)
+    for key, value in changes.items():
+        put(config, key, value)
+    model_class = getattr(transformers, cls)
+    built = model_class.config_class(**config)
+    model = model_class._from_config(built, attn_implementation="eager", **EAGER_EXPERTS)
+    model = model.float().eval()
+    randomise(model, seed)
+    model.tie_weights()
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    for file in TOKENIZER.iterdir():
+        shutil.copy(file, folder)
+    return model
+
+
+@torch.no_grad()
+def oracle(folder: Path, case: tuple, seed: int) -> list[dict]:
+    model = build(folder, case, seed)
+    def logits_of(ids):
+        return model(input_ids=ids, use_cache=False).logits[0, -1]
+
+    return [greedy(logits_of, torch.tensor([ids]), None) for ids in prompts()]
+
+
+def ours(folder: Path) -> tuple[list[dict], str]:
+    rows = [json.dumps(dict(prompt_token_ids=ids, ignore_eos=True)) for ids in prompts()]
+    return run(folder, rows, "--max-num-batched-tokens", 16)
+
+
+if __name__ == "__main__":
+    sweep(CASES, oracle, ours)
