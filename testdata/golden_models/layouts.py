@@ -60,7 +60,7 @@ def with_stacked_experts(extra) -> Layout:
 
 
 def stacked(tensors: dict) -> dict:
-    """Experts one by one, as transformers has them in memory: gate and up of all, down of all."""
+    """Experts one by one, as transformers has them in memory: gate and up of all, or up alone, and down of all."""
     out, experts = {}, {}
     for name, tensor in tensors.items():
         block, experts_of, rest = name.partition(".experts.")
@@ -70,12 +70,14 @@ def stacked(tensors: dict) -> dict:
         else:
             out[name] = tensor
     for block, parts in experts.items():
-        gate, up, down = (
-            torch.stack([tensor for _, tensor in sorted(parts[part].items())])
-            for part in ("gate_proj", "up_proj", "down_proj")
-        )
-        out[f"{block}.experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
-        out[f"{block}.experts.down_proj"] = down
+        of_all = {
+            part: torch.stack([tensor for _, tensor in sorted(tensors.items())])
+            for part, tensors in parts.items()
+        }
+        if "gate_proj" in of_all:
+            gate_up = [of_all.pop("gate_proj"), of_all.pop("up_proj")]
+            of_all["gate_up_proj"] = torch.cat(gate_up, dim=1)
+        out |= {f"{block}.experts.{part}": tensor for part, tensor in of_all.items()}
     return out
 
 

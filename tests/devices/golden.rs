@@ -146,6 +146,8 @@ families! {
     mpt
     mpt_published
     nemotron
+    nemotron3_latent
+    nemotron3_nano
     nemotron_h
     olmo
     olmo2

@@ -167,6 +167,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("lfm2_moe", "a short convolution"),
     ("mamba2", "a recurrence of Mamba 2"),
     ("minicpm3", "latent attention"),
+    ("nemotron3_latent", "a recurrence of Mamba 2"),
+    ("nemotron3_nano", "a recurrence of Mamba 2"),
     ("nemotron_h", "a recurrence of Mamba 2"),
     ("opt350", "a table of tokens of another width"),
     ("qwen3_5", "a delta net"),

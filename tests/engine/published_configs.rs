@@ -124,6 +124,7 @@ const PUBLISHED: &[Published] = &[
     ("mpt-7b-instruct", 6_649_286_656, 2_048),
     ("mpt-7b-storywriter", 6_649_286_656, 65_536),
     ("mpt-7b", 6_649_286_656, 2_048),
+    ("nemotron-3-nano-30b-a3b", 31_577_940_288, 262_144),
     ("nemotron-mini-4b-instruct", 4_190_509_056, 4_096),
     ("nemotron-super-49b", 49_867_145_216, 131_072),
     ("olmo-1b", 1_176_764_416, 2_048),

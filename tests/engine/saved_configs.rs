@@ -45,7 +45,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("DeepseekV2ForCausalLM", "`num_experts_per_tok` is missing"),
     ("Dots1ForCausalLM", "`num_experts_per_tok` is missing"),
     ("Glm4MoeForCausalLM", "a rotary embedding of 0.5 of a head_dim of 42"),
-    ("NemotronHForCausalLM", "layers of experts without gates are not supported"),
     ("CLIPModel", "`vision_config` is missing"),
     ("Siglip2Model", "`vision_config` is missing"),
     ("SiglipModel", "`vision_config` is missing"),

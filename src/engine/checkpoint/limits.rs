@@ -169,6 +169,9 @@ fn is_frequency(value: &f32) -> bool {
 /// Refuses experts that cannot be chosen as the spec says.
 fn check_experts(spec: &ExpertsSpec) -> Result<(), String> {
     let num_experts = spec.experts.len();
+    if let Some(latent) = &spec.latent {
+        check_sizes(&[("width that experts read", latent.into.n(), MAX_WIDTH)])?;
+    }
     let num_chosen = spec.routing.num_chosen();
     check_sizes(&[("number of experts of a token", num_chosen, num_experts)])?;
     let (factor, groups) = match &spec.routing {

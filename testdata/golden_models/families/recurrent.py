@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 from ..family import Family, Mistake, dims, rope, small
+from ..layouts import with_experts_one_by_one, with_extra
 from ..mistakes import filled, named, rows_swapped, swapped, without, zeroed
-from ..routing import routed, softmax_all, swapped_gate_and_up, unbiased
+from ..routing import (
+    best_of_groups, biased_weights, routed, softmax_all, swapped_gate_and_up, unbiased,
+)
 
 CONV, LINEAR = "conv", "linear_attention"
 
@@ -131,6 +134,26 @@ FACTORS: list[Mistake] = [
     dict(mlp_multipliers=[1.6, 1.0]),
 ]
 
+def nemotron3(**more) -> dict:
+    return dict(
+        hidden_size=48, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, max_position_embeddings=256, mamba_num_heads=4, mamba_head_dim=16,
+        n_groups=2, ssm_state_size=12, chunk_size=8, layer_norm_epsilon=1e-3,
+        num_experts_per_tok=2, moe_intermediate_size=24, moe_shared_expert_intermediate_size=28,
+        routed_scaling_factor=2.5, time_step_min=1e-30, **more,
+    )
+
+
+def further(tensors: dict) -> dict:
+    """Of a layer that predicts the token after the next one."""
+    return {"mtp.layers.0.norm.weight": tensors["backbone.norm_f.weight"]}
+
+
+CHOICES = [
+    unbiased, biased_weights, dict(num_experts_per_tok=3), dict(routed_scaling_factor=1.0),
+    dict(mlp_hidden_act="relu"),
+]
+
 FAMILIES: dict[str, Family] = {
     "lfm2": small(
         "Lfm2Config", lfm2(conv_L_cache=3, layer_types=[CONV, "full_attention", CONV, CONV]),
@@ -228,6 +251,34 @@ FAMILIES: dict[str, Family] = {
         ],
         means={"A_log": -1.0}, old_config=True, old_drop=("layers_block_type",),
         old_keys=dict(hybrid_override_pattern="M-*-M", num_hidden_layers=5),
+    ),
+    "nemotron3_nano": small(
+        "NemotronHConfig",
+        nemotron3(
+            layers_block_type=[LINEAR, "moe", "full_attention", "moe", "mlp"],
+            norm_topk_prob=True, n_routed_experts=6,
+        ),
+        [
+            *CHOICES, zeroed("shared_experts.down_proj"), dict(mlp_hidden_act="silu"),
+            dict(norm_topk_prob=False),
+        ],
+        means={"A_log": -1.0}, old_config=True, old_drop=("layers_block_type",),
+        old_keys=dict(hybrid_override_pattern="ME*E-", num_hidden_layers=5),
+    ),
+    "nemotron3_latent": small(
+        "NemotronHConfig",
+        nemotron3(
+            layers_block_type=["full_attention", "moe", LINEAR, "moe"], norm_topk_prob=True,
+            n_routed_experts=8, n_group=4, topk_group=2, moe_latent_size=20, mlp_bias=True,
+            num_nextn_predict_layers=1,
+        ),
+        [
+            *CHOICES, best_of_groups, dict(n_group=1, topk_group=1),
+            zeroed("fc1_latent_proj.bias"), zeroed("fc2_latent_proj"),
+            zeroed("shared_experts.up_proj.bias"), zeroed("shared_experts.down_proj.bias"),
+        ],
+        means={"A_log": -1.0},
+        layout=with_experts_one_by_one(with_extra(further, [("backbone.", "model.")])),
     ),
     "lfm2_bias": small(
         "Lfm2Config",

@@ -6,7 +6,7 @@
 
 use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::base::layers::{
-    Activation, ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK,
+    Activation, ExpertGroups, ExpertWeight, GroupScore, MlpForm, Routing, Score, TopK,
 };
 use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision};
@@ -24,6 +24,7 @@ struct Case {
     /// Experts, width of rows, inner width.
     sizes: (usize, usize, usize),
     has_biases: bool,
+    form: MlpForm,
     activation: Activation,
 }
 
@@ -42,6 +43,7 @@ fn cases() -> Vec<Case> {
         routing,
         sizes,
         has_biases,
+        form: MlpForm::Gated,
         activation: Activation::Silu,
     };
     let softmax = top_k(4, Score::Softmax, ExpertWeight::SHARE);
@@ -59,6 +61,11 @@ fn cases() -> Vec<Case> {
         Case {
             activation: Activation::ClampedSwiGlu { alpha: 1.702, limit: 0.5 },
             ..case("softmax of the chosen", Routing::TopK(logits), (5, 48, 32), true)
+        },
+        Case {
+            form: MlpForm::Plain,
+            activation: Activation::Relu2,
+            ..case("no gates", Routing::TopK(softmax.clone()), (8, 40, 24), true)
         },
         // Widths that the matrix units do not take.
         case("odd widths", Routing::TopK(softmax), (7, 22, 13), true),
@@ -78,8 +85,9 @@ fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
         Device::Cpu(_) => DType::Float32,
         Device::Cuda(_) => pair.dtype,
     };
+    let up_rows = if case.form == MlpForm::Gated { 2 * inner } else { inner };
     let expert = |seed: u64| ExpertWeights {
-        up: load(dtype, 2 * inner, width, 10 * seed + 3, case.has_biases),
+        up: load(dtype, up_rows, width, 10 * seed + 3, case.has_biases),
         down: load(dtype, width, inner, 10 * seed + 4, case.has_biases),
     };
     let factors = |seed: u64| pair.values(1, num_experts, seed, 0.3).values;
@@ -88,6 +96,7 @@ fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
         choice_bias: case.has_biases.then(|| factors(2)),
         weight_factors: case.has_biases.then(|| factors(5)),
         routing: case.routing.clone(),
+        form: case.form,
         activation: case.activation,
         experts: (0..num_experts as u64).map(expert).collect(),
         on_gpu: None,
@@ -137,8 +146,8 @@ fn choose_experts_4_linear_experts_16x64_linear_experts_64x128_and_linear_expert
     let Some(pair) = Pair::open(DType::BFloat16, 71, None) else { return };
     let routing = Routing::TopK(top_k(2, Score::Softmax, ExpertWeight::SHARE));
     let sizes = (3, 64, 72);
-    let case =
-        Case { name: "many rows", routing, sizes, has_biases: false, activation: Activation::Silu };
+    let (form, activation) = (MlpForm::Gated, Activation::Silu);
+    let case = Case { name: "many rows", routing, sizes, has_biases: false, form, activation };
     let weight = weight(&pair, &pair.gpu, &case);
     let x = pair.values(400, 64, 8, 1.0);
     let run = |rows: &[usize]| {

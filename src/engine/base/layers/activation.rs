@@ -1,4 +1,13 @@
-//! Activation functions, by their names in a config.
+//! Activation functions, by their names in a config, and where an MLP applies one.
+
+/// Form of an MLP's inner values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlpForm {
+    /// down(act(gate(x)) * up(x))
+    Gated,
+    /// down(act(up(x)))
+    Plain,
+}
 
 /// Activation functions, by Hugging Face's names in `hidden_act`.
 #[derive(Clone, Copy, Debug, PartialEq)]

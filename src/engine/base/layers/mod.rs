@@ -11,7 +11,7 @@ mod scan;
 /// Most tokens of an image of Gemma 4: the largest budget that its image processor may have.
 pub const MAX_SOFT_TOKENS: usize = 1120;
 
-pub use activation::Activation;
+pub use activation::{Activation, MlpForm};
 pub use alibi::alibi_slopes;
 pub use delta::{DeltaHeads, STATE_LANES, padded};
 pub use heads::{Heads, QkvHeads};

@@ -30,9 +30,19 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Experts with the number of one of these keys, and the width of another.
     pub(super) fn read(config: &HfConfig, num: &[&str], inner: &str) -> Result<Self, EngineError> {
+        Self::read_for(config, config.num_layers()?, num, inner)
+    }
+
+    /// The same where a list says how many layers there are.
+    pub(super) fn read_for(
+        config: &HfConfig,
+        num_layers: usize,
+        num: &[&str],
+        inner: &str,
+    ) -> Result<Self, EngineError> {
         let (root, hidden) = (config.root(), config.hidden_size()?);
         let num = root.size_of(num)?;
-        limits::check_num_experts(num, config.num_layers()?).map_err(|text| config.error(text))?;
+        limits::check_num_experts(num, num_layers).map_err(|text| config.error(text))?;
         Ok(Self { num, hidden, inner: root.size(inner)? })
     }
 
@@ -45,6 +55,12 @@ impl Sizes {
     pub(super) fn experts(self, name: &str, parts: [&str; 3]) -> Vec<ExpertSpec> {
         let of = |index| parts.map(|part| format!("{name}.{index}.{part}"));
         (0..self.num).map(|index| ExpertSpec::new(of(index), self.hidden, self.inner)).collect()
+    }
+
+    /// The same where experts have no gates: up and down.
+    pub(super) fn experts_without_gates(self, name: &str, parts: [&str; 2]) -> Vec<ExpertSpec> {
+        let of = |index| parts.map(|part| format!("{name}.{index}.{part}"));
+        (0..self.num).map(|index| ExpertSpec::plain(of(index), self.hidden, self.inner)).collect()
     }
 
     /// A block whose router is `name.gate`, and whose experts are `name.experts.N.` and then these

@@ -341,7 +341,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("MPTForCausalLM", mpt::spec, "MPT"),
     family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
     family("NemotronForCausalLM", nemotron::spec, "Minitron, Nemotron-4"),
-    family("NemotronHForCausalLM", nemotron_h::spec, "Nemotron-H, Nemotron Nano 2"),
+    family("NemotronHForCausalLM", nemotron_h::spec, "Nemotron-H, Nemotron Nano 2, Nemotron 3"),
     family("Olmo2ForCausalLM", olmo2::spec, "OLMo 2"),
     family("Olmo3ForCausalLM", olmo3::spec, "OLMo 3"),
     family("OlmoeForCausalLM", olmoe::spec, "OLMoE"),

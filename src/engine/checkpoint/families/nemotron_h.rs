@@ -1,12 +1,14 @@
-//! Nemotron-H and Nemotron Nano 2: each layer is one block, of Mamba 2, of attention without a
-//! rotation, or an MLP without a gate.
+//! Nemotron-H, Nemotron Nano 2 and Nemotron 3: each layer is one block, of Mamba 2, of attention
+//! without a rotation, an MLP without a gate, or experts without gates.
 
+use super::experts::{self, Sizes};
 use super::mamba::{self, Blocks};
 use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, GateOrder, LayerSpec,
-    LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, ExpertLatentSpec,
+    ExpertSpec, ExpertsSpec, GateOrder, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
+    OutputSpec, QkvHeads, SharedExpertSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, ScanShape};
@@ -17,15 +19,31 @@ enum Block {
     Mamba,
     Attention,
     Mlp,
+    Experts,
 }
+
+/// Keys that no layer reads where none has experts.
+const OF_EXPERTS: [&str; 9] = [
+    "moe_intermediate_size",
+    "moe_latent_size",
+    "moe_shared_expert_intermediate_size",
+    "n_group",
+    "n_routed_experts",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "routed_scaling_factor",
+    "topk_group",
+];
 
 /// Blocks one after the other.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
     let eps = config.layer_norm_eps(1e-5)?;
-    // Published files have both.
-    config.root().ignore(&["rms_norm_eps"]);
+    // Published files have both; and nothing is rotated, whatever base they name.
+    config.root().ignore(&["partial_rotary_factor", "rms_norm_eps", "rope_theta"]);
     let kinds = blocks(config)?;
+    let has_experts = kinds.contains(&Block::Experts);
+    let (has_mlps, num_layers) = (kinds.contains(&Block::Mlp), kinds.len());
     let (mamba, heads) = (mamba_blocks(config, eps)?, heads(config)?);
     let mut layers = Vec::with_capacity(kinds.len());
     for (index, kind) in kinds.into_iter().enumerate() {
@@ -37,6 +55,10 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             Block::Mamba => layer.recurrent = Some(mamba.block(&mixer, norms)),
             Block::Attention => layer.attention = Some(attention(&mixer, (norms, heads), hidden)),
             Block::Mlp => layer.feed_forward = Some(mlp(config, &mixer, norms)?.into()),
+            Block::Experts => {
+                let experts = experts_of(config, &mixer, num_layers)?;
+                layer.feed_forward = Some(ExpertsSpec { norms, ..experts }.into());
+            }
         }
         layers.push(layer);
     }
@@ -48,20 +70,17 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         output.of_further_tokens.push("mtp.".to_owned());
     }
     config.root().ignore(&["mtp_layers_block_type", "mtp_hybrid_override_pattern"]);
-    // Of experts, which layers are refused for.
-    config.root().ignore(&[
-        "moe_intermediate_size",
-        "moe_latent_size",
-        "moe_shared_expert_intermediate_size",
-        "moe_shared_expert_overlap",
-        "n_group",
-        "n_routed_experts",
-        "n_shared_experts",
-        "norm_topk_prob",
-        "num_experts_per_tok",
-        "routed_scaling_factor",
-        "topk_group",
-    ]);
+    // When the MLP of all tokens is computed; and transformers has one whatever number is written.
+    config.root().ignore(&["moe_shared_expert_overlap", "n_shared_experts"]);
+    if !has_experts {
+        config.root().ignore(&OF_EXPERTS);
+    }
+    if !has_mlps {
+        config.root().ignore(&["intermediate_size"]);
+    }
+    if !has_experts && !has_mlps {
+        config.root().ignore(&["mlp_bias", "mlp_hidden_act"]);
+    }
     Ok(DecoderSpec {
         max_model_len: config.max_position_embeddings()?,
         embedding: EmbeddingSpec::of(LinearSpec::new("backbone.embeddings", vocab, hidden)),
@@ -78,8 +97,8 @@ fn blocks(config: &HfConfig) -> Result<Vec<Block>, EngineError> {
         "linear_attention" | "mamba" | "M" => Ok(Block::Mamba),
         "full_attention" | "attention" | "*" => Ok(Block::Attention),
         "mlp" | "-" => Ok(Block::Mlp),
-        "moe" | "E" => Err(config.error("layers of experts without gates are not supported")),
-        _ => Err(config.error("a layer type that is none of mamba, attention and mlp")),
+        "moe" | "E" => Ok(Block::Experts),
+        _ => Err(config.error("a layer type that is none of mamba, attention, mlp and moe")),
     };
     let pattern = root.text("hybrid_override_pattern")?;
     let by_letter = pattern
@@ -170,10 +189,7 @@ fn attention(mixer: &str, (norms, heads): (BlockNorms, QkvHeads), hidden: usize)
 fn mlp(config: &HfConfig, mixer: &str, norms: BlockNorms) -> Result<MlpSpec, EngineError> {
     let name = |part: &str| format!("{mixer}.{part}");
     let (hidden, inner) = (config.hidden_size()?, config.intermediate_size()?);
-    let activation = match config.root().text("mlp_hidden_act")? {
-        None => Activation::Relu2,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation = activation(config)?;
     let bias = config.mlp_bias()?;
     Ok(MlpSpec {
         norms,
@@ -182,4 +198,43 @@ fn mlp(config: &HfConfig, mixer: &str, norms: BlockNorms) -> Result<MlpSpec, Eng
         up: LinearSpec::new(name("up_proj"), inner, hidden).with_bias(bias),
         down: LinearSpec::new(name("down_proj"), hidden, inner).with_bias(bias),
     })
+}
+
+/// DeepSeek V3's choice of experts, perhaps narrower than the stream, and an MLP of all tokens.
+fn experts_of(
+    config: &HfConfig,
+    mixer: &str,
+    num_layers: usize,
+) -> Result<ExpertsSpec, EngineError> {
+    let name = |part: &str| format!("{mixer}.{part}");
+    let (root, hidden, bias) = (config.root(), config.hidden_size()?, config.mlp_bias()?);
+    let keys = ["n_routed_experts", "num_local_experts"];
+    let sizes = Sizes::read_for(config, num_layers, &keys, "moe_intermediate_size")?;
+    let latent = root.optional_size("moe_latent_size")?;
+    let latent_spec = |width| ExpertLatentSpec {
+        into: LinearSpec::new(name("fc1_latent_proj"), width, hidden).with_bias(bias),
+        back: LinearSpec::new(name("fc2_latent_proj"), hidden, width).with_bias(bias),
+    };
+    let parts = ["up_proj", "down_proj"];
+    let of_all = parts.map(|part| name(&format!("shared_experts.{part}")));
+    let shared =
+        ExpertSpec::plain(of_all, hidden, root.size("moe_shared_expert_intermediate_size")?);
+    let routing = experts::by_sigmoid(config, true)?;
+    let of_experts = Sizes { hidden: latent.unwrap_or(hidden), ..sizes };
+    Ok(ExpertsSpec {
+        choice_bias: Some((name("gate.e_score_correction_bias"), vec![sizes.num])),
+        form: MlpForm::Plain,
+        experts: of_experts.experts_without_gates(&name("experts"), parts),
+        latent: latent.map(latent_spec),
+        shared: Some(SharedExpertSpec { mlp: shared.with_bias(bias), gate: None }),
+        ..ExpertsSpec::new(sizes.router(name("gate")), routing, activation(config)?)
+    })
+}
+
+/// Of MLPs and of experts.
+fn activation(config: &HfConfig) -> Result<Activation, EngineError> {
+    match config.root().text("mlp_hidden_act")? {
+        None => Ok(Activation::Relu2),
+        Some(name) => config.activation_named(name),
+    }
 }

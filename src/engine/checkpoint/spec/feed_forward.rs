@@ -3,6 +3,8 @@
 use super::{ActivationSpec, BlockNorms, LinearSpec, NamedShape, NormSpec};
 use vllm_batch_base::layers::{Activation, Routing};
 
+pub use vllm_batch_base::layers::MlpForm;
+
 /// Feed-forward block of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedForwardSpec {
@@ -27,16 +29,7 @@ pub struct MlpSpec {
     pub down: LinearSpec,
 }
 
-/// Form of an MLP's inner values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MlpForm {
-    /// down(act(gate(x)) * up(x))
-    Gated,
-    /// down(act(up(x)))
-    Plain,
-}
-
-/// A mixture of experts. Each expert is a gated MLP.
+/// A mixture of experts. Each expert is an MLP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsSpec {
     /// Where the block normalizes.
@@ -49,10 +42,14 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// (experts): the weights are multiplied by these.
     pub weight_factors: Option<NamedShape>,
+    /// Whether experts have gates, that of all tokens too.
+    pub form: MlpForm,
     /// The activation of all experts.
     pub activation: Activation,
     /// All of them.
     pub experts: Vec<ExpertSpec>,
+    /// What they read and give is narrower than the stream.
+    pub latent: Option<ExpertLatentSpec>,
     /// Shared expert of all tokens.
     pub shared: Option<SharedExpertSpec>,
     /// That and the experts normalize apart.
@@ -74,10 +71,20 @@ pub struct ApartNorms {
     pub experts_after: NormSpec,
 }
 
+/// Layers around the experts that are chosen: back(experts(into(x))). The router and the expert of
+/// all tokens read x.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertLatentSpec {
+    /// (latent width, hidden_size)
+    pub into: LinearSpec,
+    /// (hidden_size, latent width): of the weighted sum of experts.
+    pub back: LinearSpec,
+}
+
 /// An expert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertSpec {
-    /// (2 * inner width, hidden_size): gate and up, one after the other.
+    /// (2 * inner width, hidden_size): gate and up, one after the other; or up alone.
     pub up: LinearSpec,
     /// (hidden_size, inner width)
     pub down: LinearSpec,
@@ -90,6 +97,11 @@ impl ExpertSpec {
             up: LinearSpec::stacked([(gate, inner), (up, inner)], hidden),
             down: LinearSpec::new(down, hidden, inner),
         }
+    }
+
+    /// Expert without a gate.
+    pub fn plain([up, down]: [String; 2], hidden: usize, inner: usize) -> Self {
+        Self { up: LinearSpec::new(up, inner, hidden), down: LinearSpec::new(down, hidden, inner) }
     }
 
     /// The same, with or without biases.
@@ -194,8 +206,10 @@ impl ExpertsSpec {
             choice_bias: None,
             routing,
             weight_factors: None,
+            form: MlpForm::Gated,
             activation,
             experts: Vec::new(),
+            latent: None,
             shared: None,
             apart: None,
         }
@@ -214,10 +228,11 @@ impl ExpertsSpec {
         self.shared.iter().map(|shared| &shared.mlp).chain(&self.experts)
     }
 
-    /// Linear layers of the experts.
+    /// Linear layers of the experts, and around them.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let latent = self.latent.iter().flat_map(|latent| [&latent.into, &latent.back]);
         let gate = self.shared.iter().filter_map(|shared| shared.gate.as_ref());
         let mlps = self.mlps().flat_map(|mlp| [&mlp.up, &mlp.down]);
-        std::iter::once(&self.router).chain(gate).chain(mlps)
+        std::iter::once(&self.router).chain(gate).chain(latent).chain(mlps)
     }
 }

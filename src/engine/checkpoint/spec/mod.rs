@@ -24,7 +24,8 @@ pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep};
 pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
 pub use feed_forward::{
-    ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
+    ApartNorms, ExpertLatentSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec,
+    SharedExpertSpec,
 };
 pub use grid_positions::{GridFit, GridPositions, Mixture};
 pub use head::{HeadActivation, HeadLayer, HeadSpec};

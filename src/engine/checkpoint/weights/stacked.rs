@@ -4,8 +4,10 @@ use super::mapped_files::{Entry, MappedFiles};
 use crate::spec::Part;
 
 /// (a matrix of an expert, the tensor that has it of all experts, what that has of each)
-const STACKS: [(&str, &str, &[&str]); 2] = [
+const STACKS: [(&str, &str, &[&str]); 3] = [
     ("gate_proj", "gate_up_proj", &["gate_proj", "up_proj"]),
+    // Of experts without gates.
+    ("up_proj", "up_proj", &["up_proj"]),
     ("down_proj", "down_proj", &["down_proj"]),
 ];
 
@@ -66,6 +68,13 @@ mod tests {
 
     /// Two experts of a layer in files with these tensors; values count from 0 in each tensor.
     fn checkpoint(tensors: &[(&str, &[usize])]) -> (tempfile::TempDir, Checkpoint) {
+        checkpoint_of(&experts(), tensors)
+    }
+
+    fn checkpoint_of(
+        experts: &[ExpertSpec],
+        tensors: &[(&str, &[usize])],
+    ) -> (tempfile::TempDir, Checkpoint) {
         let folder = tempfile::tempdir().unwrap();
         let bytes = |shape: &[usize]| {
             (0..shape.iter().product::<usize>() as u16)
@@ -78,7 +87,6 @@ mod tests {
         });
         let bytes = safetensors::serialize(views, None).unwrap();
         std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
-        let experts = experts();
         let linears = experts.iter().flat_map(|expert| [&expert.up, &expert.down]);
         let linears = linears.map(|linear| (linear, Place::Layer));
         let checkpoint = Checkpoint::open(folder.path(), None).unwrap();
@@ -120,6 +128,22 @@ mod tests {
         assert_eq!(values[1], [3.0, 9.0, 4.0, 10.0, 5.0, 11.0]);
         assert_eq!(values[2], [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
         assert_eq!(values[4], [15.0, 21.0, 16.0, 22.0, 17.0, 23.0]);
+        checkpoint.finish().unwrap();
+    }
+
+    #[test]
+    fn experts_without_gates_have_a_stack_of_ups() {
+        let of = |index| ["up", "down"].map(|part| format!("mixer.experts.{index}.{part}_proj"));
+        let experts: Vec<_> = (0..2).map(|index| ExpertSpec::plain(of(index), 2, 3)).collect();
+        let (up, down) = ("mixer.experts.up_proj", "mixer.experts.down_proj");
+        let (_folder, mut checkpoint) =
+            checkpoint_of(&experts, &[(up, &[2, 3, 2]), (down, &[2, 2, 3])]);
+        let linears = experts.iter().flat_map(|expert| [&expert.up, &expert.down]);
+        let asked: Vec<_> = linears.flat_map(LinearSpec::weights).collect();
+        checkpoint.check(&asked, &[]).unwrap();
+        let first = |tensor| checkpoint.matrix(&tensor).unwrap().to_vec()[0];
+        let firsts = asked.into_iter().map(first);
+        assert_eq!(firsts.collect::<Vec<_>>(), [0.0, 0.0, 6.0, 6.0]);
         checkpoint.finish().unwrap();
     }
 

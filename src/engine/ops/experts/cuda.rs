@@ -2,13 +2,13 @@
 //! product is launched with as many tiles as there can be.
 
 use super::{ExpertWeights, ExpertsShape, ExpertsWeight};
-use crate::activation::activate_and_mul;
+use crate::activation::{activate, activate_and_mul};
 use crate::linear::LinearWeight;
 use crate::weight_tiles::{Product, WeightTiles};
 use crate::{GPU_BLOCK, RowSlots};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::Quantization;
-use vllm_batch_base::layers::{ExpertWeight, GroupScore, Routing, Score};
+use vllm_batch_base::layers::{ExpertWeight, GroupScore, MlpForm, Routing, Score};
 use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr};
 use vllm_batch_device::{Device, Gpu, Precision, Tensor, bytes_of};
 
@@ -230,12 +230,21 @@ pub(super) fn add_experts(
     let num_experts = weight.experts.len();
     let product = SortedProduct { gpu, starts: scratch.starts.ptr(), num_experts, num_pairs };
     scratch.gate_up.reshape(num_pairs, tables.up.n);
-    scratch.activated.reshape(num_pairs, tables.down.k);
     scratch.of_pairs.reshape(num_pairs, tables.down.n);
     let sorted = SortedRows::of(x, scratch.order.ptr(), num_chosen);
     product.launch(sorted, &tables.up, &scratch.gate_up);
-    activate_and_mul(device, weight.activation, &scratch.gate_up, &mut scratch.activated);
-    let sorted = SortedRows::of(&scratch.activated, DevicePtr::NULL, 1);
+    let inner = match weight.form {
+        MlpForm::Gated => {
+            scratch.activated.reshape(num_pairs, tables.down.k);
+            activate_and_mul(device, weight.activation, &scratch.gate_up, &mut scratch.activated);
+            &scratch.activated
+        }
+        MlpForm::Plain => {
+            activate(device, weight.activation, &mut scratch.gate_up);
+            &scratch.gate_up
+        }
+    };
+    let sorted = SortedRows::of(inner, DevicePtr::NULL, 1);
     product.launch(sorted, &tables.down, &scratch.of_pairs);
 
     let mut args = Args::new();

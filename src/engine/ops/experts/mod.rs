@@ -1,4 +1,4 @@
-//! choose_experts and add_experts: a router chooses some of many gated MLPs for each row, whose
+//! choose_experts and add_experts: a router chooses some of many MLPs for each row, whose
 //! outputs are added by weights.
 //!
 //! Experts run one after the other, each over its rows, which are brought together for it. So an
@@ -20,12 +20,13 @@ pub(crate) use cuda::{ExpertTables, GpuScratch};
 use grouping::{ExpertRow, Grouping};
 use routing::{Sigmoid, choose};
 
+use super::activation::activate;
 use super::linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
 use super::shared_rows::SharedRows;
 use super::{RowSlots, for_row_chunks, map_in_place};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_base::layers::Activation;
+use vllm_batch_base::layers::{Activation, MlpForm};
 use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
@@ -42,6 +43,8 @@ pub struct ExpertsWeight {
     pub routing: Routing,
     /// (experts): the weights of those that are chosen are multiplied by these.
     pub weight_factors: Option<Vec<f32>>,
+    /// Whether experts have gates.
+    pub form: MlpForm,
     /// The activation of all experts.
     pub activation: Activation,
     /// All of them.
@@ -70,7 +73,7 @@ impl ExpertsWeight {
 /// Weights of an expert.
 #[derive(Debug)]
 pub struct ExpertWeights {
-    /// (2 * I, H): gate, then up.
+    /// (2 * I, H): gate, then up; or up alone, (I, H).
     pub up: LinearWeight,
     /// (H, I)
     pub down: LinearWeight,
@@ -96,7 +99,7 @@ pub enum ExpertsScratch {
 }
 
 impl ExpertsScratch {
-    /// For steps of up to `num_rows` rows of `width`, and weights of `dtype`.
+    /// For steps of up to `num_rows` rows, `width` values at most, and weights of `dtype`.
     ///
     /// # Errors
     /// The device has no memory for it.
@@ -181,15 +184,26 @@ pub fn add_experts(
         let CpuScratch { grouping, x: gathered, gate_up, activated, out: of_expert, .. } =
             &mut *scratch;
         for rows in grouping.rows_of(expert).chunks(block_rows) {
-            let (num_rows, (twice, _)) = (rows.len(), weights.up.shape());
+            let (num_rows, (up_width, _)) = (rows.len(), weights.up.shape());
             gather(cpu, x, rows, gathered);
-            gate_up.reshape(num_rows, twice);
-            activated.reshape(num_rows, twice / 2);
-            of_expert.set_num_rows(num_rows);
-            let (up, input) = ((&weights.up, weight.activation), gathered.rows_from(0));
-            linear_activate_and_mul(device, input, up, (gate_up, activated), num_rows);
+            gate_up.reshape(num_rows, up_width);
+            of_expert.reshape(num_rows, out.width());
+            let input = gathered.rows_from(0);
+            let inner = match weight.form {
+                MlpForm::Gated => {
+                    activated.reshape(num_rows, up_width / 2);
+                    let up = (&weights.up, weight.activation);
+                    linear_activate_and_mul(device, input, up, (gate_up, activated), num_rows);
+                    &*activated
+                }
+                MlpForm::Plain => {
+                    linear_rows(device, input, &weights.up, gate_up.rows_from_mut(0), num_rows);
+                    activate(device, weight.activation, gate_up);
+                    &*gate_up
+                }
+            };
             let to = of_expert.rows_from_mut(0);
-            linear_rows(device, activated.rows_from(0), &weights.down, to, num_rows);
+            linear_rows(device, inner.rows_from(0), &weights.down, to, num_rows);
             add_weighted(cpu, of_expert, rows, out);
         }
     }
@@ -248,7 +262,7 @@ pub fn choose_experts(
 /// out = these rows of x.
 fn gather(cpu: &Cpu, x: &Tensor, rows: &[ExpertRow], out: &mut Tensor) {
     let (num_rows, width) = (rows.len(), x.width());
-    out.set_num_rows(num_rows);
+    out.reshape(num_rows, width);
     let work = || Work::elementwise(num_rows * width, 8);
     let _timed = cpu.op_timer.timed(Op::new("gather_rows"), work);
     let shared = SharedRows::of(out);

@@ -17,7 +17,7 @@ fn matrix(rows: usize, columns: usize, seed: u64) -> SourceMatrix<'static> {
     SourceMatrix::random(rows, columns, seed, 0.4)
 }
 
-fn weight(device: &Device, dtype: DType) -> ExpertsWeight {
+fn weight(device: &Device, dtype: DType, form: MlpForm) -> ExpertsWeight {
     let load_as = |dtype, rows, columns, seed| {
         let rows = [matrix(rows, columns, seed)].into();
         LinearWeight::load(device, dtype, &rows, None).unwrap()
@@ -35,14 +35,22 @@ fn weight(device: &Device, dtype: DType) -> ExpertsWeight {
         choice_bias: None,
         routing: Routing::TopK(routing),
         weight_factors: Some(FACTORS.into()),
+        form,
         activation: Activation::Silu,
         experts: (0..NUM_EXPERTS as u64)
             .map(|seed| ExpertWeights {
-                up: load(2 * INNER, HIDDEN, 10 + seed),
+                up: load(up_rows(form), HIDDEN, 10 + seed),
                 down: load(HIDDEN, INNER, 20 + seed),
             })
             .collect(),
         on_gpu: None,
+    }
+}
+
+fn up_rows(form: MlpForm) -> usize {
+    match form {
+        MlpForm::Gated => 2 * INNER,
+        MlpForm::Plain => INNER,
     }
 }
 
@@ -53,7 +61,7 @@ fn times(matrix: &SourceMatrix<'_>, x: &[f64]) -> Vec<f64> {
 }
 
 /// In plain code: all experts, of which those count that are among the best.
-fn expected(x: &[f32], out: &[f32]) -> Vec<f64> {
+fn expected(form: MlpForm, x: &[f32], out: &[f32]) -> Vec<f64> {
     let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
     let scores: Vec<f64> =
         times(&matrix(NUM_EXPERTS, HIDDEN, 1), &x).into_iter().map(f64::exp).collect();
@@ -63,10 +71,13 @@ fn expected(x: &[f32], out: &[f32]) -> Vec<f64> {
     let sum: f64 = best.iter().map(|expert| scores[*expert]).sum();
     let mut out: Vec<f64> = out.iter().map(|out| f64::from(*out)).collect();
     for &expert in best {
-        let gate_up = times(&matrix(2 * INNER, HIDDEN, 10 + expert as u64), &x);
+        let gate_up = times(&matrix(up_rows(form), HIDDEN, 10 + expert as u64), &x);
         let (gate, up) = gate_up.split_at(INNER);
-        let inner: Vec<f64> =
-            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        let silu = gate.iter().map(|gate| gate / (1.0 + (-gate).exp()));
+        let inner: Vec<f64> = match form {
+            MlpForm::Gated => silu.zip(up).map(|(silu, up)| silu * up).collect(),
+            MlpForm::Plain => silu.collect(),
+        };
         let added = times(&matrix(HIDDEN, INNER, 20 + expert as u64), &inner);
         let weight = 1.5 * scores[expert] / sum * f64::from(FACTORS[expert]);
         out.iter_mut().zip(added).for_each(|(out, added)| *out += weight * added);
@@ -75,12 +86,12 @@ fn expected(x: &[f32], out: &[f32]) -> Vec<f64> {
 }
 
 /// out after experts of rows are chosen and added to what `out` was.
-fn run((device, dtype): (&Device, DType), x: &[f32], out: &[f32]) -> Vec<f32> {
+fn run((device, dtype): (&Device, DType), form: MlpForm, x: &[f32], out: &[f32]) -> Vec<f32> {
     let shape = ExpertsShape { num_experts: NUM_EXPERTS, num_chosen: NUM_CHOSEN, inner: INNER };
     let (x, mut out) =
         (Tensor::from_vec(x.to_vec(), HIDDEN), Tensor::from_vec(out.to_vec(), HIDDEN));
     let mut scratch = ExpertsScratch::new((device, dtype), (x.num_rows(), HIDDEN), shape).unwrap();
-    let weight = weight(device, dtype);
+    let weight = weight(device, dtype, form);
     choose_experts(device, (&x, RowSlots::default()), &weight, &mut scratch);
     add_experts(device, &x, &weight, &mut scratch, &mut out);
     out.values().to_vec()
@@ -97,19 +108,20 @@ fn agrees_with_plain_code_and_a_row_does_not_depend_on_others() {
     // bf16 has 8 bits, of weights and of what is between.
     let dtypes = [(DType::Float32, 2e-5), (DType::BFloat16, 0.1)];
     let all = Isa::all_available().into_iter().flat_map(|isa| dtypes.map(|of| (isa, of)));
-    for (isa, (dtype, error)) in all {
+    let forms = [MlpForm::Gated, MlpForm::Plain];
+    for (form, (isa, (dtype, error))) in all.flat_map(|of| forms.map(|form| (form, of))) {
         let device = Device::cpu_with_isa(2, isa);
-        let out = run((&device, dtype), &x, &before);
+        let out = run((&device, dtype), form, &x, &before);
         for row in 0..NUM_ROWS {
             let of_row = row * HIDDEN..(row + 1) * HIDDEN;
             let (x, before) = (&x[of_row.clone()], &before[of_row.clone()]);
-            let expected = expected(x, before);
+            let expected = expected(form, x, before);
             for (got, expected) in out[of_row.clone()].iter().zip(&expected) {
                 let off = (f64::from(*got) - expected).abs();
-                assert!(off < error, "{isa:?} {dtype:?}, row {row}: {off}");
+                assert!(off < error, "{form:?} {isa:?} {dtype:?}, row {row}: {off}");
             }
             if row % 7 == 0 {
-                let alone = run((&Device::cpu_with_isa(1, isa), dtype), x, before);
+                let alone = run((&Device::cpu_with_isa(1, isa), dtype), form, x, before);
                 assert_eq!(alone, out[of_row], "{isa:?}, row {row} alone");
             }
         }

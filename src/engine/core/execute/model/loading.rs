@@ -10,9 +10,9 @@ use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
 use vllm_batch_checkpoint::spec::{
-    ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
-    FeedForwardSpec, Frequencies, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape,
-    NormSpec, OutputSpec, Part, RopeSpec, Slice,
+    ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertLatentSpec,
+    ExpertSpec, ExpertsSpec, FeedForwardSpec, Frequencies, LayerSpec, Layout, LinearSpec, MlpForm,
+    MlpSpec, NamedShape, NormSpec, OutputSpec, Part, RopeSpec, Slice,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Tensor};
@@ -84,7 +84,17 @@ pub(super) struct FeedForwardWeights {
     /// (1, hidden_size): of that expert's outputs.
     pub gate: Option<LinearWeight>,
     pub experts: Option<ExpertsWeight>,
+    pub latent: Option<ExpertLatentWeights>,
     pub apart: Option<ApartNormWeights>,
+}
+
+/// Weights of the layers around experts.
+#[derive(Debug)]
+pub(super) struct ExpertLatentWeights {
+    /// (latent width, hidden_size)
+    pub into: LinearWeight,
+    /// (hidden_size, latent width)
+    pub back: LinearWeight,
 }
 
 /// Weights of norms where experts and the MLP of all tokens are apart, (hidden_size) each.
@@ -163,7 +173,9 @@ pub(super) fn prepare_layers(
             let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
             let side = side.iter().flat_map(SideBlockWeights::linears);
             let mlp = mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight]);
-            attention.chain(recurrent).chain(mlp).chain(side)
+            let latent = feed_forward.iter().filter_map(|block| block.latent.as_ref());
+            let latent = latent.flat_map(|latent| [&latent.into, &latent.back]);
+            attention.chain(recurrent).chain(mlp).chain(latent).chain(side)
         },
     );
     let activation = device.activation_dtype();
@@ -476,8 +488,8 @@ impl Loader<'_> {
         let experts = match spec {
             FeedForwardSpec::Mlp(mlp) => {
                 let mlp = Some(self.mlp(mlp)?);
-                let (gate, experts, apart) = (None, None, None);
-                return Ok(FeedForwardWeights { norms, mlp, gate, experts, apart });
+                let (gate, experts, latent, apart) = (None, None, None, None);
+                return Ok(FeedForwardWeights { norms, mlp, gate, experts, latent, apart });
             }
             FeedForwardSpec::Experts(experts) => experts,
         };
@@ -489,7 +501,7 @@ impl Loader<'_> {
             Some(shared) => {
                 let up = self.layer_linear(&shared.mlp.up)?.into();
                 let down = self.layer_linear(&shared.mlp.down)?.into();
-                Some(MlpWeights { form: MlpForm::Gated, activation, up, down })
+                Some(MlpWeights { form: experts.form, activation, up, down })
             }
         };
         Ok(FeedForwardWeights {
@@ -497,8 +509,17 @@ impl Loader<'_> {
             mlp,
             gate: gate.map(|gate| self.exact(gate)).transpose()?,
             experts: Some(self.experts(experts)?),
+            latent: experts.latent.as_ref().map(|spec| self.expert_latent(spec)).transpose()?,
             apart: experts.apart.as_ref().map(|spec| self.apart_norms(spec)).transpose()?,
         })
+    }
+
+    fn expert_latent(
+        &mut self,
+        spec: &ExpertLatentSpec,
+    ) -> Result<ExpertLatentWeights, EngineError> {
+        let (into, back) = (self.layer_linear(&spec.into)?, self.layer_linear(&spec.back)?);
+        Ok(ExpertLatentWeights { into, back })
     }
 
     fn apart_norms(&mut self, spec: &ApartNorms) -> Result<ApartNormWeights, EngineError> {
@@ -519,6 +540,7 @@ impl Loader<'_> {
             weight_factors: factors
                 .map(|tensor| self.checkpoint.vector(tensor, 1.0))
                 .transpose()?,
+            form: spec.form,
             activation: spec.activation,
             experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,
             on_gpu: None,

@@ -40,6 +40,8 @@ pub(super) struct Stream {
     activated: Option<Tensor>,
     /// What experts work in, only in such models.
     experts: Option<ExpertsScratch>,
+    /// (T, latent width) what experts read and their sum, only where that is narrower.
+    latent: Option<[Tensor; 2]>,
     /// (T, hidden_size), only in such models: what a block adds where the next one reads the same,
     /// or what experts apart from the MLP give.
     beside: Option<Tensor>,
@@ -65,6 +67,9 @@ impl Stream {
         let gated = mlps().filter(|(form, ..)| *form == MlpForm::Gated);
         let activated = gated.map(|(.., down)| down.k).max();
         let experts = experts_shape(layers);
+        let latents = layers.iter().filter_map(LayerSpec::experts).flat_map(|e| &e.latent);
+        let latent_width = latents.map(|latent| latent.into.n()).max();
+        let experts_width = latent_width.unwrap_or(0).max(hidden_size);
         // A copy of the residual is no input that a norm rounds, and routers read f32.
         let mut norms = layers.iter().flat_map(LayerSpec::block_norms);
         let is_rounded = norms.all(|norms| norms.before.is_some()) && experts.is_none();
@@ -92,7 +97,15 @@ impl Stream {
             up: per_row(up_width, Precision::Activation)?,
             activated: activated.map(|width| per_row(width, linear_input)).transpose()?,
             experts: experts
-                .map(|shape| ExpertsScratch::new((device, dtype), (num_tokens, hidden_size), shape))
+                .map(|shape| {
+                    ExpertsScratch::new((device, dtype), (num_tokens, experts_width), shape)
+                })
+                .transpose()?,
+            latent: latent_width
+                .map(|width| -> Result<_, EngineError> {
+                    let per_token = || device.tensor(num_tokens, width, Precision::Activation);
+                    Ok([per_token()?, per_token()?])
+                })
                 .transpose()?,
             beside: sets_aside.then(per_token).transpose()?,
             is_swapped: false,
@@ -287,7 +300,7 @@ impl Stream {
                 }
             }
         }
-        let Self { residual, normed, delta, beside, experts: scratch, slots, .. } = self;
+        let Self { residual, normed, delta, beside, latent, experts: scratch, slots, .. } = self;
         let Some(scratch) = scratch else { unreachable!("made where there are experts") };
         if let Some(gate) = &weights.gate {
             ops::gate_rows(device, normed, gate, scratch, delta);
@@ -305,7 +318,18 @@ impl Stream {
             }
             _ => {
                 ops::choose_experts(device, (normed, *slots), experts, scratch);
-                ops::add_experts(device, normed, experts, scratch, delta);
+                match (&weights.latent, latent) {
+                    (Some(weights), Some([x, sum])) => {
+                        x.reshape(num_rows, weights.into.shape().0);
+                        sum.reshape(num_rows, weights.back.shape().1);
+                        ops::linear(device, normed, &weights.into, x);
+                        ops::fill_zero(device, sum, num_rows);
+                        ops::add_experts(device, x, experts, scratch, sum);
+                        ops::linear(device, sum, &weights.back, normed);
+                        ops::add(device, delta, normed);
+                    }
+                    _ => ops::add_experts(device, normed, experts, scratch, delta),
+                }
             }
         }
     }
@@ -373,8 +397,9 @@ impl Stream {
 
 /// What all tokens go through in a layer's feed-forward block: up and down.
 fn mlp_of(layer: &LayerSpec) -> Option<(MlpForm, &LinearSpec, &LinearSpec)> {
-    let shared = layer.experts().and_then(|experts| experts.shared.as_ref());
-    let shared = shared.map(|shared| (MlpForm::Gated, &shared.mlp.up, &shared.mlp.down));
+    let experts = layer.experts();
+    let shared = experts.and_then(|experts| Some((experts.form, experts.shared.as_ref()?)));
+    let shared = shared.map(|(form, shared)| (form, &shared.mlp.up, &shared.mlp.down));
     layer.mlp().map(|mlp| (mlp.form, &mlp.up, &mlp.down)).or(shared)
 }
 
