@@ -116,12 +116,13 @@ def unbiased(model: nn.Module) -> None:
 def biased_weights(model: nn.Module) -> None:
     """The bias counts in the weights too."""
     for router in routers(model):
-        bias = biases(router)[0].flatten()
+        of_router = biases(router)
         forward = router.forward
 
-        def with_bias(hidden, forward=forward, bias=bias):
-            logits, weights, indices = forward(hidden)
-            return logits, weights + bias[indices], indices
+        def with_bias(hidden, *of_block, forward=forward, of_router=of_router):
+            logits, weights, indices = forward(hidden, *of_block)
+            (bias,) = of_block or of_router
+            return logits, weights + bias.flatten()[indices], indices
 
         router.forward = with_bias
 

@@ -42,6 +42,7 @@ families! {
     arcee
     awq
     aya_vision
+    bamba
     bloom
     bloom_three_heads
     bnb_fp4
@@ -59,13 +60,16 @@ families! {
     ct_nvfp4
     cwm
     decilm
+    deepseek_moe
     deepseek_v2
     deepseek_v2_lite
     deepseek_v3
     dots1
     ernie4_5
     ernie4_5_moe
+    exaone
     exaone4
+    exaone_moe
     falcon_40b
     falcon_7b
     falcon_h1
@@ -73,6 +77,7 @@ families! {
     falcon_one_norm
     falcon_refined_web
     falcon_rw
+    flex_olmo
     fp8
     fp8_static
     fp8_ue8m0
@@ -105,10 +110,13 @@ families! {
     granite_hybrid_dense
     granite_moe
     granite_moe_shared
+    granite_moe_swa
+    granite_swa
     granite_vision
     helium
     hunyuan_dense
     hunyuan_moe
+    hy_v3
     idefics3
     internlm2
     internlm3
@@ -116,6 +124,7 @@ families! {
     internvl_chat
     internvl_published
     iquestcoder
+    jais2
     lfm2
     lfm2_bias
     lfm2_moe
@@ -132,8 +141,10 @@ families! {
     llava_onevision
     llava_saved
     mamba2
+    mimo
     minicpm
     minicpm3
+    minimax_m2
     ministral
     ministral3
     ministral3_multimodal
@@ -155,8 +166,10 @@ families! {
     olmoe
     opt
     opt350
+    orion
     paligemma
     paligemma2
+    pangu_embedded
     persimmon
     phi
     phi3
@@ -183,11 +196,13 @@ families! {
     smollm3
     smolvlm
     solar
+    solar_open
     stablelm
     stablelm_parallel
     starcoder2
     telechat3
     telechat3_yarn
+    vault_gemma
     youtu
     youtu_plain_q
 }

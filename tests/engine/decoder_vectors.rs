@@ -149,6 +149,7 @@ fn in_float32(model_dir: PathBuf) -> ModelConfig {
 /// Folders of models that make vectors of the last token alone, and the part of them that is
 /// refused otherwise; and opt350, which makes none.
 const REFUSED: &[(&str, &str)] = &[
+    ("bamba", "a recurrence of Mamba 2"),
     ("deepseek_v2", "latent attention"),
     ("deepseek_v2_lite", "latent attention"),
     ("deepseek_v3", "latent attention"),
@@ -162,6 +163,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("gpt_oss_mxfp4", "a sink of attention"),
     ("granite_hybrid", "a recurrence of Mamba 2"),
     ("granite_hybrid_dense", "a recurrence of Mamba 2"),
+    ("granite_moe_swa", "a sink of attention"),
+    ("granite_swa", "a sink of attention"),
     ("lfm2", "a short convolution"),
     ("lfm2_bias", "a short convolution"),
     ("lfm2_moe", "a short convolution"),

@@ -49,6 +49,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Siglip2Model", "`vision_config` is missing"),
     ("SiglipModel", "`vision_config` is missing"),
     ("AyaVisionForConditionalGeneration", "`vision_config` is missing"),
+    ("CLIPModel", "`vision_config` is missing"),
     ("Gemma3ForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vMoeForConditionalGeneration", "`vision_config` is missing"),
@@ -67,6 +68,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("Qwen3_5ForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen3_5MoeForConditionalGeneration", "`vision_config` is missing"),
     ("Idefics3ForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
+    ("Siglip2Model", "`vision_config` is missing"),
+    ("SiglipModel", "`vision_config` is missing"),
     ("SmolVLMForConditionalGeneration", "`image_token_id` of 128257 is not in a vocabulary"),
 ];
 

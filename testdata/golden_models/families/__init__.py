@@ -3,7 +3,7 @@
 from ..family import Family
 from . import (
     alibi, cohere_vision, delta, experts, first, gated, gemma3_vision, gemma4, glm_vision, gpt, internvl, latent, later,
-    lfm2_vl, llama_kin, paligemma, parallel, phi3, pixtral, post_norm, quantized, qwen_vision, recurrent,
+    lfm2_vl, llama_kin, newer, paligemma, parallel, phi3, pixtral, post_norm, quantized, qwen_vision, recurrent,
     renamed, towers,
 )
 
@@ -11,7 +11,7 @@ FAMILIES: dict[str, Family] = {}
 MODULES = (
     first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, latent, recurrent, renamed,
     quantized, experts, gemma4, delta, towers, qwen_vision, gemma3_vision, internvl, pixtral,
-    glm_vision, paligemma, lfm2_vl, cohere_vision, gated,
+    glm_vision, paligemma, lfm2_vl, cohere_vision, gated, newer,
 )
 for _module in MODULES:
     FAMILIES.update(_module.FAMILIES)

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..family import Family, Mistake, dims, rope, small
 from ..layouts import with_experts_one_by_one, with_extra
-from ..mistakes import filled, named, rows_swapped, swapped, without, zeroed
+from ..mistakes import filled, named, other_pairs, rows_swapped, swapped, without, zeroed
 from ..routing import (
     best_of_groups, biased_weights, routed, softmax_all, swapped_gate_and_up, unbiased,
 )
@@ -279,6 +279,21 @@ FAMILIES: dict[str, Family] = {
         ],
         means={"A_log": -1.0},
         layout=with_experts_one_by_one(with_extra(further, [("backbone.", "model.")])),
+    ),
+    "bamba": small(
+        "BambaConfig",
+        dims(
+            48, 40, 4, 3, 1, rms_norm_eps=1e-3, mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=2,
+            mamba_d_state=12, mamba_chunk_size=8, attn_layer_indices=[1],
+            tie_word_embeddings=False, rope_parameters=rope(10000.0),
+        ),
+        [
+            *MAMBA, groups_in_turns, one_norm_group, dict(rope_parameters=rope(500.0)),
+            dict(attn_layer_indices=[]), swapped("gate_proj", "up_proj"),
+            swapped("input_layernorm", "pre_ff_layernorm"), other_pairs(16, 8),
+            dict(rope_parameters=rope(10000.0, partial_rotary_factor=1.0)),
+        ],
+        means={"A_log": -1.0}, old_config=True,
     ),
     "lfm2_bias": small(
         "Lfm2Config",

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from ..family import Family, Layout, dims, rope, small
-from ..layouts import alias, fused
+from ..layouts import alias, fused, with_experts_one_by_one
 from ..mistakes import rows_swapped, swapped, zeroed
 from ..ropes import fixed_at
+from ..routing import routed, softmax_all, softmax_chosen, swapped_gate_and_up
 
 INTERNLM2_NAMES = [
     ("embed_tokens.", "tok_embeddings."), ("lm_head.", "output."), (".self_attn.", ".attention."),
@@ -126,10 +127,64 @@ def solar(share: float):
     return fix
 
 
+def mimo_config(config: dict) -> dict:
+    return {**config, "architectures": ["MiMoForCausalLM"], "model_type": "mimo"}
+
+
+def mtp_tensors(tensors: dict) -> dict:
+    return {"model.mtp_layers.0.input_layernorm.weight": tensors["model.norm.weight"].clone()}
+
+
+with_mtp = Layout(
+    mimo_config, lambda tensors: {**tensors, **mtp_tensors(tensors)},
+    lambda tensors: {n: t for n, t in tensors.items() if "mtp_layers" not in n},
+)
+
+
+def layer_norms(model: nn.Module) -> None:
+    """Llama with LayerNorms."""
+    hidden, eps = model.config.hidden_size, model.config.rms_norm_eps
+    model.model.norm = nn.LayerNorm(hidden, eps)
+    for layer in model.model.layers:
+        layer.input_layernorm = nn.LayerNorm(hidden, eps)
+        layer.post_attention_layernorm = nn.LayerNorm(hidden, eps)
+
+
+def first_deepseek(model: nn.Module) -> None:
+    """dots.llm1 without norms of q and k, and with the probabilities of a softmax."""
+    for layer in model.model.layers:
+        layer.self_attn.q_norm, layer.self_attn.k_norm = nn.Identity(), nn.Identity()
+    routed("the softmax of all experts", softmax_all)(model)
+
+
+def first_deepseek_config(config: dict) -> dict:
+    keys = dict(
+        architectures=["DeepseekForCausalLM"], model_type="deepseek", scoring_func="softmax",
+        aux_loss_alpha=0.001, seq_aux=True, moe_layer_freq=1,
+    )
+    dropped = ("n_group", "topk_group", "routed_scaling_factor")
+    return {k: v for k, v in {**config, **keys}.items() if k not in dropped}
+
+
+BIAS = "gate.e_score_correction_bias"
+
+
+def with_choice_biases(tensors: dict) -> dict:
+    gates = [name for name in tensors if name.endswith("mlp.gate.weight")]
+    biases = {n.replace("gate.weight", BIAS): torch.zeros(len(tensors[n])) for n in gates}
+    return {**tensors, **biases}
+
+
+without_choice_bias = Layout(
+    first_deepseek_config, lambda tensors: {n: t for n, t in tensors.items() if BIAS not in n},
+    with_choice_biases,
+)
+
+
 def plain(**more) -> dict:
     return dims(
-        32, 64, 3, 4, 2, head_dim=16, tie_word_embeddings=False, rms_norm_eps=1e-5,
-        **{"rope_parameters": rope(10000.0), **more},
+        32, 64, 3, 4, 2, head_dim=16, tie_word_embeddings=False,
+        **{"rms_norm_eps": 1e-5, "rope_parameters": rope(10000.0), **more},
     )
 
 
@@ -206,6 +261,36 @@ FAMILIES: dict[str, Family] = {
         model_class="LlamaForCausalLM", old_config=True,
         layout=alias("IQuestCoderForCausalLM", "iquestcoder"),
         oracle="transformers LlamaForCausalLM, as IQuestCoderForCausalLM",
+    ),
+    "mimo": small(
+        "Qwen2Config", plain(), [zeroed("q_proj.bias"), swapped("gate_proj", "up_proj")],
+        layout=with_mtp, old_config=True, old_keys=dict(num_nextn_predict_layers=1),
+        oracle="transformers Qwen2ForCausalLM, as MiMoForCausalLM",
+    ),
+    "orion": llama_as(
+        "OrionForCausalLM", "orion", [zeroed("norm.bias"), zeroed("input_layernorm.bias")],
+        config=plain(rms_norm_eps=1e-2), fix=layer_norms,
+        keys=dict(max_sequence_length=4096),
+    ),
+    "pangu_embedded": llama_as(
+        "PanguEmbeddedForCausalLM", "PanguEmbedded", [zeroed("o_proj.bias"), zeroed("q_proj.bias")],
+        config=plain(attention_bias=True), keys=dict(bias=True), old_drop=("attention_bias",),
+    ),
+    "deepseek_moe": small(
+        "Dots1Config",
+        dims(
+            32, 48, 3, 4, 4, head_dim=8, n_routed_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=16, n_shared_experts=2, first_k_dense_replace=1,
+            norm_topk_prob=False, rms_norm_eps=1e-6, sliding_window=None,
+            rope_parameters=rope(10000.0),
+        ),
+        [
+            routed("a softmax of the chosen", softmax_chosen), swapped_gate_and_up,
+            zeroed("shared_experts.down_proj"), dict(num_experts_per_tok=3),
+        ],
+        fix=first_deepseek, layout=with_experts_one_by_one(without_choice_bias), old_config=True,
+        old_drop=("sliding_window", "max_window_layers"),
+        oracle="transformers Dots1ForCausalLM with a softmax and without norms of q and k",
     ),
     "solar": llama_as(
         "SolarForCausalLM", "solar", [dict(_fix=None), dict(_fix=solar(0.9))],

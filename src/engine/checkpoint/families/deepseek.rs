@@ -1,13 +1,29 @@
 //! DeepSeek V2 and V3, and what has their classes or their layers (Kimi K2, GLM-4.7-Flash): latent
-//! attention, and experts after some dense layers.
+//! attention, and experts after some dense layers. The first DeepSeek with experts has Llama's
+//! attention.
 
 use super::experts;
 use super::latent::{self, LatentBlocks, Turning};
-use super::llama::Defaults;
+use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
+
+/// Keys of training.
+const OF_TRAINING: [&str; 3] = ["aux_loss_alpha", "ep_size", "seq_aux"];
+
+/// The first one: Llama's attention, and the best by a softmax.
+pub(super) fn v1(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let root = config.root();
+    root.expect("scoring_func", "softmax")?;
+    root.ignore(&OF_TRAINING);
+    let is_share = root.flag("norm_topk_prob")?.unwrap_or(false);
+    let routing = experts::by_softmax(experts::num_of_token(config)?, is_share);
+    let mut spec = llama::spec(config)?;
+    experts::set_of_deepseek(config, &mut spec, &routing)?;
+    Ok(spec)
+}
 
 /// V2: the best by a softmax, perhaps from the groups with the best ones.
 pub(super) fn v2(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -60,8 +76,7 @@ fn layers(
     blocks: LatentBlocks,
     routing: &Routing,
 ) -> Result<DecoderSpec, EngineError> {
-    // Of training.
-    config.root().ignore(&["aux_loss_alpha", "ep_size", "seq_aux"]);
+    config.root().ignore(&OF_TRAINING);
     let mut spec = latent::around(config, Defaults::LLAMA, &blocks)?;
     experts::set_of_deepseek(config, &mut spec, routing)?;
     Ok(spec)

@@ -9,7 +9,17 @@ use vllm_batch_base::EngineError;
 /// OLMo 2's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = olmo2::spec(config)?;
-    let (root, eps) = (config.root(), config.rms_norm_eps()?);
+    set_attention(config, &mut spec, config.rms_norm_eps()?)?;
+    Ok(spec)
+}
+
+/// Norms of heads, and windows; K-EXAONE has them too.
+pub(super) fn set_attention(
+    config: &HfConfig,
+    spec: &mut DecoderSpec,
+    eps: f32,
+) -> Result<(), EngineError> {
+    let root = config.root();
     let window = root.size_or_none("sliding_window", 4096)?;
     let pattern = match (root.value("layer_types"), window) {
         // The list counts, whatever the pattern (a count, or `LLLG`).
@@ -26,5 +36,5 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         attention.sliding_window = window.filter(|_| slides[index]);
         attention.rope = (window.is_none() || slides[index]).then_some(0);
     }
-    Ok(spec)
+    Ok(())
 }

@@ -154,11 +154,8 @@ pub(super) fn set_of_deepseek(
     let first = first_sparse_layer(config)?.unwrap_or(0);
     let num_shared = root.optional_size("n_shared_experts")?.unwrap_or(0);
     root.expect("moe_layer_freq", 1)?;
-    let num_layers = config.num_layers()?;
     let num_further = root.optional_size("num_nextn_predict_layers")?.unwrap_or(0);
-    limits::check_num_further(num_further).map_err(|text| config.error(text))?;
-    let further = (num_layers..num_layers + num_further).map(|n| format!("model.layers.{n}."));
-    spec.output.of_further_tokens = further.collect();
+    spec.output.of_further_tokens = further_layers(config, num_further)?;
     let activation = config.activation()?;
     set(
         spec,
@@ -175,6 +172,33 @@ pub(super) fn set_of_deepseek(
         },
     );
     Ok(())
+}
+
+/// Names of so many layers after the last one, which predict further tokens.
+pub(super) fn further_layers(
+    config: &HfConfig,
+    num_further: usize,
+) -> Result<Vec<String>, EngineError> {
+    limits::check_num_further(num_further).map_err(|text| config.error(text))?;
+    let num_layers = config.num_layers()?;
+    let further = num_layers..num_layers + num_further;
+    Ok(further.map(|number| format!("model.layers.{number}.")).collect())
+}
+
+/// Which layers have experts: by `mlp_layer_types`, else as the family has it.
+pub(super) fn sparse_layers(
+    config: &HfConfig,
+    is_sparse: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>, EngineError> {
+    let num_layers = config.num_layers()?;
+    let Some(types) = config.root().texts("mlp_layer_types")? else {
+        return Ok((0..num_layers).map(is_sparse).collect());
+    };
+    let sparse = config.layers_that_attend(&types, &["sparse"], &["dense"])?;
+    match sparse.len() == num_layers {
+        true => Ok(sparse),
+        false => Err(config.error("`mlp_layer_types` has not one type per layer")),
+    }
 }
 
 /// The first layer with experts: `first_k_dense_replace`, or the first sparse one of

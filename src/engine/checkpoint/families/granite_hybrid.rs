@@ -2,6 +2,7 @@
 //! all tokens, or that MLP alone.
 
 use super::experts::EXPERTS_APART;
+use super::granite_moe::ExpertNames;
 use super::llama::{self, Defaults};
 use super::mamba;
 use super::{granite, granite_moe};
@@ -48,7 +49,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     match num_experts {
         // Of experts, which there are none of.
         0 => root.ignore(&["intermediate_size", "num_experts_per_tok"]),
-        _ => granite_moe::set_experts(config, &mut spec, inner)?,
+        _ => granite_moe::set_experts(config, &mut spec, (inner, ExpertNames::Layers))?,
     }
     Ok(spec)
 }

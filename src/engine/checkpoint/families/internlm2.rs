@@ -33,11 +33,13 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-fn rename_parts(linear: &mut LinearSpec, names: &[&str]) {
+/// Gives the parts of a layer other names.
+pub(super) fn rename_parts(linear: &mut LinearSpec, names: &[&str]) {
     linear.parts.iter_mut().zip(names).for_each(|(part, name)| part.name = (*name).to_owned());
 }
 
-fn rename_norm(norms: &mut BlockNorms, name: String) {
+/// Gives the norm before a block another name.
+pub(super) fn rename_norm(norms: &mut BlockNorms, name: String) {
     if let Some(norm) = &mut norms.before {
         norm.parts = vec![name];
     }

@@ -3,6 +3,7 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod bamba;
 mod bloom;
 mod codegen;
 mod cohere;
@@ -14,10 +15,13 @@ mod deepseek;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod exaone;
 mod exaone4;
+mod exaone_moe;
 pub(super) mod experts;
 mod falcon;
 mod falcon_h1;
+mod flex_olmo;
 mod gemma;
 mod gemma2;
 pub(super) mod gemma3;
@@ -37,14 +41,17 @@ mod gptj;
 mod granite;
 mod granite_hybrid;
 mod granite_moe;
+mod granite_swa;
 mod helium;
 mod hunyuan_dense;
 mod hunyuan_moe;
+mod hy_v3;
 mod idefics3;
 mod internlm2;
 mod internlm3;
 mod internvl;
 mod iquestcoder;
+mod jais2;
 pub(super) mod latent;
 mod layer_norm;
 mod lfm2;
@@ -53,8 +60,10 @@ pub(super) mod llama;
 pub(super) mod llava;
 mod mamba;
 mod mamba2;
+mod mimo;
 mod minicpm;
 mod minicpm3;
+mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
@@ -67,7 +76,9 @@ mod olmo2;
 mod olmo3;
 mod olmoe;
 mod opt;
+mod orion;
 mod paligemma;
+mod pangu_embedded;
 mod persimmon;
 mod phi;
 mod phi3;
@@ -91,8 +102,10 @@ mod seed_oss;
 pub(super) mod siglip;
 mod smollm3;
 mod solar;
+mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod vault_gemma;
 pub(super) mod vision;
 mod youtu;
 
@@ -176,6 +189,7 @@ const fn seeing_tiles(
 /// Names that early files of a family have, and the name that it has now.
 pub const EARLY_NAMES: &[(&str, &str)] = &[
     ("Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"),
+    ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
     ("LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration"),
     ("LLaMAForCausalLM", "LlamaForCausalLM"),
     ("Telechat3ForCausalLM", "TeleChat3ForCausalLM"),
@@ -207,20 +221,25 @@ pub const ARCHITECTURES: &[Architecture] = &[
         cohere_vision::aya_tower,
         "Aya Vision",
     ),
+    family("BambaForCausalLM", bamba::spec, "Bamba 9B"),
     family("BloomForCausalLM", bloom::spec, "BLOOM, BLOOMZ"),
     family("CodeGenForCausalLM", codegen::spec, "CodeGen"),
     family("Cohere2ForCausalLM", cohere2::spec, "Command R7B, Command A, Aya"),
     family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
     family("CwmForCausalLM", cwm::spec, "Code World Model"),
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
+    family("DeepseekForCausalLM", deepseek::v1, "DeepSeek-MoE 16B"),
     family("DeepseekV2ForCausalLM", deepseek::v2, "DeepSeek V2, V2-Lite"),
     family("DeepseekV3ForCausalLM", deepseek::v3, "DeepSeek V3, R1, Kimi K2"),
     family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
     family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
     family("Exaone4ForCausalLM", exaone4::spec, "EXAONE 4.0"),
+    family("ExaoneForCausalLM", exaone::spec, "EXAONE 3, 3.5, Deep"),
+    family("ExaoneMoeForCausalLM", exaone_moe::spec, "K-EXAONE"),
     family("FalconForCausalLM", falcon::spec, "Falcon 7B, 11B, 40B, 180B, RW"),
     family("FalconH1ForCausalLM", falcon_h1::spec, "Falcon-H1"),
+    family("FlexOlmoForCausalLM", flex_olmo::spec, "FlexOlmo"),
     family("Gemma2ForCausalLM", gemma2::spec, "Gemma 2"),
     family("Gemma3ForCausalLM", gemma3::spec, "Gemma 3, text"),
     seeing(
@@ -268,9 +287,16 @@ pub const ARCHITECTURES: &[Architecture] = &[
         granite_moe::shared,
         "Granite with experts, one of all tokens",
     ),
+    family(
+        "GraniteMoeSWAForCausalLM",
+        granite_swa::spec_with_experts,
+        "Granite with windows and experts",
+    ),
+    family("GraniteSWAForCausalLM", granite_swa::spec, "Granite with windows"),
     family("HeliumForCausalLM", helium::spec, "Helium"),
     family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
     family("HunYuanMoEV1ForCausalLM", hunyuan_moe::spec, "Hunyuan-A13B"),
+    family("HYV3ForCausalLM", hy_v3::spec, "Hy3"),
     seeing(
         "Idefics3ForConditionalGeneration",
         idefics3::spec,
@@ -293,6 +319,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "InternVL 2.5, 3, 3.5, as transformers has them",
     ),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
+    family("Jais2ForCausalLM", jais2::spec, "Jais 2"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
     seeing("Lfm2VlForConditionalGeneration", lfm2_vl::spec, lfm2_vl::tower, "LFM2-VL"),
@@ -326,8 +353,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "LLaVA-OneVision",
     ),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
+    family("MiMoForCausalLM", mimo::spec, "MiMo 7B"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
+    family("MiniMaxM2ForCausalLM", minimax_m2::spec, "MiniMax M2, M2.1, M2.5, M2.7"),
     family("Ministral3ForCausalLM", ministral3::spec, "Ministral 3"),
     family("MinistralForCausalLM", mistral::ministral, "Ministral, with `layer_types`"),
     seeing(
@@ -347,6 +376,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("OlmoeForCausalLM", olmoe::spec, "OLMoE"),
     family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
     family("OPTForCausalLM", opt::spec, "OPT"),
+    family("OrionForCausalLM", orion::spec, "Orion 14B"),
     Architecture {
         chat_template: Some(paligemma::CHAT_TEMPLATE),
         ..seeing(
@@ -356,6 +386,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
             "PaliGemma 1, 2",
         )
     },
+    family("PanguEmbeddedForCausalLM", pangu_embedded::spec, "openPangu Embedded 1B, 7B"),
     family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
     family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
@@ -398,8 +429,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),
     seeing("SmolVLMForConditionalGeneration", idefics3::spec, idefics3::tower, "SmolVLM2"),
     family("SolarForCausalLM", solar::spec, "Solar Pro"),
+    family("SolarOpenForCausalLM", solar_open::spec, "Solar Open 100B-A12B"),
     family("StableLmForCausalLM", stablelm::spec, "StableLM 2, StableLM 3B"),
     family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
+    family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
     family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
 ];

@@ -17,21 +17,27 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     for (index, attention) in spec.attentions_mut() {
         attention.qk_norm = Some(olmo2::norms_of_all_heads(index, attention.heads, eps));
     }
-    let root = config.root();
     // It would bound q and k after their norms. No published model has it.
-    root.expect("clip_qkv", Value::Null)?;
+    config.root().expect("clip_qkv", Value::Null)?;
+    set_experts(config, &mut spec)?;
+    Ok(spec)
+}
+
+/// Experts by a softmax in every layer.
+pub(super) fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
+    let root = config.root();
     let keys = ["num_experts", "num_local_experts"];
     let sizes = Sizes::read(config, &keys, "intermediate_size")?;
     let is_share = root.flag("norm_topk_prob")?.unwrap_or(false);
     let routing = experts::by_softmax(experts::num_of_token(config)?, is_share);
     let activation = config.activation()?;
     experts::set(
-        &mut spec,
+        spec,
         |_| true,
         |index| {
             let name = format!("model.layers.{index}.mlp");
             sizes.block(&name, PROJECTIONS, (&routing, activation))
         },
     );
-    Ok(spec)
+    Ok(())
 }

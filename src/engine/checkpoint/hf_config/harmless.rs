@@ -68,6 +68,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "dropout",
             "emb_pdrop",
             "embd_pdrop",
+            "embed_dropout",
             "embedding_dropout",
             "ffn_dropout",
             "gradient_checkpointing",

@@ -256,7 +256,7 @@ impl HfConfig {
     }
 }
 
-const NUM_LAYERS: &[&str] = &["num_hidden_layers", "n_layer", "n_layers"];
+const NUM_LAYERS: &[&str] = &["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 
 #[cfg(test)]
 mod tests {

@@ -185,7 +185,9 @@ impl HfConfig {
     /// `architectures` is missing or empty.
     pub fn architectures(&self) -> Result<Vec<&str>, EngineError> {
         let list = self.root().value("architectures").and_then(Value::as_array);
-        let names: Vec<_> = list.into_iter().flatten().filter_map(Value::as_str).collect();
+        let names = list.into_iter().flatten().filter_map(Value::as_str);
+        let model_type = self.root().value("model_type").and_then(Value::as_str);
+        let names: Vec<_> = names.map(|name| own_class(name, model_type)).collect();
         if names.is_empty() {
             return Err(self.error("`architectures` is missing: which model class is this?"));
         }
@@ -362,4 +364,16 @@ fn with_quoted_infinities(text: &str) -> Cow<'_, str> {
 /// A value in a message.
 fn shown(value: &Value) -> String {
     quoted(&value.to_string())
+}
+
+/// (class in `architectures`, `model_type`, the name that the family is known by): transformers
+/// computes these families with the classes of others, and writes their names.
+const CLASSES_OF_OTHERS: &[(&str, &str, &str)] =
+    &[("LlamaForCausalLM", "exaone", "ExaoneForCausalLM"), ("LlamaModel", "exaone", "ExaoneModel")];
+
+fn own_class<'a>(class: &'a str, model_type: Option<&str>) -> &'a str {
+    let own = |&(other, kind, own): &(&str, &str, &'static str)| {
+        (other == class && Some(kind) == model_type).then_some(own)
+    };
+    CLASSES_OF_OTHERS.iter().find_map(own).unwrap_or(class)
 }

@@ -104,6 +104,11 @@ impl ExpertSpec {
         Self { up: LinearSpec::new(up, inner, hidden), down: LinearSpec::new(down, hidden, inner) }
     }
 
+    /// The same, whose tensors are named without `.weight`.
+    pub fn as_parameters(self) -> Self {
+        Self { up: self.up.as_parameters(), down: self.down.as_parameters() }
+    }
+
     /// The same, with or without biases.
     pub fn with_bias(self, bias: bool) -> Self {
         Self { up: self.up.with_bias(bias), down: self.down.with_bias(bias) }
