@@ -87,6 +87,7 @@ MODELS = [
     ("aya_vision", AyaVisionImages, 32, 32),
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
+    ("gemma4_e2b", Gemma4ImageProcessor, 70, 4),
     ("gemma4_moe", Gemma4ImageProcessor, 70, 4),
     ("glm4v", Glm4vImageProcessor, 2048, 16384),
     ("glm4v_moe", Glm4vImageProcessor, 1024, 8192),

@@ -4,10 +4,11 @@ processor. `saved`: the processor is saved as transformers 5 does."""
 CASES: list[tuple[str, str, dict, dict]] = []
 
 FOLDERS = [
-    "aya_vision", "gemma3_multimodal", "gemma4_moe", "glm4v", "glm4v_moe", "granite_vision",
-    "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next", "llava_onevision",
-    "ministral3_multimodal", "mistral3", "paligemma", "paligemma2", "pixtral", "qwen2_5_vl",
-    "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl", "qwen3_vl_moe", "smolvlm",
+    "aya_vision", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm4v", "glm4v_moe",
+    "granite_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
+    "llava_onevision", "ministral3_multimodal", "mistral3", "paligemma", "paligemma2", "pixtral",
+    "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
+    "qwen3_vl_moe", "smolvlm",
 ]
 
 
@@ -136,6 +137,9 @@ case("gemma3_multimodal", "tokens", {"mm_tokens_per_image": 4})
 case("gemma3_multimodal", "window", text(sliding_window=3))
 case("gemma3_multimodal", "heads", text(num_key_value_heads=4, attention_bias=True))
 case("gemma3_multimodal", "cap", text(attn_logit_softcapping=3.0))
+case("gemma4_e2b", "unbounded", vision(use_clipped_linears=False, standardize=True))
+case("gemma4_e2b", "padding", text(pad_token_id=0))
+case("gemma4_e2b", "own_kv", text(num_kv_shared_layers=0))
 case("gemma4_moe", "plain", vision(standardize=False))
 case("gemma4_moe", "pool", vision(pooling_kernel_size=3), {"pooling_kernel_size": 3})
 case("gemma4_moe", "forward", text(use_bidirectional_attention=None))

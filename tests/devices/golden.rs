@@ -87,6 +87,7 @@ families! {
     gemma3_multimodal
     gemma3_published
     gemma4
+    gemma4_e2b
     gemma4_moe
     gemma4_unified
     glm

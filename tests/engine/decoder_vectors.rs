@@ -156,6 +156,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("falcon_h1", "a recurrence of Mamba 2"),
     ("falcon_h1_norm", "a recurrence of Mamba 2"),
     ("gemma4", "K and V that are not each layer's own"),
+    ("gemma4_e2b", "K and V that are not each layer's own"),
     ("gemma4_moe", "K and V that are not each layer's own"),
     ("gemma4_unified", "K and V that are not each layer's own"),
     ("glm4_moe_lite", "latent attention"),

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 27] = [
+const MODELS: [&str; 28] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -28,6 +28,7 @@ const MODELS: [&str; 27] = [
     "testdata/golden/qwen3_5_multimodal",
     "testdata/golden/internvl",
     "testdata/golden/internvl_published",
+    "testdata/golden/gemma4_e2b",
     "testdata/golden/gemma4_moe",
     "testdata/golden/glm4v",
     "testdata/golden/glm4v_moe",

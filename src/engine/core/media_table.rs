@@ -26,6 +26,7 @@ const MAX_KNOWN: usize = 1 << 20;
 pub struct MediaTable {
     processor: ImageProcessor,
     max_patch_bytes: usize,
+    table_token: Option<u32>,
     state: Mutex<State>,
     decoders: Decoders,
     /// Prompts that were numbered.
@@ -70,8 +71,13 @@ impl MediaTable {
     /// An empty table. Patches that wait for a tower take `max_patch_bytes` at most; those of
     /// further images are made once more.
     pub fn new(processor: ImageProcessor, max_patch_bytes: usize) -> Self {
-        let (state, decoders, num_prompts) = Default::default();
-        Self { processor, max_patch_bytes, state, decoders, num_prompts }
+        let (table_token, state, decoders, num_prompts) = Default::default();
+        Self { processor, max_patch_bytes, table_token, state, decoders, num_prompts }
+    }
+
+    /// The same, where tokens of images have the rows of this one in tables by token.
+    pub fn with_table_token(self, id: Option<u32>) -> Self {
+        Self { table_token: id, ..self }
     }
 
     /// From decoded images to patches, and from headers to sizes.
@@ -189,6 +195,11 @@ impl TableMedium {
     /// The number of its first token. No other token of the table ever has it.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The token whose rows of tables its tokens have; None: those of the placeholder.
+    pub fn table_token(&self) -> Option<u32> {
+        self.table.table_token
     }
 
     /// How many tiles, patches and tokens it becomes.

@@ -5,7 +5,7 @@ use vllm_batch_device::cuda::Args;
 use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::simd::{Isa, Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
-use vllm_batch_device::{Device, Rows, Tensor};
+use vllm_batch_device::{Device, Rows, RowsMut, Tensor};
 
 use super::{for_row_chunks, map_in_place};
 
@@ -56,6 +56,38 @@ pub fn clamp(device: &Device, x: &mut Tensor, limit: f32) {
     change(device, x, entry, Change::Clamp(limit));
 }
 
+/// Columns of rows of x = min(max(x, least), largest), in place; NaN stays. Each of `bounds` is of so
+/// many columns, and all columns have one.
+///
+/// # Panics
+/// x is on a GPU, or the columns are not those of x.
+pub fn clamp_columns(
+    device: &Device,
+    rows: RowsMut<'_>,
+    num_rows: usize,
+    bounds: &[(usize, [f32; 2])],
+) {
+    let Device::Cpu(cpu) = device else { unreachable!("towers with bounds are on the CPU") };
+    let RowsMut { tensor: x, first } = rows;
+    let width = x.width();
+    assert_eq!(bounds.iter().map(|(columns, _)| columns).sum::<usize>(), width);
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new("clamp_columns"), work);
+    let values = &mut x.values_mut()[first * width..][..num_rows * width];
+    let shared = SharedMut::new(values);
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for row in start..end {
+            let mut from = row * width;
+            for (columns, range) in bounds {
+                // SAFETY: each row belongs to one item.
+                let values = unsafe { shared.slice(from, *columns) };
+                dispatch(cpu.isa, Changed { change: Change::Bound(*range), values });
+                from += columns;
+            }
+        }
+    });
+}
+
 /// Function of every value.
 #[derive(Clone, Copy)]
 enum Change {
@@ -63,6 +95,8 @@ enum Change {
     Scale(f32),
     /// Clamps the magnitude to this bound.
     Clamp(f32),
+    /// Clamps to this range.
+    Bound([f32; 2]),
 }
 
 /// `entry`: of the kernel for f32, and for the model's dtype.
@@ -72,7 +106,9 @@ fn change(device: &Device, x: &mut Tensor, entry: [&'static str; 2], change: Cha
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
             let num_values = num_rows * width;
-            let (Change::Scale(value) | Change::Clamp(value)) = change;
+            let (Change::Scale(value) | Change::Clamp(value)) = change else {
+                unreachable!("ranges are on the CPU")
+            };
             let entry = entry[usize::from(x.dtype() != DType::Float32)];
             let mut args = Args::new();
             args.tensor(x).f32(value).u64(num_values as u64);
@@ -110,12 +146,23 @@ impl Kernel for Changed<'_> {
                     let factor = V::splat(factor);
                     map_in_place::<V>(values, |x: V, _: V| x.mul(factor));
                 }
-                Change::Clamp(limit) => {
-                    let (low, high) = (V::splat(-limit), V::splat(limit));
-                    map_in_place::<V>(values, |x: V, _: V| high.min(low.max(x)));
-                }
+                Change::Clamp(limit) => bound::<V>(values, [-limit, limit]),
+                Change::Bound(range) => bound::<V>(values, range),
             }
         }
+    }
+}
+
+/// values = min(max(values, least), largest); NaN stays.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn bound<V: Vector>(values: &mut [f32], range: [f32; 2]) {
+    // SAFETY: the caller's CPU.
+    unsafe {
+        let [low, high] = range.map(|value| V::splat(value));
+        map_in_place::<V>(values, |x: V, _: V| high.min(low.max(x)));
     }
 }
 

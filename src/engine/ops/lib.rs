@@ -55,7 +55,7 @@ pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_rule};
-pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
+pub use elementwise::{add, clamp, clamp_columns, copy, copy_rows, fill_zero, scale};
 pub use embedding::{
     MixedRows, Standardization, add_mixed_rows, add_rows, add_rows_of, embedding, gather_rows,
     mean_rows, replace_rows, standardize,
@@ -74,8 +74,8 @@ pub use linear::{
     linear_rows,
 };
 pub use lora::{
-    AdaptedLinear, LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, TableDelta, TableSlots,
-    adapted_linear_rows,
+    AdaptedLinear, LinearBounds, LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, TableDelta,
+    TableSlots, adapted_linear_rows,
 };
 pub use mamba_scan::{ScanWeights, mamba_scan};
 pub use norm::{NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};

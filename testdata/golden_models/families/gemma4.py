@@ -8,6 +8,9 @@ and its norm; the factor of each expert; the norms of the MLP and of the experts
 that are not renormalized; the cap of logits; the window.
 """
 
+import re
+import zlib
+
 import torch
 from torch import nn
 
@@ -33,15 +36,22 @@ VISION_CONFIG = dict(
 )
 
 
-def vision() -> dict[str, tuple[int, ...]]:
-    """Tensors of the tower, whose means are standardized."""
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+
+
+def vision(is_small: bool = False) -> dict[str, tuple[int, ...]]:
+    """Tensors of the tower: means that are standardized, or linear layers with bounds and something
+    for sounds."""
     tower = "model.vision_tower."
     tensors = {
         f"{tower}patch_embedder.input_proj.weight": (WIDTH, 3 * PATCH * PATCH),
         f"{tower}patch_embedder.position_embedding_table": (2, SIDE, WIDTH),
-        f"{tower}std_bias": (WIDTH,), f"{tower}std_scale": (WIDTH,),
         "model.embed_vision.embedding_projection.weight": (32, WIDTH),
     }
+    if is_small:
+        tensors["model.embed_audio.embedding_projection.weight"] = (32, 16)
+    else:
+        tensors |= {f"{tower}std_bias": (WIDTH,), f"{tower}std_scale": (WIDTH,)}
     for layer in (f"{tower}encoder.layers.{index}." for index in range(DEPTH)):
         for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
             tensors[f"{layer}{norm}_layernorm.weight"] = (WIDTH,)
@@ -54,7 +64,21 @@ def vision() -> dict[str, tuple[int, ...]]:
             "mlp.down_proj": (WIDTH, INNER),
         }.items():
             tensors[f"{layer}{part}.linear.weight"] = shape
+            if is_small:
+                tensors |= {f"{layer}{part}.{bound}": () for bound in BOUNDS}
     return tensors
+
+
+def of_bounded_tower(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Bounds in which most values are; layers that read the same have the same of inputs."""
+    if shape:
+        return of_tower(name, shape)
+    module, bound = name.rsplit(".", 1)
+    if bound.startswith("input"):
+        module = re.sub(r"[qkvup]+_proj$|gate_proj$", "", module)
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{module} {bound}".encode()))
+    size = 0.5 + torch.rand((), generator=generator)
+    return -size if bound.endswith("min") else size
 
 
 def scalars(model: nn.Module) -> None:
@@ -133,11 +157,11 @@ def published(architecture: str, kind: str, widths: dict, images: dict):
         dropped = ("architectures", "per_layer_config", "transformers_version")
         text = {k: v for k, v in config.items() if k not in dropped} | {"pad_token_id": 0}
         return dict(
-            architectures=[architecture], model_type=kind, audio_config=None, audio_token_id=300,
+            architectures=[architecture], model_type=kind, audio_token_id=300,
             boa_token_id=301, dtype="bfloat16", eoa_token_index=303,
             eos_token_id=[config["eos_token_id"]],
             initializer_range=0.02, text_config={**text, **widths}, tie_word_embeddings=True,
-            transformers_version="5.7.0", video_token_id=306, **images,
+            transformers_version="5.7.0", video_token_id=306, **{"audio_config": None, **images},
         )
 
     return config
@@ -154,6 +178,16 @@ OTHER_IMAGES = dict(
         head_dim=4, num_hidden_layers=1, patch_size=2, position_embedding_size=16,
     ),
 )
+SMALL_IMAGES = dict(
+    boi_token_id=START, eoi_token_id=END, image_token_id=SOFT,
+    vision_config={**VISION_CONFIG, "standardize": False, "use_clipped_linears": True},
+    audio_config=dict(
+        model_type="gemma4_audio", hidden_size=16, num_attention_heads=2, num_hidden_layers=1,
+        output_proj_dims=16, subsampling_conv_channels=[4, 4],
+    ),
+)
+# Tokens of images have the inputs of `pad_token_id`.
+SMALL_WIDTHS = dict(global_head_dim=24, pad_token_id=5)
 EXPERTS_WIDTHS = dict(global_head_dim=24, num_global_key_value_heads=1)
 UNIFIED_WIDTHS = dict(global_head_dim=16, num_global_key_value_heads=2)
 
@@ -202,6 +236,23 @@ FAMILIES: dict[str, Family] = {
             of_tower,
         ),
         rounded=scalars, means={"router.scale": 4.0}, shared="gemma_images", first_seed=3,
+    ),
+    "gemma4_e2b": small(
+        "Gemma4TextConfig",
+        dims(
+            32, 24, 4, 4, 2, head_dim=12, global_head_dim=24, tie_word_embeddings=True,
+            rms_norm_eps=1e-3, sliding_window=8, rope_parameters=ROPE,
+            layer_types=[SLIDING, FULL, SLIDING, FULL], num_kv_shared_layers=2,
+            hidden_size_per_layer_input=8, vocab_size_per_layer_input=300,
+            final_logit_softcapping=8.0,
+        ),
+        [zeroed("embed_tokens_per_layer"), without_scalars],
+        layout=wrapped(
+            "model.language_model.", "lm_head.", vision(is_small=True),
+            published("Gemma4ForConditionalGeneration", "gemma4", SMALL_WIDTHS, SMALL_IMAGES),
+            of_bounded_tower,
+        ),
+        rounded=scalars, means={"q_norm": 0.6, "k_norm": 0.6}, shared="gemma_images", first_seed=3,
     ),
     "gemma4_unified": small(
         "Gemma4UnifiedTextConfig",

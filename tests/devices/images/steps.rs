@@ -68,7 +68,12 @@ impl Row {
             Bidirectional::Prompt if !media.is_empty() => ids.len(),
             _ => 0,
         };
-        let (ids_of_row, placed) = (ids.to_vec(), Vec::new());
+        let table_token = media.first().and_then(|medium| medium.table_token());
+        let in_tables = |id: &u32| match table_token {
+            Some(token) if *id == image_token_id => token,
+            _ => *id,
+        };
+        let (ids_of_row, placed) = (ids.iter().map(in_tables).collect(), Vec::new());
         let mut row = Self { ids: ids_of_row, media: of_tokens, placed, whole, prefix_len };
         assert!(tokens.next().is_none(), "a place for each token of an image");
         if has_axes {

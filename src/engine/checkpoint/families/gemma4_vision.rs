@@ -1,10 +1,7 @@
-//! Gemma 4 of 26B and 31B: its text model, and a tower with positions by column and by row, norms
-//! of q, k and v, and rotary embeddings of columns and rows. Patches are averaged by squares.
-//! Tokens of an image attend to all of it in layers with a window.
-//!
-//! Towers whose linear layers have bounds (E2B and E4B) are left out: the model is run for text.
-
-use serde_json::Value;
+//! Gemma 4: its text model, and a tower with positions by column and by row, norms of q, k and v,
+//! and rotary embeddings of columns and rows. Patches are averaged by squares. Tokens of an image
+//! attend to all of it in layers with a window (26B, 31B). Linear layers of the tower have bounds,
+//! and tokens of images the inputs of padding (E2B, E4B). Sounds are left out.
 
 use super::vision::{axial_theta, image_token_id, token_id};
 use super::{gemma4, multimodal};
@@ -19,8 +16,11 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// Prefixes of the tower's tensors, for those who run the model for text alone.
-const IMAGE_TENSORS: &[&str] = &["model.embed_vision.", "model.vision_tower."];
+/// Prefixes of the tower's tensors, for those who run the model for text alone, and of those for
+/// sounds.
+const IMAGE_TENSORS: &[&str] =
+    &["model.embed_vision.", "model.vision_tower.", SOUND_TENSORS[0], SOUND_TENSORS[1]];
+const SOUND_TENSORS: [&str; 2] = ["model.audio_tower.", "model.embed_audio."];
 
 /// The text part.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -43,20 +43,10 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-/// The tower; None: it has parts that are not computed.
+/// The tower; None: there is none.
 pub(super) fn tower(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
     let root = config.root();
-    let Some(vision) = root.value("vision_config") else { return Ok(None) };
-    let text = config.text_part().root();
-    // In a model with such inputs tokens of images have those of padding.
-    let has_inputs = text.optional_size("hidden_size_per_layer_input")?.unwrap_or(256) > 0;
-    let is_bounded = vision.get("use_clipped_linears").and_then(Value::as_bool) == Some(true);
-    let has_sounds = root.value("audio_config").is_some_and(|value| !value.is_null());
-    if has_inputs || is_bounded || has_sounds {
-        return Ok(None);
-    }
     let Some(keys) = root.section("vision_config")? else { return Ok(None) };
-    keys.flag("use_clipped_linears")?;
     Sizes::read(config, keys)?.tower(config).map(Some)
 }
 
@@ -71,6 +61,7 @@ struct Sizes<'a> {
     heads: QkvHeads,
     eps: f32,
     activation: Activation,
+    is_bounded: bool,
 }
 
 fn name(part: &str) -> String {
@@ -100,6 +91,7 @@ impl<'a> Sizes<'a> {
                 None => Activation::GeluTanh,
                 Some(name) => config.activation_named(name)?,
             },
+            is_bounded: keys.flag("use_clipped_linears")?.unwrap_or(false),
             keys,
         };
         config.check_kv_heads(sizes.heads.num_heads, sizes.heads.num_kv_heads)?;
@@ -132,7 +124,15 @@ impl<'a> Sizes<'a> {
         // Bands of a pixel are stored beside each other.
         let patches = patches.by_channel(3);
         let (layers, connector) = (self.layers(), self.connector(config)?);
+        let inputs_width =
+            config.text_part().root().optional_size("hidden_size_per_layer_input")?;
+        let table_token = match inputs_width.unwrap_or(256) {
+            0 => None,
+            _ => Some(padding_id(config)?),
+        };
         Ok(TowerSpec {
+            table_token,
+            unused: SOUND_TENSORS.map(str::to_owned).into(),
             merge_size: *merge_size,
             bidirectional: match seen {
                 Some("vision") => Bidirectional::Image,
@@ -150,7 +150,17 @@ impl<'a> Sizes<'a> {
     }
 
     fn layers(&self) -> Vec<LayerSpec> {
-        let Self { width, inner, heads, eps, activation, .. } = *self;
+        let Self { width, inner, heads, eps, activation, is_bounded, .. } = *self;
+        let bounded = |linear: LinearSpec| match is_bounded {
+            false => linear,
+            true => {
+                let modules = linear.parts.iter().map(|part| {
+                    part.name.strip_suffix(".linear").expect("a part of a module").to_owned()
+                });
+                let modules = modules.collect();
+                linear.bounded_by(modules)
+            }
+        };
         // One for all: it has a value per row.
         let order = RowOrder::rotated_in_halves(heads);
         let of_head = RowOrder::head_in_halves(heads.head_dim);
@@ -174,14 +184,14 @@ impl<'a> Sizes<'a> {
                 norms: norms("pre_feedforward_layernorm", "post_feedforward_layernorm"),
                 form: MlpForm::Gated,
                 activation: ActivationSpec::Known(activation),
-                up: LinearSpec::stacked(up, width),
-                down: LinearSpec::new(name("mlp.down_proj.linear"), width, inner),
+                up: bounded(LinearSpec::stacked(up, width)),
+                down: bounded(LinearSpec::new(name("mlp.down_proj.linear"), width, inner)),
             };
             let attention = AttentionSpec::new(
                 norms("input_layernorm", "post_attention_layernorm"),
                 heads,
-                LinearSpec::stacked(qkv, width).in_order(order.clone()),
-                out,
+                bounded(LinearSpec::stacked(qkv, width).in_order(order.clone())),
+                bounded(out),
             );
             let attention = AttentionSpec {
                 qk_norm: Some(QkNormSpec::per_head(q_norm, k_norm)),
@@ -214,6 +224,17 @@ impl<'a> Sizes<'a> {
         let hidden_size = config.text_part().hidden_size()?;
         let last = LinearSpec::new(embed("embedding_projection"), hidden_size, *width);
         Ok(ConnectorSpec { steps, last })
+    }
+}
+
+/// The token of padding, whose inputs of layers tokens of images have.
+fn padding_id(config: &HfConfig) -> Result<u32, EngineError> {
+    let text = config.text_part();
+    let (id, vocab_size) =
+        (text.root().optional_size("pad_token_id")?.unwrap_or(0), text.vocab_size()?);
+    match u32::try_from(id) {
+        Ok(found) if (found as usize) < vocab_size => Ok(found),
+        _ => Err(config.error(format!("`text_config.pad_token_id` of {id} is no token"))),
     }
 }
 
@@ -276,13 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_leaves_the_text_part() {
-        for (top, vision) in
-            [("", r#""use_clipped_linears": true,"#), (r#""audio_config": {},"#, "")]
-        {
-            let (_, tower) = specs(top, vision).unwrap();
-            assert!(tower.is_none(), "{top} {vision}");
-        }
+    fn layers_have_bounds_and_what_is_not_known_is_refused() {
+        let (_, tower) =
+            specs(r#""audio_config": {},"#, r#""use_clipped_linears": true,"#).unwrap();
+        let tower = tower.expect("a tower");
+        assert!(tower.layers.iter().all(LayerSpec::is_bounded) && tower.table_token.is_none());
+        let of_q = "model.vision_tower.encoder.layers.1.self_attn.q_proj.input_min";
+        assert!(tower.tensors().contains(&(of_q.to_owned(), Vec::new())));
+        assert_eq!(tower.tensors().len(), 2 + 2 * (13 + 7 * 4) + 1);
         for (vision, expected) in [
             (r#""attention_bias": true,"#, "`vision_config.attention_bias`"),
             (r#""position_embedding_size": 99999,"#, "positions of a vision tower"),

@@ -255,7 +255,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         tower: Sight::Some(gemma4_vision::tower),
         processor: None,
         chat_template: None,
-        models: "Gemma 4 26B-A4B and 31B; E2B and E4B, text part",
+        models: "Gemma 4 E2B, E4B, 26B-A4B and 31B",
     },
     family(
         "Gemma4UnifiedForConditionalGeneration",

@@ -37,7 +37,7 @@ pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn
 pub use row_order::RowOrder;
 pub use share::{RankOf, Share};
 pub use tensors::{
-    ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
+    ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice, bounds_of,
 };
 pub use tower::{Bidirectional, DeepSpec, ImageText, TokenId, TowerSpec, WindowsSpec};
 pub use vllm_batch_base::layers::QkvHeads;
@@ -273,6 +273,11 @@ impl LayerSpec {
         let attention = attention.chain(self.recurrent.iter().flat_map(RecurrentSpec::linears));
         let side = self.side.iter().flat_map(|side| [&side.gate, &side.out]);
         attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(side)
+    }
+
+    /// Whether any of its linear layers has bounds.
+    pub fn is_bounded(&self) -> bool {
+        self.linears().any(|linear| !linear.bounded.is_empty())
     }
 
     /// Where its blocks normalize.

@@ -58,6 +58,9 @@ pub struct LinearSpec {
     pub order: RowOrder,
     /// Rows or columns of W, where ranks share the layer; `None`: all.
     pub share: Option<Share>,
+    /// Modules with the least and the largest value of the inputs and outputs of each part, which
+    /// are bounded so (Gemma 4's towers); empty: they are not.
+    pub bounded: Vec<String>,
 }
 
 /// One tensor of a linear layer, or one of several matrices that a tensor holds.
@@ -149,12 +152,18 @@ impl LinearSpec {
     pub fn stacked(parts: impl IntoIterator<Item = (String, usize)>, k: usize) -> Self {
         let parts = parts.into_iter().map(|(name, rows)| Part::new(name, rows)).collect();
         let (layout, order) = (Layout::Rows, RowOrder::as_stored());
-        Self { parts, k, bias: false, layout, order, share: None }
+        Self { parts, k, bias: false, layout, order, share: None, bounded: Vec::new() }
     }
 
     /// The same, with or without biases.
     pub fn with_bias(self, bias: bool) -> Self {
         Self { bias, ..self }
+    }
+
+    /// The same, with bounds of inputs and outputs in these modules, one for each part.
+    pub fn bounded_by(self, bounded: Vec<String>) -> Self {
+        assert_eq!(bounded.len(), self.parts.len());
+        Self { bounded, ..self }
     }
 
     /// The same, stored (inputs, outputs).
@@ -227,7 +236,7 @@ impl LinearSpec {
 
     /// Tensors of the layer.
     pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
-        self.weights().chain(self.biases())
+        self.weights().chain(self.biases()).chain(self.bounded.iter().flat_map(|m| bounds_of(m)))
     }
 
     /// The tensors that W is made of, each with its whole shape.
@@ -253,6 +262,12 @@ impl LinearSpec {
     pub fn biases(&self) -> impl Iterator<Item = NamedShape> + '_ {
         self.parts.iter().filter(|_| self.bias).map(Part::bias)
     }
+}
+
+/// The tensors with the least and the largest input and output of a module.
+pub fn bounds_of(module: &str) -> [NamedShape; 4] {
+    ["input_min", "input_max", "output_min", "output_max"]
+        .map(|bound| (format!("{module}.{bound}"), Vec::new()))
 }
 
 /// A normalization.

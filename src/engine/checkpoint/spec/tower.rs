@@ -17,6 +17,9 @@ pub struct TowerSpec {
     pub merge_size: usize,
     /// The token that stands for one of an image's.
     pub image_token_id: TokenId,
+    /// The token whose rows of the decoder's tables those of an image have, where inputs of layers
+    /// are by token (Gemma 4 E2B); None: their own.
+    pub table_token: Option<u32>,
     /// What a prompt has for an image.
     pub text: ImageText,
     /// What tokens of a prompt see of those behind them, in all layers of the decoder.
@@ -54,7 +57,8 @@ pub struct TowerSpec {
     pub max_tiles: Option<usize>,
     /// Embeddings, newlines too, are multiplied by this, as those of tokens are (Granite).
     pub scale: Option<f32>,
-    /// Prefixes of tensors behind the last of these layers. They are left unused.
+    /// Prefixes of tensors behind the last of these layers, and of those for sounds. They are left
+    /// unused.
     pub unused: Vec<String>,
 }
 
@@ -159,6 +163,7 @@ impl TowerSpec {
             patch_size,
             merge_size: 1,
             image_token_id,
+            table_token: None,
             text,
             bidirectional: Bidirectional::None,
             patches,

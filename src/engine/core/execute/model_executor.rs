@@ -343,7 +343,7 @@ fn note_of_images(config: &EngineConfig, has_tower: bool) -> Option<String> {
 fn notes_of_left(nums: [usize; 4]) -> impl Iterator<Item = String> {
     let what = [
         "are for images",
-        "are behind the layer of the vision tower that images are taken from",
+        "are for sounds, or behind the layer of the vision tower that images are taken from",
         "predict further tokens",
         "are of K and V that layers take from others",
     ];

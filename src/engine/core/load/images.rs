@@ -51,7 +51,9 @@ pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput
     })?;
     let processor = image_processor(sight)?;
     Ok(ImageInput {
-        table: Arc::new(MediaTable::new(processor, MAX_PATCH_BYTES)),
+        table: Arc::new(
+            MediaTable::new(processor, MAX_PATCH_BYTES).with_table_token(tower.table_token),
+        ),
         image_token_id,
         text: tower.text,
         has_axes,

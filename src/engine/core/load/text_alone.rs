@@ -2,7 +2,9 @@
 
 use crate::execute::model_executor::gpu_needs_of;
 use vllm_batch_base::config::{DType, DeviceKind, EngineConfig, KvCacheDType};
-use vllm_batch_checkpoint::spec::{Bidirectional, ConnectorStep, DecoderSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::{
+    Bidirectional, ConnectorStep, DecoderSpec, LayerSpec, TowerSpec,
+};
 use vllm_batch_device::gpu_trouble;
 use vllm_batch_ops::{GpuNeeds, HeadWidths, MAX_NARROW_HEAD_DIM};
 
@@ -44,6 +46,8 @@ fn refusal(
         "no kernel lets the tokens of a prompt see all of it past a window"
     } else if tower.connector.steps.iter().any(is_of_channels) {
         "no kernel of a GPU standardizes what it gives yet"
+    } else if tower.layers.iter().any(LayerSpec::is_bounded) {
+        "no kernel of a GPU bounds what its layers read yet"
     } else if config.device.quantization.is_some() {
         "`settings.quantization` is for its layers too, and no kernel narrows those"
     } else if config.cache.kv_cache_dtype == KvCacheDType::Fp8 {

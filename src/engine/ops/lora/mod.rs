@@ -206,11 +206,22 @@ pub struct AdaptedLinear {
     pub weight: LinearWeight,
     /// Parts of adapters.
     pub loras: LoraSlots,
+    /// Bounds of what goes in and comes out. Whoever runs the layer applies them.
+    pub bounds: Option<LinearBounds>,
+}
+
+/// The least and the largest value of inputs and outputs of a linear layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinearBounds {
+    /// Of inputs.
+    pub inputs: [f32; 2],
+    /// Of so many outputs each, one after the other.
+    pub outputs: Vec<(usize, [f32; 2])>,
 }
 
 impl From<LinearWeight> for AdaptedLinear {
     fn from(weight: LinearWeight) -> Self {
-        Self { weight, loras: LoraSlots::default() }
+        Self { weight, loras: LoraSlots::default(), bounds: None }
     }
 }
 

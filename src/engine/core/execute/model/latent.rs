@@ -187,7 +187,7 @@ impl LatentBuffers {
         device: &Device,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
         attended: &Tensor,
-    ) -> &Tensor {
+    ) -> &mut Tensor {
         let (latent, weights) = parts(spec, weights);
         let LatentDims { rank, v, .. } = latent.dims;
         self.values.reshape(attended.num_rows(), spec.out.k);
@@ -195,7 +195,7 @@ impl LatentBuffers {
             |width: usize| Columns { start: 0, stride: width, num: spec.heads.num_heads, width };
         let to = (&mut self.values, of_heads(v));
         ops::linear_by_head(device, (attended, of_heads(rank)), &weights.values, to);
-        &self.values
+        &mut self.values
     }
 }
 

@@ -12,13 +12,13 @@ use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
 use vllm_batch_checkpoint::spec::{
     ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertLatentSpec,
     ExpertSpec, ExpertsSpec, FeedForwardSpec, Frequencies, LayerSpec, Layout, LinearSpec, MlpForm,
-    MlpSpec, NamedShape, NormSpec, OutputSpec, Part, RopeSpec, Slice,
+    MlpSpec, NamedShape, NormSpec, OutputSpec, Part, RopeSpec, Slice, bounds_of,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Tensor};
 use vllm_batch_ops::{
-    AdaptedLinear, ExpertWeights, ExpertsWeight, LinearWeight, LoraSlots, NormWeight, RotaryTable,
-    Standardization, StepLimits, TableSlots, WeightValues,
+    AdaptedLinear, ExpertWeights, ExpertsWeight, LinearBounds, LinearWeight, LoraSlots, NormWeight,
+    RotaryTable, Standardization, StepLimits, TableSlots, WeightValues,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -345,6 +345,32 @@ impl Loader<'_> {
         self.linear(spec)?.quantize(self.device)
     }
 
+    /// The same with the bounds of its inputs and outputs, and with room for adapters.
+    fn adapted_linear(&mut self, spec: &LinearSpec) -> Result<AdaptedLinear, EngineError> {
+        let bounds = self.bounds(spec)?;
+        Ok(AdaptedLinear { bounds, ..self.layer_linear(spec)?.into() })
+    }
+
+    fn bounds(&mut self, spec: &LinearSpec) -> Result<Option<LinearBounds>, EngineError> {
+        let mut bounds: Option<LinearBounds> = None;
+        for (module, part) in spec.bounded.iter().zip(&spec.parts) {
+            let mut values = Vec::new();
+            for (tensor, dummy) in bounds_of(module).iter().zip([f32::MIN, f32::MAX].repeat(2)) {
+                values.extend(self.checkpoint.vector(tensor, dummy)?);
+            }
+            let inputs = [values[0], values[1]];
+            let all = bounds.get_or_insert_with(|| LinearBounds { inputs, outputs: Vec::new() });
+            if all.inputs != inputs {
+                return Err(EngineError::Model(format!(
+                    "{module}: its inputs have other bounds than those of the layers that read the \
+                     same; help: --language-model-only runs the model for text"
+                )));
+            }
+            all.outputs.push((part.rows, [values[2], values[3]]));
+        }
+        Ok(bounds)
+    }
+
     /// What makes logits of states, beside a table of tokens.
     fn output(
         &mut self,
@@ -473,13 +499,13 @@ impl Loader<'_> {
         let sinks = sinks.transpose()?.map(of_heads).transpose()?;
         Ok(AttentionWeights {
             norms: self.norms(&spec.norms)?,
-            qkv: self.layer_linear(&spec.qkv)?.into(),
+            qkv: self.adapted_linear(&spec.qkv)?,
             latent: self.latent(spec)?,
             qk_norm,
             v_norm: self.norm(spec.v_norm.as_ref())?,
             alibi,
             sinks,
-            out: self.layer_linear(&spec.out)?.into(),
+            out: self.adapted_linear(&spec.out)?,
         })
     }
 
@@ -583,8 +609,8 @@ impl Loader<'_> {
         Ok(MlpWeights {
             form: spec.form,
             activation,
-            up: self.layer_linear(&spec.up)?.into(),
-            down: self.layer_linear(&spec.down)?.into(),
+            up: self.adapted_linear(&spec.up)?,
+            down: self.adapted_linear(&spec.down)?,
         })
     }
 }

@@ -10,7 +10,7 @@ use vllm_batch_checkpoint::spec::{
     AttentionSpec, Kept, LayerSpec, LinearSpec, MlpForm, NormSpan, PositionScale, QkNormOrder,
     Wiring,
 };
-use vllm_batch_device::{Device, Precision, Tensor};
+use vllm_batch_device::{Device, Precision, RowsMut, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{
     AdaptedLinear, ExpertsScratch, ExpertsShape, ExpertsWeight, HeadTransform, RotaryTable,
@@ -74,7 +74,11 @@ impl Stream {
         let mut norms = layers.iter().flat_map(LayerSpec::block_norms);
         let is_rounded = norms.all(|norms| norms.before.is_some()) && experts.is_none();
         let linear_input = Precision::LinearInput(dtype);
-        let of_normed = if is_rounded { linear_input } else { Precision::Activation };
+        // Values that are bounded are no inputs yet.
+        let is_bounded = layers.iter().any(LayerSpec::is_bounded);
+        let of_normed =
+            if is_rounded && !is_bounded { linear_input } else { Precision::Activation };
+        let of_activated = if is_bounded { Precision::Activation } else { linear_input };
         let has_apart = |layer: &LayerSpec| layer.experts().is_some_and(|e| e.apart.is_some());
         let has_both = |layer: &LayerSpec| layer.attention.is_some() && layer.recurrent.is_some();
         let is_aside = |layer: &LayerSpec| {
@@ -95,7 +99,7 @@ impl Stream {
             loras: StepLoras::default(),
             normed: device.tensor(rows_read, hidden_size, of_normed)?,
             up: per_row(up_width, Precision::Activation)?,
-            activated: activated.map(|width| per_row(width, linear_input)).transpose()?,
+            activated: activated.map(|width| per_row(width, of_activated)).transpose()?,
             experts: experts
                 .map(|shape| {
                     ExpertsScratch::new((device, dtype), (num_tokens, experts_width), shape)
@@ -229,18 +233,23 @@ impl Stream {
         out.reshape(self.residual.num_rows(), spec.n());
         for (start, num_rows) in self.row_blocks(device) {
             self.block_input(device, norms, (start, num_rows));
-            let (x, out) = (self.normed.rows_from(0), out.rows_from_mut(start));
+            bound_inputs(device, layer, self.normed.rows_from_mut(0), num_rows);
+            let x = self.normed.rows_from(0);
             let rows = (&mut self.loras, start, num_rows);
-            ops::adapted_linear_rows(device, x, layer, out, rows);
+            ops::adapted_linear_rows(device, x, layer, out.rows_from_mut(start), rows);
+            bound_outputs(device, layer, out.rows_from_mut(start), num_rows);
         }
     }
 
     /// delta = a block's last linear layer of all rows, summed over the ranks that share it.
-    pub(super) fn last_product(&mut self, device: &Device, x: &Tensor, layer: &AdaptedLinear) {
+    pub(super) fn last_product(&mut self, device: &Device, x: &mut Tensor, layer: &AdaptedLinear) {
         let Self { delta, loras, .. } = self;
-        delta.set_num_rows(x.num_rows());
-        let (out, rows) = (delta.rows_from_mut(0), (loras, 0, x.num_rows()));
+        let num_rows = x.num_rows();
+        delta.set_num_rows(num_rows);
+        bound_inputs(device, layer, x.rows_from_mut(0), num_rows);
+        let (out, rows) = (delta.rows_from_mut(0), (loras, 0, num_rows));
         ops::adapted_linear_rows(device, x.rows_from(0), layer, out, rows);
+        bound_outputs(device, layer, delta.rows_from_mut(0), num_rows);
         ops::all_reduce(device, delta);
     }
 
@@ -344,16 +353,19 @@ impl Stream {
     ) {
         let activation = weights.activation;
         let Self { normed, delta, up, activated, loras, .. } = self;
+        bound_inputs(device, &weights.up, normed.rows_from_mut(from), num_rows);
         let input = normed.rows_from(from);
         up.reshape(num_rows, weights.up.weight.shape().0);
         let inner = match (weights.form, activated) {
             (MlpForm::Gated, Some(activated)) => {
                 activated.reshape(num_rows, weights.down.weight.shape().1);
-                // What adapters add comes before the activation.
-                if weights.up.is_adapted(loras, to..to + num_rows) {
+                // What adapters add and bounds come before the activation.
+                let is_bounded = weights.up.bounds.is_some();
+                if is_bounded || weights.up.is_adapted(loras, to..to + num_rows) {
                     let out = up.rows_from_mut(0);
                     let rows = (&mut *loras, to, num_rows);
                     ops::adapted_linear_rows(device, input, &weights.up, out, rows);
+                    bound_outputs(device, &weights.up, up.rows_from_mut(0), num_rows);
                     ops::activate_and_mul(device, activation, up, activated);
                 } else {
                     let weight = (&weights.up.weight, activation);
@@ -365,13 +377,16 @@ impl Stream {
             _ => {
                 let (out, rows) = (up.rows_from_mut(0), (&mut *loras, to, num_rows));
                 ops::adapted_linear_rows(device, input, &weights.up, out, rows);
+                bound_outputs(device, &weights.up, up.rows_from_mut(0), num_rows);
                 ops::activate(device, activation, up);
                 up
             }
         };
+        bound_inputs(device, &weights.down, inner.rows_from_mut(0), num_rows);
         let (x, out) = (inner.rows_from(0), delta.rows_from_mut(to));
         let rows = (loras, to, num_rows);
         ops::adapted_linear_rows(device, x, &weights.down, out, rows);
+        bound_outputs(device, &weights.down, delta.rows_from_mut(to), num_rows);
     }
 
     /// Normalizes and scales what a block adds, or normalizes the sum. Without a norm of the sum
@@ -392,6 +407,21 @@ impl Stream {
             ops::add(device, residual, delta);
             ops::norm_in_place(device, residual, norm);
         }
+    }
+}
+
+/// Clamps what a layer reads, where it has bounds.
+fn bound_inputs(device: &Device, layer: &AdaptedLinear, x: RowsMut<'_>, num_rows: usize) {
+    if let Some(bounds) = &layer.bounds {
+        let of_all = [(x.tensor.width(), bounds.inputs)];
+        ops::clamp_columns(device, x, num_rows, &of_all);
+    }
+}
+
+/// Clamps what a layer gives, where it has bounds.
+fn bound_outputs(device: &Device, layer: &AdaptedLinear, out: RowsMut<'_>, num_rows: usize) {
+    if let Some(bounds) = &layer.bounds {
+        ops::clamp_columns(device, out, num_rows, &bounds.outputs);
     }
 }
 

@@ -36,7 +36,9 @@ impl TextBuffers {
     ) -> Result<Self, EngineError> {
         let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
         let widest = |of: fn(&AttentionSpec) -> usize| attentions().map(of).max().unwrap_or(0);
-        let precision = match attentions().all(|block| block.v_dim().is_multiple_of(2)) {
+        // What is bounded is no input yet.
+        let is_input = !layers.iter().any(LayerSpec::is_bounded);
+        let precision = match is_input && attentions().all(|a| a.v_dim().is_multiple_of(2)) {
             true => Precision::Attended(dtype),
             false => Precision::Activation,
         };

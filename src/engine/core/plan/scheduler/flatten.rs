@@ -95,7 +95,11 @@ fn add_media(batch: &mut Batch, seq: &Sequence, positions: Range<usize>) {
             continue;
         }
         let rows = rows_of(start, end);
-        batch.input_ids[rows.clone()].copy_from_slice(&request.prompt_token_ids[start..end]);
+        let ids = &mut batch.input_ids[rows.clone()];
+        match run.medium.table_token() {
+            Some(id) => ids.fill(id),
+            None => ids.copy_from_slice(&request.prompt_token_ids[start..end]),
+        }
         batch.media.push(MediaRows {
             medium: run.medium.number(),
             first_token: run.first_token + (start - run.positions.start) as u32,
