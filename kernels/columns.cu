@@ -37,16 +37,19 @@ EXPORT(copy_columns)
 // Values of `kind`, in the order of the engine's `Gate`.
 constexpr u32 PLAIN = 0;
 constexpr u32 SIGMOID = 1;
+constexpr u32 SOFTPLUS = 3;
 
 __device__ __forceinline__ float gate_of(float x, u32 kind) {
   if (kind == PLAIN) return x;
+  if (kind == SOFTPLUS) return softplus(x);
   return kind == SIGMOID ? logistic(x) : x * logistic(x);
 }
 
-// x (num_rows, width) *= f(gates), rounded: the gates of a row are as many columns of that row of
-// gates (num_rows, row_stride), from column `start` on. Grid (num_rows, any).
+// x (num_rows, width) *= f(gates), rounded: the gates of a row are columns of that row of gates
+// (num_rows, row_stride), from column `start` on, one of each `head_dim` values. Grid (num_rows,
+// any).
 KERNEL(256)
-gate_columns(T* x, const T* gates, u32 row_stride, u32 start, u32 width, u32 kind) {
+gate_columns(T* x, const T* gates, u32 row_stride, u32 start, u32 width, u32 head_dim, u32 kind) {
   x += u64(blockIdx.x) * width;
   gates += u64(blockIdx.x) * row_stride + start;
   const bool wide = is_wide<CHUNK>(x, 0) && is_wide<CHUNK>(gates, 0);
@@ -54,7 +57,13 @@ gate_columns(T* x, const T* gates, u32 row_stride, u32 start, u32 width, u32 kin
   for (u32 i = (blockIdx.y * blockDim.x + threadIdx.x) * CHUNK; i < width; i += step) {
     float values[CHUNK], by[CHUNK];
     load_part(x, i, width, wide, values);
-    load_part(gates, i, width, wide, by);
+    if (head_dim == 1) {
+      load_part(gates, i, width, wide, by);
+    } else {
+      for (u32 j = 0; j < CHUNK; ++j) {
+        by[j] = i + j < width ? to_float(gates[(i + j) / head_dim]) : 0.0f;
+      }
+    }
 #pragma unroll
     for (u32 j = 0; j < CHUNK; ++j) values[j] *= gate_of(by[j], kind);
     store_part(x, i, width, wide, values);

@@ -391,6 +391,11 @@ __device__ __forceinline__ float fast_exp(float x) {
 #endif
 }
 
+// ln(1 + e^x)
+__device__ __forceinline__ float softplus(float x) {
+  return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+}
+
 #ifdef DTYPE
 // 1 / (1 + e^-x), to the places that T has.
 __device__ __forceinline__ float logistic(float x) {

@@ -171,8 +171,3 @@ __device__ __forceinline__ void go_over_columns(const T* x, T* out, const States
   Column column(params, x, out, blockIdx.y / tiles, warp);
   go_over(states, run, column);
 }
-
-// ln(1 + e^x)
-__device__ __forceinline__ float softplus(float x) {
-  return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-}

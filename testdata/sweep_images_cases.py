@@ -40,6 +40,14 @@ SIGLIP = dict(
     num_attention_heads=3, num_hidden_layers=3, patch_size=8,
 )
 EXPERTS = dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+MISTRAL4 = dict(
+    num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+    v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+    rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=32,
+        llama_4_scaling_beta=0.3,
+    ),
+)
 # Without what transformers leaves out of logits where the text is of another class than its own.
 TEXTS = {
     "cohere": dict(logit_scale=1.0), "cohere2": dict(logit_scale=1.0, sliding_window=8, head_dim=8),
@@ -49,7 +57,7 @@ TEXTS = {
     "gpt_oss": dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=8),
     "granite": dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.2),
     "llama": {}, "ministral3": dict(head_dim=8), "mistral": dict(sliding_window=8),
-    "mixtral": dict(num_local_experts=4), "olmo2": {}, "olmo3": dict(sliding_window=8),
+    "mistral4": MISTRAL4, "mixtral": dict(num_local_experts=4), "olmo2": {}, "olmo3": dict(sliding_window=8),
     "phi3": dict(pad_token_id=0), "qwen2": {}, "qwen3": dict(head_dim=8), "qwen3_moe": EXPERTS,
     "qwen2_moe": EXPERTS | dict(shared_expert_intermediate_size=24), "smollm3": {}, "stablelm": {},
     "starcoder2": {},
@@ -101,6 +109,7 @@ for base in ("mistral3", "ministral3_multimodal", "pixtral"):
     if base != "pixtral":
         case(base, "merge", {"spatial_merge_size": 1})
         case(base, "text-qwen2", text_of("qwen2", 287))
+        case(base, "text-mistral4", text_of("mistral4", 287, **TEXTS["mistral4"]))
 case("aya_vision", "layer", {"vision_feature_layer": -2})
 case("aya_vision", "factor", {"downsample_factor": 1, "adapter_layer_norm_eps": 1e-2})
 case("aya_vision", "aligned", {"alignment_intermediate_size": 20})

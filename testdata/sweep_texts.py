@@ -39,8 +39,10 @@ def build(folder: Path, case: tuple, seed: int):
     config = copy.deepcopy(keys)
     for key, value in changes.items():
         put(config, key, value)
+    cls, _, config_class = cls.partition(" of ")
     model_class = getattr(transformers, cls)
-    built = model_class.config_class(**config)
+    config_class = getattr(transformers, config_class, model_class.config_class)
+    built = config_class(**config)
     model = model_class._from_config(built, attn_implementation="eager", **EAGER_EXPERTS)
     model = model.float().eval()
     randomise(model, seed)

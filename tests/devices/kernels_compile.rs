@@ -246,7 +246,7 @@ const MODULES: &[Module] = &[
         DTYPES,
         &[("activate_and_mul", 80), ("activate_and_mul_fp8", 80), ("activate", 48)],
     ),
-    ("columns", DTYPES, &[("copy_columns", 40), ("gate_columns", 40)]),
+    ("columns", DTYPES, &[("copy_columns", 40), ("gate_columns", 44)]),
     ("causal_conv", TAPS, &[("causal_conv", 120)]),
     ("mamba_scan", STATES, &[("mamba_scan", 144)]),
     ("delta_rule", STATES, &[("delta_rule", 168)]),

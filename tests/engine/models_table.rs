@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use vllm_batch::engine::checkpoint::ARCHITECTURES;
+use vllm_batch::engine::checkpoint::families::find_of_type;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -39,7 +40,10 @@ fn goldens() -> BTreeMap<String, Vec<(String, Option<String>)>> {
         if name.starts_with('.') {
             continue;
         }
-        let architecture = read("config.json")["architectures"][0].as_str().unwrap().to_owned();
+        let config = read("config.json");
+        let name_of_class = config["architectures"][0].as_str().unwrap();
+        let known = find_of_type(name_of_class, config["model_type"].as_str());
+        let architecture = known.map_or(name_of_class, |known| known.name).to_owned();
         let oracle = read("golden.json")["oracle"].as_str().map(str::to_owned);
         goldens.entry(architecture).or_default().push((name, oracle));
     }

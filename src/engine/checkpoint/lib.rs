@@ -33,7 +33,9 @@ use vllm_batch_base::files::quoted;
 
 /// The family of a model folder's config: the first that one of its names is known by.
 fn family(config: &HfConfig) -> Result<Option<&'static Architecture>, EngineError> {
-    Ok(config.architectures()?.iter().find_map(|name| families::find(name)))
+    let model_type = config.root().text("model_type")?;
+    let find = |name: &&str| families::find_of_type(name, model_type);
+    Ok(config.architectures()?.iter().find_map(find))
 }
 
 /// The spec of a model folder's config.

@@ -67,7 +67,7 @@ pub use experts::{
     ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight, add_experts, choose_experts,
     gate_rows,
 };
-pub use gate_columns::{Gate, gate_columns};
+pub use gate_columns::{Gate, gate_columns, gate_heads};
 pub use gpu_needs::{GpuNeeds, HeadWidths, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM};
 pub use linear::{
     HeadMatrices, LargestOutputs, LinearWeight, linear, linear_activate_and_mul, linear_by_head,

@@ -271,4 +271,18 @@ FAMILIES: dict[str, Family] = {
         ),
         rounded=scalars,
     ),
+    "gemma4_unified_text": small(
+        "Gemma4UnifiedTextConfig",
+        dims(
+            32, 48, 4, 4, 2, head_dim=12, tie_word_embeddings=True, rms_norm_eps=1e-3,
+            sliding_window=8, rope_parameters=ROPE, layer_types=[SLIDING, FULL, SLIDING, FULL],
+            num_kv_shared_layers=2, use_double_wide_mlp=True, global_head_dim=24,
+        ),
+        [
+            without("v_norm"), without("q_norm"), without_scalars, dict(sliding_window=256),
+            dict(rope_parameters=WHOLE), narrow_frequencies,
+        ],
+        model_class="Gemma4UnifiedForCausalLM", rounded=scalars,
+        means={"q_norm": 0.6, "k_norm": 0.6},
+    ),
 }

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..family import Family, dims, rope, small
-from ..layouts import with_stacked_experts
+from ..family import Family, Layout, dims, rope, small
+from ..layouts import renamed, with_experts_one_by_one, with_extra, with_stacked_experts, wrapped
 from ..mistakes import named, rows_swapped, without, zeroed
 from ..ropes import fixed_at
 from ..routing import best_of_groups, biased_weights, swapped_gate_and_up, unbiased
@@ -70,6 +70,101 @@ EXPERTS = dict(
     num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1,
     routed_scaling_factor=2.5,
 )
+
+MISTRAL4 = dict(YARN, mscale_all_dim=1.0, llama_4_scaling_beta=0.3, partial_rotary_factor=0.4)
+
+
+def kimi(config: dict) -> dict:
+    """Of a multimodal checkpoint: the text part in Moonshot's words, the rest in transformers'."""
+    dropped = ("architectures", "transformers_version", "qk_head_dim", "head_dim")
+    text = {k: v for k, v in config.items() if k not in dropped} | dict(
+        architectures=["DeepseekV3ForCausalLM"], model_type="kimi_k2", num_nextn_predict_layers=0,
+        scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, ep_size=1, seq_aux=True,
+        aux_loss_alpha=0.001,
+    )
+    return dict(
+        architectures=["Kimi_K25ForConditionalGeneration"], dtype="bfloat16",
+        eos_token_id=config["eos_token_id"], image_token_id=287, model_type="kimi_k25",
+        projection_hidden_size=64, projection_layer_norm_eps=1e-5, text_config=text,
+        tie_word_embeddings=False, video_token_id=286, vision_end_token_id=285,
+        vision_start_token_id=284,
+        vision_config=dict(
+            hidden_size=16, intermediate_size=24, model_type="kimi_k25_vision",
+            num_attention_heads=2, num_hidden_layers=1, patch_size=4, pos_emb_height=4,
+            pos_emb_time=2, pos_emb_width=4,
+        ),
+    )
+
+
+KIMI_VISION = {
+    "vision_tower.patch_embed.proj.weight": (16, 3, 4, 4),
+    "mm_projector.proj.0.weight": (64, 64),
+}
+
+
+def without_growth_of_turning(model: nn.Module) -> None:
+    """Of q the part that turns does not grow with the position."""
+    from transformers.models.mistral4 import modeling_mistral4 as code
+
+    for module in model.modules():
+        if not hasattr(module, "kv_b_proj"):
+            continue
+        forward = module.forward
+
+        def other(*args, forward=forward, still=module.qk_nope_head_dim, **kwargs):
+            scale = code.get_llama_4_attn_scale
+
+            def of_still(*args):
+                whole = scale(*args)
+                return torch.cat([whole.expand(-1, -1, -1, still), torch.ones_like(whole).expand(-1, -1, -1, 8)], -1)
+
+            code.get_llama_4_attn_scale = of_still
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                code.get_llama_4_attn_scale = scale
+
+        module.forward = other
+
+
+AXK1 = {key: value for key, value in EXPERTS.items() if key != "first_k_dense_replace"}
+AXK1_NAMES = [(".post_mlp_layernorm", ".mlp.post_mlp_layernorm")]
+
+
+def norm_of_mlp(tensors: dict) -> dict:
+    """A norm behind the MLP of a dense layer, which published files have and nothing reads."""
+    norm = tensors["model.layers.1.post_mlp_layernorm.weight"]
+    return {"model.layers.0.post_mlp_layernorm.weight": norm}
+
+
+def with_zeros(tensors: dict) -> dict:
+    """The biases of choices that the file lacks."""
+    tensors = renamed(AXK1_NAMES, tensors)
+    routers = [name for name in tensors if name.endswith("mlp.gate.weight")]
+    biases = {
+        name.replace("gate.weight", "gate.e_score_correction_bias"):
+            torch.zeros(tensors[name].shape[0]) for name in routers
+    }
+    return {**tensors, **biases}
+
+
+WITHOUT_BIASES = with_experts_one_by_one(Layout(
+    dict, lambda tensors: {n: t for n, t in tensors.items() if "correction_bias" not in n},
+    with_zeros,
+))
+
+
+def sarvam(config: dict) -> dict:
+    """As Sarvam writes it."""
+    renamed_keys = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    dropped = ("qk_head_dim", "rope_interleave")
+    keys = {renamed_keys.get(k, k): v for k, v in config.items() if k not in dropped}
+    return keys | dict(
+        architectures=["SarvamMLAForCausalLM"], q_head_dim=20, head_dim=32,
+        rope_scaling={
+            k: v for k, v in keys["rope_scaling"].items() if k != "rope_type"
+        } | dict(type="deepseek_yarn"),
+    )
 
 
 def best_two_of_groups(model: nn.Module) -> None:
@@ -157,6 +252,33 @@ FAMILIES: dict[str, Family] = {
             dict(rope_interleave=False), latent_eps(1e-2),
         ],
     ),
+    "mistral4": small(
+        "Mistral4Config",
+        dims(
+            48, 64, 3, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=4, topk_group=2,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=MISTRAL4, **EXPERTS
+        ),
+        [
+            best_of_groups, dict(routed_scaling_factor=1.0), dict(norm_topk_prob=False),
+            dict(n_group=1, topk_group=1), zeroed("shared_experts.down_proj"), swapped_gate_and_up,
+            latent_eps(1e-2), dict(rope_interleave=False), turning_first, without_growth_of_turning,
+            dict(rope_parameters=dict(MISTRAL4, llama_4_scaling_beta=0.0)),
+            dict(rope_parameters=dict(MISTRAL4, mscale_all_dim=0.0)), dict(first_k_dense_replace=0),
+        ],
+    ),
+    "kimi_k25": small(
+        "DeepseekV3Config",
+        dims(
+            48, 64, 2, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=1, topk_group=1,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=YARN, **EXPERTS
+        ),
+        [unbiased, biased_weights, dict(routed_scaling_factor=1.0), turning_first],
+        layout=with_experts_one_by_one(
+            wrapped("language_model.model.", "language_model.lm_head.", KIMI_VISION, kimi)
+        ),
+        oracle="transformers DeepseekV3ForCausalLM, inside of a multimodal checkpoint",
+        old_config=True,
+    ),
     "minicpm3": small(
         "MiniCPM3Config",
         dims(
@@ -196,5 +318,38 @@ FAMILIES: dict[str, Family] = {
             dict(rope_interleave=True), dict(rope_parameters=rope(10000.0)),
             without("kv_a_layernorm"), latent_eps(1e-2), turning_first, values_first(12, 10),
         ],
+    ),
+    "axk1": small(
+        "AXK1Config",
+        dims(
+            48, 64, 3, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=4, topk_group=2,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=YARN,
+            mlp_layer_types=["dense", "sparse", "sparse"], **AXK1,
+        ),
+        [
+            best_of_groups, unbiased, dict(routed_scaling_factor=1.0), without("post_mlp_layernorm"),
+            zeroed("shared_experts.down_proj"), latent_eps(1e-2), turning_first,
+        ],
+        layout=with_experts_one_by_one(with_extra(norm_of_mlp, AXK1_NAMES)),
+    ),
+    "axk1_unbiased": small(
+        "AXK1Config",
+        dims(
+            48, 64, 2, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=1, topk_group=1,
+            n_shared_experts=2, rope_parameters=rope(10000.0), **AXK1,
+        ),
+        [dict(num_experts_per_tok=3), dict(norm_topk_prob=False), without("post_mlp_layernorm")],
+        rounded=unbiased, layout=WITHOUT_BIASES,
+    ),
+    "sarvam_mla": small(
+        "SarvamMLAConfig",
+        dims(
+            48, 64, 3, 3, 3, rms_norm_eps=1e-2, q_lora_rank=None, n_group=1, topk_group=1,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=YARN, **EXPERTS
+        ),
+        [unbiased, biased_weights, dict(routed_scaling_factor=1.0), turning_first],
+        model_class="DeepseekV3ForCausalLM",
+        layout=with_experts_one_by_one(Layout(sarvam, dict, dict)),
+        old_config=True, oracle="transformers DeepseekV3ForCausalLM, config as published",
     ),
 }

@@ -2,6 +2,7 @@
 
 from ..family import FULL, SLIDING, Family, dims, rope, small
 from ..mistakes import activation, other_pairs, swapped, zeroed
+from ..routing import swapped_gate_and_up
 
 QUARTER = rope(10000.0, partial_rotary_factor=0.25)
 # What Command R7B's file has besides; the pattern is the only one of them that decides anything.
@@ -41,6 +42,40 @@ FAMILIES: dict[str, Family] = {
             dict(layer_types=[FULL] * 3), other_pairs(16),
         ],
         final_norm_mean=14.0, both_configs=True, old_keys=COMMAND_R7B,
+    ),
+    "cohere2_moe": small(
+        "Cohere2MoeConfig",
+        dims(
+            48, 16, 4, 3, 1, head_dim=16, logit_scale=0.25, tie_word_embeddings=True,
+            layer_norm_eps=1e-5, sliding_window=8, first_k_dense_replace=1, sliding_window_pattern=2, num_experts=6,
+            num_experts_per_tok=2, num_shared_experts=2, prefix_dense_intermediate_size=40,
+            rope_parameters=rope(1e4),
+        ),
+        [
+            dict(shared_expert_combination_strategy="sum"),
+            dict(expert_selection_fn="sigmoid"), dict(num_experts_per_tok=1), other_pairs(16),
+            dict(prefix_dense_sliding_window_pattern=2), dict(sliding_window=9),
+            dict(layer_types=[FULL, SLIDING, SLIDING, SLIDING]), swapped_gate_and_up,
+            zeroed("shared_experts.down_proj"),
+        ],
+        final_norm_mean=14.0,
+    ),
+    "cohere2_moe_rms": small(
+        "Cohere2MoeConfig",
+        dims(
+            48, 16, 3, 3, 1, head_dim=16, logit_scale=0.5, tie_word_embeddings=False,
+            rms_norm_eps=1e-5, sliding_window=8, layer_types=[SLIDING, FULL, SLIDING],
+            mlp_layer_types=["sparse", "dense", "sparse"], prefix_dense_intermediate_size=40,
+            prefix_dense_sliding_window_pattern=2, num_experts=5, num_experts_per_tok=3,
+            expert_selection_fn="sigmoid", num_shared_experts=1,
+            shared_expert_combination_strategy="sum", rope_parameters=rope(1e4),
+        ),
+        [
+            dict(expert_selection_fn="softmax"), dict(norm_topk_prob=False),
+            dict(shared_expert_combination_strategy="average"), dict(rms_norm_eps=None),
+            dict(prefix_dense_sliding_window_pattern=1), swapped_gate_and_up,
+        ],
+        head_std=0.8,
     ),
     "stablelm": small(
         "StableLmConfig",

@@ -1,7 +1,7 @@
-//! copy_columns and gate_columns.
+//! copy_columns, gate_columns and gate_heads.
 
 use vllm_batch::engine::device::Precision;
-use vllm_batch::engine::ops::{Columns, Gate, copy_columns, gate_columns};
+use vllm_batch::engine::ops::{Columns, Gate, copy_columns, gate_columns, gate_heads};
 
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{CLOSE, in_every_dtype};
@@ -41,11 +41,33 @@ fn gate_columns_multiplies_by_every_kind_of_gate() {
         for ((width, gates_width, start), num_rows) in cases.into_iter().zip(NUM_ROWS) {
             let x = pair.values(num_rows, width, 40, 2.0);
             let gates = pair.values(num_rows, gates_width, 41, 6.0);
-            for gate in [Gate::Plain, Gate::Sigmoid, Gate::Silu] {
+            for gate in [Gate::Plain, Gate::Sigmoid, Gate::Silu, Gate::Softplus] {
                 let what = format!("gate_columns {gate:?}, width {width}");
                 pair.check(&what, num_rows, CLOSE, &|device, rows| {
                     let mut x = x.on(device, rows, Precision::Activation);
                     gate_columns(device, &mut x, (&gates.activations(device, rows), start), gate);
+                    vec![x]
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn gate_heads_multiplies_heads_by_their_gates() {
+    // (heads, width of a head, width of a row of gates, first gate)
+    let cases = [(4, 16, 70, 66), (3, 20, 63, 60), (7, 6, 49, 1), (32, 128, 32, 0), (1, 8, 3, 2)];
+    in_every_dtype(400, |pair| {
+        for ((num_heads, head_dim, gates_width, start), num_rows) in cases.into_iter().zip(NUM_ROWS)
+        {
+            let x = pair.values(num_rows, num_heads * head_dim, 42, 2.0);
+            let gates = pair.values(num_rows, gates_width, 43, 6.0);
+            for gate in [Gate::Sigmoid, Gate::Softplus] {
+                let what = format!("gate_heads {gate:?}, {num_heads} of {head_dim}");
+                pair.check(&what, num_rows, CLOSE, &|device, rows| {
+                    let mut x = x.on(device, rows, Precision::Activation);
+                    let gates = gates.activations(device, rows);
+                    gate_heads(device, &mut x, (&gates, start), (gate, head_dim));
                     vec![x]
                 });
             }

@@ -16,8 +16,6 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let root = config.root();
     // Its default is none of Llama's.
     root.size("head_dim")?;
-    // The gate has no bias beside those of q, k and v.
-    root.expect("attention_bias", false)?;
     let (hidden, eps) = (spec.hidden_size(), config.rms_norm_eps_or(defaults.rms_norm_eps)?);
     let norms = |index: usize, before: &str, after: &str| {
         let norm = |part| Some(NormSpec::rms(format!("model.layers.{index}.{part}"), hidden, eps));
@@ -33,8 +31,8 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         attention.sliding_window = slides[index].then_some(window);
         attention.rope = slides[index].then_some(0);
         let gate = format!("model.layers.{index}.self_attn.gate_proj");
-        attention.qkv.parts.push(Part::new(gate, heads.q_width()));
-        attention.gate = Some(OutputGate::OfValues);
+        attention.qkv.parts.push(Part::new(gate, heads.q_width()).without_bias());
+        attention.gate = Some(OutputGate::OF_VALUES);
     }
     for (index, mlp) in spec.mlps_mut() {
         mlp.norms = norms(index, "pre_mlp_layernorm", "post_mlp_layernorm");

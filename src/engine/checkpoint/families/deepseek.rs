@@ -2,6 +2,8 @@
 //! attention, and experts after some dense layers. The first DeepSeek with experts has Llama's
 //! attention.
 
+use serde_json::json;
+
 use super::experts;
 use super::latent::{self, LatentBlocks, Turning};
 use super::llama::{self, Defaults};
@@ -59,19 +61,31 @@ pub(super) fn v3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.expect("topk_method", "noaux_tc")?;
     root.expect("scoring_func", "sigmoid")?;
     // transformers' class has defaults of V3's own, published files have them all.
-    for key in ["n_group", "topk_group", "n_shared_experts"] {
+    for key in ["n_group", "topk_group"] {
         root.size(key)?;
     }
+    root.size_of(experts::NUM_SHARED)?;
     root.positive("routed_scaling_factor")?;
-    if experts::first_sparse_layer(config)?.is_none() {
+    if !experts::says_which_are_sparse(config) {
         return Err(config.error("`first_k_dense_replace` is missing"));
     }
     let blocks = LatentBlocks::interleaved(config)?;
     layers(config, blocks, &experts::by_sigmoid(config, true)?)
 }
 
+/// Sarvam of 105B: V3 with other defaults.
+pub(super) fn sarvam(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.assume(&[
+        ("first_k_dense_replace", json!(1)),
+        ("n_group", json!(1)),
+        ("routed_scaling_factor", json!(2.5)),
+        ("topk_group", json!(1)),
+    ]);
+    v3(config)
+}
+
 /// Llama's layers around latent attention, and DeepSeek's experts.
-fn layers(
+pub(super) fn layers(
     config: &HfConfig,
     blocks: LatentBlocks,
     routing: &Routing,

@@ -123,6 +123,15 @@ pub(super) fn by_shares_of_sigmoids(num: usize, scale: f32) -> Routing {
 /// As DeepSeek V3 chooses: the best by sigmoids, to which a bias may be added, from the groups with
 /// the best two, by shares of the sum and a factor.
 pub(super) fn by_sigmoid(config: &HfConfig, is_share: bool) -> Result<Routing, EngineError> {
+    by_groups(config, Score::Sigmoid, is_share)
+}
+
+/// The same by other scores.
+pub(super) fn by_groups(
+    config: &HfConfig,
+    score: Score,
+    is_share: bool,
+) -> Result<Routing, EngineError> {
     let root = config.root();
     let count = |key| root.optional_size(key).map(|count| count.unwrap_or(1));
     let (num_groups, num_kept) = (count("n_group")?, count("topk_group")?);
@@ -130,7 +139,7 @@ pub(super) fn by_sigmoid(config: &HfConfig, is_share: bool) -> Result<Routing, E
     let is_share = root.flag("norm_topk_prob")?.unwrap_or(is_share);
     Ok(Routing::TopK(TopK {
         num: num_of_token(config)?,
-        score: Score::Sigmoid,
+        score,
         // One group is all experts.
         groups: (num_groups != 1 || num_kept != 1).then_some(groups),
         weight: match is_share {
@@ -149,17 +158,18 @@ pub(super) fn set_of_deepseek(
     routing: &Routing,
 ) -> Result<(), EngineError> {
     let root = config.root();
-    let sizes =
-        Sizes::read(config, &["n_routed_experts", "num_local_experts"], "moe_intermediate_size")?;
-    let first = first_sparse_layer(config)?.unwrap_or(0);
-    let num_shared = root.optional_size("n_shared_experts")?.unwrap_or(0);
+    let sizes = Sizes::read(config, NUM_EXPERTS, "moe_intermediate_size")?;
+    let is_sparse = sparse_behind(config, 0)?;
+    root.number_of(NUM_SHARED)?;
+    let num_shared = NUM_SHARED.iter().find(|key| root.value(key).is_some());
+    let num_shared = num_shared.map_or(Ok(None), |key| root.optional_size(key))?.unwrap_or(0);
     root.expect("moe_layer_freq", 1)?;
     let num_further = root.optional_size("num_nextn_predict_layers")?.unwrap_or(0);
     spec.output.of_further_tokens = further_layers(config, num_further)?;
     let activation = config.activation()?;
     set(
         spec,
-        |index| index >= first,
+        |index| is_sparse[index],
         |index| {
             let name = format!("model.layers.{index}.mlp");
             let bias = format!("{name}.gate.e_score_correction_bias");
@@ -201,17 +211,29 @@ pub(super) fn sparse_layers(
     }
 }
 
-/// The first layer with experts: `first_k_dense_replace`, or the first sparse one of
-/// `mlp_layer_types`, which is before no dense one. None: the file does not say.
-pub(super) fn first_sparse_layer(config: &HfConfig) -> Result<Option<usize>, EngineError> {
-    let root = config.root();
-    let first = root.optional_size("first_k_dense_replace")?;
-    let Some(types) = root.texts("mlp_layer_types")? else { return Ok(first) };
-    let num_dense = types.iter().take_while(|kind| **kind == "dense").count();
-    let is_known = types[num_dense..].iter().all(|kind| *kind == "sparse");
-    match is_known && types.len() == config.num_layers()? && first.is_none_or(|f| f == num_dense) {
-        true => Ok(Some(num_dense)),
-        false => Err(config.error("`mlp_layer_types` should be dense layers and then sparse ones")),
+/// Number of DeepSeek's routed experts, in the words of its kin.
+const NUM_EXPERTS: &[&str] = &["n_routed_experts", "num_local_experts", "num_experts"];
+
+/// Number of its experts of all tokens.
+pub(super) const NUM_SHARED: &[&str] = &["n_shared_experts", "num_shared_experts"];
+
+/// The file says which layers have experts.
+pub(super) fn says_which_are_sparse(config: &HfConfig) -> bool {
+    ["first_k_dense_replace", "mlp_layer_types"]
+        .iter()
+        .any(|key| config.root().value(key).is_some())
+}
+
+/// Which layers have experts: by `mlp_layer_types`, else from `first_k_dense_replace` on, or from
+/// this one.
+pub(super) fn sparse_behind(config: &HfConfig, default: usize) -> Result<Vec<bool>, EngineError> {
+    let first = config.root().optional_size("first_k_dense_replace")?;
+    let is_sparse = sparse_layers(config, |index| index >= first.unwrap_or(default))?;
+    let agrees =
+        |first: usize| is_sparse.iter().enumerate().all(|(i, sparse)| *sparse == (i >= first));
+    match first.is_none_or(agrees) {
+        true => Ok(is_sparse),
+        false => Err(config.error("`mlp_layer_types` and `first_k_dense_replace` disagree")),
     }
 }
 

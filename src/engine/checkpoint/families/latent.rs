@@ -45,7 +45,9 @@ pub(super) struct LatentBlocks {
     num_heads: usize,
     /// Rank of the latent of q; `None`: there is no latent.
     q_rank: Option<usize>,
-    turning: Turning,
+    /// Where rows are of q, and of what `qkv` gives. One for all blocks: it has a value per row.
+    q_order: RowOrder,
+    qkv_order: RowOrder,
     scale: f32,
     bias: bool,
     ups_are_apart: bool,
@@ -81,6 +83,7 @@ impl LatentBlocks {
             return Err(config.error(text));
         }
         root.expect("qk_head_dim", dims.q())?;
+        root.expect("q_head_dim", dims.q())?;
         let q_rank = root.optional_size("q_lora_rank")?;
         let bias = config.attention_bias()?;
         if bias && q_rank.is_none() {
@@ -88,7 +91,15 @@ impl LatentBlocks {
         }
         let scale = config.yarn_score_factor()? / (dims.q() as f64).sqrt();
         let ups_are_apart = root.flag(LATENT_UPS_APART)?.unwrap_or(false);
-        Ok(Self { dims, num_heads, q_rank, turning, scale: scale as f32, bias, ups_are_apart })
+        let is_in_pairs = turning == Turning::Pairs;
+        let q_order = dims.q_order(num_heads, is_in_pairs);
+        let (first_order, first) = match q_rank {
+            None => (q_order.clone(), num_heads * dims.q()),
+            Some(rank) => (RowOrder::as_stored(), rank),
+        };
+        let qkv_order = first_order.and(first, (&dims.key_order(is_in_pairs), dims.key()));
+        let scale = scale as f32;
+        Ok(Self { dims, num_heads, q_rank, q_order, qkv_order, scale, bias, ups_are_apart })
     }
 
     /// The block of a layer.
@@ -98,27 +109,23 @@ impl LatentBlocks {
         defaults: Defaults,
         index: usize,
     ) -> Result<AttentionSpec, EngineError> {
-        let Self { dims, num_heads, q_rank, turning, scale, bias, ups_are_apart } = *self;
+        let Self { dims, num_heads, q_rank, scale, bias, ups_are_apart, .. } = *self;
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let of_block = |part: &str| name(&format!("self_attn.{part}"));
         let hidden = config.hidden_size()?;
         let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
         let norms = BlockNorms::before(NormSpec::rms(name("input_layernorm"), hidden, eps));
         let latent_norm = |part, width| NormSpec::rms(of_block(part), width, LATENT_EPS);
-        let is_in_pairs = turning == Turning::Pairs;
-        let q_order = dims.q_order(num_heads, is_in_pairs);
         let q_width = num_heads * dims.q();
         let (first, q) = match q_rank {
             None => ((of_block("q_proj"), q_width), None),
             Some(rank) => {
                 let up = LinearSpec::new(of_block("q_b_proj"), q_width, rank);
                 let norm = latent_norm("q_a_layernorm", rank);
-                let q = LatentQuerySpec { norm, up: up.in_order(q_order.clone()) };
+                let q = LatentQuerySpec { norm, up: up.in_order(self.q_order.clone()) };
                 ((of_block("q_a_proj"), rank), Some(q))
             }
         };
-        let first_order = if q_rank.is_some() { RowOrder::as_stored() } else { q_order };
-        let order = first_order.and(first.1, (&dims.key_order(is_in_pairs), dims.key()));
         let qkv =
             LinearSpec::stacked([first, (of_block("kv_a_proj_with_mqa"), dims.key())], hidden);
         let heads = QkvHeads { num_heads, num_kv_heads: 1, head_dim: dims.key() };
@@ -133,7 +140,12 @@ impl LatentBlocks {
         };
         let norm = latent_norm("kv_a_layernorm", dims.rank);
         let latent = LatentSpec { q, norm, up, dims };
-        let block = AttentionSpec::new(norms, heads, qkv.with_bias(bias).in_order(order), out);
+        let block = AttentionSpec::new(
+            norms,
+            heads,
+            qkv.with_bias(bias).in_order(self.qkv_order.clone()),
+            out,
+        );
         Ok(AttentionSpec { latent: Some(latent), rope: Some(0), scale, ..block })
     }
 }

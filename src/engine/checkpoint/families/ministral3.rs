@@ -8,6 +8,12 @@ use vllm_batch_base::EngineError;
 /// Mistral's spec with the growth that `rope_parameters` has.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = mistral::spec(config)?;
+    set_growth(config, &mut spec)?;
+    Ok(spec)
+}
+
+/// Queries grow with their position, as `rope_parameters` has it.
+pub(super) fn set_growth(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
     let Some(rope) = config.root().section("rope_parameters")? else {
         return Err(config.error("`rope_parameters` is missing"));
     };
@@ -21,5 +27,5 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         original_max_position_embeddings: original as f32,
     });
     spec.attentions_mut().for_each(|(_, attention)| attention.position_scale = scale);
-    Ok(spec)
+    Ok(())
 }

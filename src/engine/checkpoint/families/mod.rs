@@ -3,11 +3,14 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod axk1;
+mod bailing;
 mod bamba;
 mod bloom;
 mod codegen;
 mod cohere;
 mod cohere2;
+mod cohere2_moe;
 mod cohere_vision;
 mod cwm;
 mod decilm;
@@ -46,12 +49,14 @@ mod helium;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
+mod hyperclovax;
 mod idefics3;
 mod internlm2;
 mod internlm3;
 mod internvl;
 mod iquestcoder;
 mod jais2;
+mod laguna;
 pub(super) mod latent;
 mod layer_norm;
 mod lfm2;
@@ -66,9 +71,12 @@ mod minicpm3;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
 mod mpt;
 mod multimodal;
+mod muse_glimmer;
+mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
@@ -190,10 +198,26 @@ const fn seeing_tiles(
 pub const EARLY_NAMES: &[(&str, &str)] = &[
     ("Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"),
     ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
+    ("KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"),
     ("LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration"),
     ("LLaMAForCausalLM", "LlamaForCausalLM"),
     ("Telechat3ForCausalLM", "TeleChat3ForCausalLM"),
 ];
+
+/// Families whose models transformers saves with the class of another, which computes the same of
+/// tensors under other names: that class, their `model_type`, and their own name.
+pub const BY_TYPE: &[(&str, &str, &str)] = &[
+    ("DeepseekV3ForCausalLM", "sarvam_mla", "SarvamMLAForCausalLM"),
+    ("Glm4MoeForCausalLM", "sarvam_moe", "SarvamMoEForCausalLM"),
+    ("LlamaForCausalLM", "exaone", "ExaoneForCausalLM"),
+];
+
+/// The family of a name in `architectures`, of a file of this `model_type`.
+pub fn find_of_type(name: &str, model_type: Option<&str>) -> Option<&'static Architecture> {
+    let of_type =
+        BY_TYPE.iter().find(|(class, kind, _)| *class == name && Some(*kind) == model_type);
+    find(of_type.map_or(name, |(.., own)| *own))
+}
 
 /// The family of a name in `architectures`.
 pub fn find(name: &str) -> Option<&'static Architecture> {
@@ -215,16 +239,19 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("ApertusForCausalLM", apertus::spec, "Apertus 8B, 70B"),
     family("AquilaForCausalLM", llama::spec, "Aquila, Aquila2"),
     family("ArceeForCausalLM", arcee::spec, "AFM 4.5B"),
+    family("AXK1ForCausalLM", axk1::spec, "A.X K1"),
     seeing(
         "AyaVisionForConditionalGeneration",
         cohere_vision::aya,
         cohere_vision::aya_tower,
         "Aya Vision",
     ),
+    family("BailingMoeV2ForCausalLM", bailing::v2, "Ling 2, Ring 2: mini, flash, 1T"),
     family("BambaForCausalLM", bamba::spec, "Bamba 9B"),
     family("BloomForCausalLM", bloom::spec, "BLOOM, BLOOMZ"),
     family("CodeGenForCausalLM", codegen::spec, "CodeGen"),
     family("Cohere2ForCausalLM", cohere2::spec, "Command R7B, Command A, Aya"),
+    family("Cohere2MoeForCausalLM", cohere2_moe::spec, "Command A+"),
     family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
     family("CwmForCausalLM", cwm::spec, "Code World Model"),
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
@@ -257,6 +284,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         chat_template: None,
         models: "Gemma 4 E2B, E4B, 26B-A4B and 31B",
     },
+    family("Gemma4UnifiedForCausalLM", gemma4::unified, "Gemma 4 12B, text"),
     family(
         "Gemma4UnifiedForConditionalGeneration",
         multimodal::gemma4_unified,
@@ -296,6 +324,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("HeliumForCausalLM", helium::spec, "Helium"),
     family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
     family("HunYuanMoEV1ForCausalLM", hunyuan_moe::spec, "Hunyuan-A13B"),
+    family("HyperCLOVAXForCausalLM", hyperclovax::spec, "HyperCLOVA X SEED Think"),
     family("HYV3ForCausalLM", hy_v3::spec, "Hy3"),
     seeing(
         "Idefics3ForConditionalGeneration",
@@ -320,6 +349,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     ),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
     family("Jais2ForCausalLM", jais2::spec, "Jais 2"),
+    family("Kimi_K25ForConditionalGeneration", multimodal::kimi_k25, "Kimi K2.5, K2.6, text part"),
+    family("LagunaForCausalLM", laguna::spec, "Laguna XS.2"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
     seeing("Lfm2VlForConditionalGeneration", lfm2_vl::spec, lfm2_vl::tower, "LFM2-VL"),
@@ -365,10 +396,17 @@ pub const ARCHITECTURES: &[Architecture] = &[
         pixtral::mistral3_tower,
         "Mistral Small from 3.1 on, Ministral 3",
     ),
+    family("Mistral4ForCausalLM", mistral4::spec, "Mistral Small 4"),
     family("MistralForCausalLM", mistral::spec, "Mistral 7B, Nemo, Small"),
     family("MixtralForCausalLM", mixtral::spec, "Mixtral 8x7B, 8x22B"),
     family("MPTForCausalLM", mpt::spec, "MPT"),
     family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
+    family(
+        "MuseGlimmerForConditionalGeneration",
+        multimodal::muse_glimmer,
+        "Muse Glimmer 30B, text part",
+    ),
+    family("NanoChatForCausalLM", nanochat::spec, "nanochat d20 to d34"),
     family("NemotronForCausalLM", nemotron::spec, "Minitron, Nemotron-4"),
     family("NemotronHForCausalLM", nemotron_h::spec, "Nemotron-H, Nemotron Nano 2, Nemotron 3"),
     family("Olmo2ForCausalLM", olmo2::spec, "OLMo 2"),
@@ -425,6 +463,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "Qwen3-VL with experts",
     ),
     family("RWForCausalLM", falcon::spec, "Falcon of early files"),
+    family("SarvamMLAForCausalLM", deepseek::sarvam, "Sarvam 105B"),
+    family("SarvamMoEForCausalLM", bailing::sarvam, "Sarvam 30B"),
     family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),
     family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),
     seeing("SmolVLMForConditionalGeneration", idefics3::spec, idefics3::tower, "SmolVLM2"),

@@ -114,7 +114,7 @@ fn gated(
     block.qk_norm = Some(norms);
     block.qkv.parts[0].rows *= 2;
     block.qkv.order = q_and_gates.clone();
-    block.gate = Some(OutputGate::OfValues);
+    block.gate = Some(OutputGate::OF_VALUES);
     Ok(block)
 }
 

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::{
     BuildSpec, cohere, cohere2, gemma, gemma2, gemma3, glm4, gpt_oss, granite, internlm2, llama,
-    ministral3, mistral, mixtral, olmo2, olmo3, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3,
-    stablelm, starcoder2,
+    ministral3, mistral, mistral4, mixtral, olmo2, olmo3, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe,
+    smollm3, stablelm, starcoder2,
 };
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
@@ -249,6 +249,7 @@ const TEXTS: &[TextFamily] = &[
     text("llama", llama::spec),
     text("ministral3", ministral3::spec),
     text("mistral", mistral::spec),
+    text("mistral4", mistral4::spec),
     text("mixtral", mixtral::spec),
     text("olmo2", olmo2::spec),
     text("olmo3", olmo3::spec),

@@ -88,11 +88,7 @@ impl HfConfig {
     fn turning_dim(&self, defaults: RopeDefaults) -> Result<usize, EngineError> {
         match self.root().optional_size("qk_rope_head_dim")? {
             None => defaults.head_dim.map_or_else(|| self.head_dim(), Ok),
-            Some(width) => {
-                // Where transformers writes it, it is the same.
-                self.root().expect("head_dim", width)?;
-                Ok(width)
-            }
+            Some(width) => Ok(width),
         }
     }
 
@@ -120,18 +116,28 @@ impl HfConfig {
         sections: &[&Section<'_>],
         defaults: RopeDefaults,
     ) -> Result<usize, EngineError> {
-        let head_dim = self.turning_dim(defaults)?;
+        let latent = self.root().optional_size("qk_rope_head_dim")?;
+        let head_dim = match latent {
+            None => self.turning_dim(defaults)?,
+            // Where files have a width of heads, it is this, or that of all of q or of all of k.
+            Some(width) => self.root().size_or("head_dim", width)?,
+        };
         let mut parts = Vec::new();
         for section in sections {
             parts.push(section.number_of(ROTARY_PART_KEYS)?);
         }
         let mut parts = parts.into_iter().flatten();
-        let part = parts.next().unwrap_or(defaults.part);
+        let given = parts.next();
+        let part = given.unwrap_or(defaults.part);
         if parts.any(|other| other != part) {
             return Err(self.error("the part of a head that turns is given twice, differently"));
         }
-        let rotary_dim = (head_dim as f64 * part) as usize;
-        match rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+        let rotary_dim = match (given, latent) {
+            (None, Some(width)) => width,
+            _ => (head_dim as f64 * part) as usize,
+        };
+        let is_odd = rotary_dim == 0 || !rotary_dim.is_multiple_of(2);
+        match is_odd || rotary_dim > head_dim || latent.is_some_and(|width| width != rotary_dim) {
             true => Err(self.error(format!(
                 "a rotary embedding of {part} of a head_dim of {head_dim} is not supported"
             ))),
@@ -185,7 +191,8 @@ impl HfConfig {
                 original_max_position_embeddings: section
                     .positive("original_max_position_embeddings")?,
             },
-            "yarn" => RopeScaling::Yarn(self.yarn(section, 0.1)?),
+            // Sarvam's name of it.
+            "yarn" | "deepseek_yarn" => RopeScaling::Yarn(self.yarn(section, 0.1)?),
             // TeleChat 3: vLLM's `telechat3_scaling_rope.py`.
             "telechat3-yarn" => RopeScaling::Yarn(self.yarn(section, 0.07)?),
             "longrope" | "su" => RopeScaling::LongRope(self.longrope(section, rope.rotary_dim)?),

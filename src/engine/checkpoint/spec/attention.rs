@@ -43,17 +43,49 @@ pub struct AttentionSpec {
     pub gate: Option<OutputGate>,
     /// (hidden_size, num_heads * head_dim)
     pub out: LinearSpec,
-    /// What stands before the names of tensors that files may have though the block has no K and V
-    /// of its own. They are left unused.
+    /// What stands before the names of tensors that files may have though nothing reads them: K and
+    /// V of a block that has none of its own, a norm that other layers have (A.X K1).
     pub unused: Vec<String>,
 }
 
-/// A gate of what heads give.
+/// A gate of what heads give: a function of what `qkv` gives behind v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputGate {
-    /// Each value has one: the sigmoid of what `qkv` gives behind v, num_heads * head_dim values
-    /// (Qwen3-Next).
-    OfValues,
+pub struct OutputGate {
+    /// What is multiplied by the same.
+    pub span: GateSpan,
+    /// The function.
+    pub function: GateFunction,
+}
+
+/// Values that a gate is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateSpan {
+    /// Each value has one: num_heads * head_dim (Qwen3-Next).
+    Value,
+    /// All values of a head have one: num_heads (Laguna).
+    Head,
+}
+
+/// Function of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateFunction {
+    /// 1 / (1 + e^-x)
+    Sigmoid,
+    /// ln(1 + e^x)
+    Softplus,
+}
+
+impl OutputGate {
+    /// The sigmoid of a gate of each value.
+    pub const OF_VALUES: Self = Self { span: GateSpan::Value, function: GateFunction::Sigmoid };
+
+    /// Gates of a token.
+    pub fn num_gates(self, num_heads: usize, head_dim: usize) -> usize {
+        match self.span {
+            GateSpan::Value => num_heads * head_dim,
+            GateSpan::Head => num_heads,
+        }
+    }
 }
 
 impl AttentionSpec {

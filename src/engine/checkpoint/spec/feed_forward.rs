@@ -38,6 +38,8 @@ pub struct ExpertsSpec {
     pub router: LinearSpec,
     /// Bias of the scores when experts are chosen.
     pub choice_bias: Option<NamedShape>,
+    /// Files may lack the bias: it is 0 then (A.X K1).
+    pub lacks_bias_as_zeros: bool,
     /// From those numbers to the experts of a token and their weights.
     pub routing: Routing,
     /// (experts): the weights are multiplied by these.
@@ -161,6 +163,14 @@ impl FeedForwardSpec {
         }
     }
 
+    /// The same, to be changed.
+    pub fn experts_mut(&mut self) -> Option<&mut ExpertsSpec> {
+        match self {
+            Self::Mlp(_) => None,
+            Self::Experts(experts) => Some(experts),
+        }
+    }
+
     /// Where it normalizes.
     pub fn norms(&self) -> &BlockNorms {
         match self {
@@ -196,7 +206,8 @@ impl FeedForwardSpec {
         match self {
             Self::Mlp(mlp) => mlp.activation.tensors(),
             Self::Experts(experts) => {
-                experts.choice_bias.iter().chain(&experts.weight_factors).cloned().collect()
+                let bias = experts.choice_bias.iter().filter(|_| !experts.lacks_bias_as_zeros);
+                bias.chain(&experts.weight_factors).cloned().collect()
             }
         }
     }
@@ -209,6 +220,7 @@ impl ExpertsSpec {
             norms: BlockNorms::default(),
             router,
             choice_bias: None,
+            lacks_bias_as_zeros: false,
             routing,
             weight_factors: None,
             form: MlpForm::Gated,
@@ -218,6 +230,12 @@ impl ExpertsSpec {
             shared: None,
             apart: None,
         }
+    }
+
+    /// The bias of the choice, where a file may lack it, and what it is then.
+    pub(super) fn optional_bias(&self) -> Option<(NamedShape, f32)> {
+        let bias = self.choice_bias.as_ref().filter(|_| self.lacks_bias_as_zeros)?;
+        Some((bias.clone(), 0.0))
     }
 
     /// Norms beside those of the block.

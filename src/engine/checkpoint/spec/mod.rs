@@ -18,7 +18,8 @@ mod tensors;
 mod tower;
 
 pub use attention::{
-    AttentionSpec, KvSource, NormSpan, OutputGate, PositionScale, QkNormOrder, QkNormSpec,
+    AttentionSpec, GateFunction, GateSpan, KvSource, NormSpan, OutputGate, PositionScale,
+    QkNormOrder, QkNormSpec,
 };
 pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep};
 pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
@@ -262,6 +263,11 @@ impl LayerSpec {
         self.feed_forward.as_ref().and_then(FeedForwardSpec::experts)
     }
 
+    /// The same, to be changed.
+    pub fn experts_mut(&mut self) -> Option<&mut ExpertsSpec> {
+        self.feed_forward.as_mut().and_then(FeedForwardSpec::experts_mut)
+    }
+
     /// The widest inner values of its feed-forward block.
     pub fn inner_width(&self) -> usize {
         self.feed_forward.as_ref().map_or(0, FeedForwardSpec::inner_width)
@@ -316,7 +322,8 @@ impl LayerSpec {
 
     /// Tensors that a checkpoint may lack, and what they are then.
     fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> {
-        self.mlp().into_iter().flat_map(|mlp| mlp.activation.optional_tensors())
+        let of_mlp = self.mlp().into_iter().flat_map(|mlp| mlp.activation.optional_tensors());
+        of_mlp.chain(self.experts().and_then(ExpertsSpec::optional_bias))
     }
 
     /// Lets both blocks read the same, through attention's norms.

@@ -77,6 +77,17 @@ impl RowOrder {
         Self::new(qk.chain(v).collect())
     }
 
+    /// Rotary embeddings that turn backwards, made those that turn forwards: the halves of every q
+    /// and k head change places; v as stored (NanoChat).
+    pub fn rotated_backwards(heads: QkvHeads) -> Self {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+        let num_rotated = num_heads + num_kv_heads;
+        let row = |row: usize| row / head_dim * head_dim + (row + head_dim / 2) % head_dim;
+        let num_rows = num_rotated * head_dim;
+        let v = num_rows..num_rows + num_kv_heads * head_dim;
+        Self::new((0..num_rows).map(row).chain(v).map(|row| row as u32).collect())
+    }
+
     /// The same for values of `num_heads` heads alone: a norm of q or of k.
     pub fn heads_in_pairs(num_heads: usize, head_dim: usize, rotary_dim: usize) -> Self {
         let head = pairs_as_halves(head_dim, rotary_dim);
@@ -180,6 +191,14 @@ mod tests {
     use super::*;
 
     const HEADS: QkvHeads = QkvHeads { num_heads: 4, num_kv_heads: 2, head_dim: 2 };
+
+    #[test]
+    fn halves_of_heads_that_turn_backwards_change_places() {
+        let heads = QkvHeads { num_heads: 2, num_kv_heads: 1, head_dim: 4 };
+        let order = RowOrder::rotated_backwards(heads);
+        let qk = [2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9];
+        assert_eq!(order.rows().unwrap()[..], [&qk[..], &[12, 13, 14, 15]].concat());
+    }
 
     #[test]
     fn groups_are_taken_apart() {

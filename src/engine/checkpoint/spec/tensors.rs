@@ -50,7 +50,7 @@ pub struct LinearSpec {
     pub parts: Vec<Part>,
     /// Inputs, columns of W: of those of the tensors what `share` says.
     pub k: usize,
-    /// Every part has a bias.
+    /// Every part has a bias, but for those that lack it.
     pub bias: bool,
     /// Layout of a part in the file.
     pub layout: Layout,
@@ -74,6 +74,8 @@ pub struct Part {
     pub suffixes: [&'static str; 2],
     /// Matrix within the tensor; `None`: it has the tensor alone.
     pub slice: Option<Slice>,
+    /// It has no bias where the other parts of its layer have one.
+    pub lacks_bias: bool,
 }
 
 /// One of several matrices of one shape that a tensor stacks: (count, ..).
@@ -88,7 +90,18 @@ pub struct Slice {
 impl Part {
     /// A tensor alone, whose weight and bias are called as a module's are.
     pub fn new(name: impl Into<String>, rows: usize) -> Self {
-        Self { name: name.into(), rows, suffixes: [".weight", ".bias"], slice: None }
+        Self {
+            name: name.into(),
+            rows,
+            suffixes: [".weight", ".bias"],
+            slice: None,
+            lacks_bias: false,
+        }
+    }
+
+    /// The same, without a bias whatever the others of its layer have.
+    pub fn without_bias(self) -> Self {
+        Self { lacks_bias: true, ..self }
     }
 
     /// The name of its weight.
@@ -260,7 +273,7 @@ impl LinearSpec {
 
     /// The biases of all parts, if it has them.
     pub fn biases(&self) -> impl Iterator<Item = NamedShape> + '_ {
-        self.parts.iter().filter(|_| self.bias).map(Part::bias)
+        self.parts.iter().filter(|part| self.bias && !part.lacks_bias).map(Part::bias)
     }
 }
 

@@ -12,7 +12,8 @@ use super::stream::{Stream, begin_heads, scale_q};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, DecoderSpec, KvSource, LinearSpec, OutputGate, QkvHeads, RecurrentSpec,
+    AttentionSpec, DecoderSpec, GateFunction, GateSpan, KvSource, LinearSpec, OutputGate, QkvHeads,
+    RecurrentSpec,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::tensor::Rows;
@@ -496,8 +497,17 @@ impl Pass<'_> {
         attended.reshape(step.num_rows(), num_heads * spec.v_dim());
         let layer = cache.layer(index);
         ops::paged_attention(device, (qkv, step), layer, shape, scratch, attended);
-        if let Some(OutputGate::OfValues) = spec.gate {
-            ops::gate_columns(device, attended, (qkv, spec.heads.qkv_width()), Gate::Sigmoid);
+        if let Some(OutputGate { span, function }) = spec.gate {
+            let gate = match function {
+                GateFunction::Sigmoid => Gate::Sigmoid,
+                GateFunction::Softplus => Gate::Softplus,
+            };
+            let num_values = match span {
+                GateSpan::Value => 1,
+                GateSpan::Head => spec.v_dim(),
+            };
+            let gates = (&*qkv, spec.heads.qkv_width());
+            ops::gate_heads(device, attended, gates, (gate, num_values));
         }
         let values = match latent {
             Some(latent) => latent.values(device, (spec, weights), attended),

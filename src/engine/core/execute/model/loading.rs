@@ -270,7 +270,10 @@ impl Loader<'_> {
     ) -> Result<(SourceRows<'_>, Option<Vec<f32>>), EngineError> {
         let mut biases = Vec::new();
         for part in spec.parts.iter().filter(|_| spec.bias) {
-            biases.extend(self.bias(part)?);
+            match part.lacks_bias {
+                true => biases.resize(biases.len() + part.rows, 0.0),
+                false => biases.extend(self.bias(part)?),
+            }
         }
         let share = spec.share.as_ref();
         let rows = share.and_then(|share| share.rows.as_ref());
@@ -561,7 +564,7 @@ impl Loader<'_> {
         let (bias, factors) = (spec.choice_bias.as_ref(), spec.weight_factors.as_ref());
         let weight = ExpertsWeight {
             router: self.exact(&spec.router)?,
-            choice_bias: bias.map(|bias| self.checkpoint.vector(bias, 0.0)).transpose()?,
+            choice_bias: bias.map(|bias| self.choice_bias(spec, bias)).transpose()?,
             routing: spec.routing.clone(),
             weight_factors: factors
                 .map(|tensor| self.checkpoint.vector(tensor, 1.0))
@@ -572,6 +575,17 @@ impl Loader<'_> {
             on_gpu: None,
         };
         weight.prepared(self.device)
+    }
+
+    fn choice_bias(
+        &mut self,
+        spec: &ExpertsSpec,
+        bias: &NamedShape,
+    ) -> Result<Vec<f32>, EngineError> {
+        match spec.lacks_bias_as_zeros {
+            true => self.checkpoint.vector_or(bias, 0.0),
+            false => self.checkpoint.vector(bias, 0.0),
+        }
     }
 
     fn expert(&mut self, spec: &ExpertSpec) -> Result<ExpertWeights, EngineError> {

@@ -1,0 +1,81 @@
+//! Bailing (Ling, Ring; Sarvam 30B): Llama with q, k and v in one tensor, norms of every q and k
+//! head, and experts, under names of its own.
+
+use serde_json::json;
+
+use super::experts;
+use super::llama::{self, Defaults};
+use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
+use crate::spec::{DecoderSpec, EmbeddingSpec, LinearSpec, NormSpec, QkNormSpec};
+use vllm_batch_base::EngineError;
+
+/// The second generation, half of whose heads turns.
+pub(super) fn v2(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Published files have them all, and its class has other defaults than Sarvam's.
+    for key in ["n_group", "topk_group"] {
+        config.root().size(key)?;
+    }
+    spec(config, RopeDefaults::new(600_000.0, 0.5))
+}
+
+/// Sarvam, whose heads turn whole.
+pub(super) fn sarvam(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().size_of(experts::NUM_SHARED)?;
+    config.assume(&[
+        ("first_k_dense_replace", json!(1)),
+        ("head_dim", json!(64)),
+        ("routed_scaling_factor", json!(2.5)),
+        ("use_qk_norm", json!(true)),
+    ]);
+    spec(config, RopeDefaults::new(8_000_000.0, 1.0))
+}
+
+fn spec(config: &HfConfig, rope: RopeDefaults) -> Result<DecoderSpec, EngineError> {
+    let defaults = Defaults { rope_theta: rope.base, ..Defaults::LLAMA };
+    let mut spec = llama::spec_with(config, defaults)?;
+    let root = config.root();
+    spec.ropes = vec![config.rope_with(LayerType::Full, rope)?];
+    root.expect("rotary_dim", spec.ropes[0].rotary_dim)?;
+    let (hidden, eps) = (spec.hidden_size(), config.rms_norm_eps()?);
+    let table = LinearSpec::new("model.word_embeddings", spec.vocab_size(), hidden);
+    spec.embedding = EmbeddingSpec::of(table);
+    let is_normed = root.flag("use_qk_norm")?.unwrap_or(false);
+    // transformers has both words for it.
+    let bias = root.flag("use_qkv_bias")?.unwrap_or(config.attention_bias()?);
+    root.expect("attention_bias", bias)?;
+    root.expect("use_bias", false)?;
+    for (index, attention) in spec.attentions_mut() {
+        let name = |part: &str| format!("model.layers.{index}.attention.{part}");
+        let heads = attention.heads;
+        let qkv = LinearSpec::new(name("query_key_value"), heads.qkv_width(), hidden);
+        attention.qkv = qkv.with_bias(bias);
+        attention.out = LinearSpec::new(name("dense"), hidden, heads.q_width());
+        let norm = |part| NormSpec::rms(name(part), heads.head_dim, eps);
+        let norms = || QkNormSpec::per_head(norm("query_layernorm"), norm("key_layernorm"));
+        attention.qk_norm = is_normed.then(norms);
+    }
+    set_experts(config, &mut spec)?;
+    Ok(spec)
+}
+
+/// DeepSeek's, with another name of the bias.
+fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
+    let root = config.root();
+    // What every model of these classes computes, in words of their own.
+    root.expect("score_function", "sigmoid")?;
+    root.expect("moe_router_enable_expert_bias", true)?;
+    root.expect("norm_head", false)?;
+    root.expect("norm_softmax", false)?;
+    root.expect("use_rmsnorm", true)?;
+    root.expect("moe_shared_expert_intermediate_size", root.size("moe_intermediate_size")?)?;
+    // The router is computed in f32 whatever it says. The others are of training.
+    root.ignore(&["router_dtype", "max_window_layers", "output_dropout"]);
+    let routing = experts::by_sigmoid(config, true)?;
+    experts::set_of_deepseek(config, spec, &routing)?;
+    for experts in spec.layers.iter_mut().filter_map(|layer| layer.experts_mut()) {
+        if let Some((name, _)) = &mut experts.choice_bias {
+            *name = name.replace("e_score_correction_bias", "expert_bias");
+        }
+    }
+    Ok(())
+}
