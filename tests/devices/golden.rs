@@ -41,6 +41,8 @@ families! {
     apertus
     aquila
     arcee
+    aria
+    aria_text
     awq
     axk1
     axk1_unbiased
@@ -75,6 +77,7 @@ families! {
     ernie4_5_moe
     exaone
     exaone4
+    exaone4_5
     exaone_moe
     falcon_40b
     falcon_7b
@@ -105,6 +108,7 @@ families! {
     glm4v_moe
     gpt2
     gpt_bigcode
+    gpt_neo
     gpt_neox
     gpt_neox_serial
     gpt_oss
@@ -154,6 +158,7 @@ families! {
     llava_onevision
     llava_saved
     mamba2
+    mellum
     mimo
     minicpm
     minicpm3

@@ -4,10 +4,12 @@ windows, names and norms of their own.
 Every mistake that is listed with a family moves a golden logprob: `--check` says so.
 """
 
-from ..family import FULL, SLIDING, Family, dims, rope, small
-from ..layouts import with_experts_one_by_one, with_extra
+from ..family import FULL, SLIDING, Family, Layout, dims, rope, small
+from ..layouts import renamed, with_experts_one_by_one, with_extra, wrapped
 from ..mistakes import activation, added, filled, other_pairs, swapped, without, zeroed
-from ..routing import best_of_groups, biased_weights, swapped_gate_and_up, unbiased
+from ..routing import (
+    best_of_groups, biased_weights, routed, softmax_all, swapped_gate_and_up, unbiased,
+)
 
 CHOICES = [unbiased, biased_weights, swapped_gate_and_up, dict(num_experts_per_tok=3)]
 
@@ -36,7 +38,113 @@ SWA = [
     no_rotation(0), dict(layer_types=[FULL, SLIDING, SLIDING]), dict(attention_multiplier=0.125),
 ]
 
+IMAGE_TOKEN = 270  # an id that no prompt has
+
+
+def exaone4_5(config: dict) -> dict:
+    return dict(
+        architectures=["Exaone4_5_ForConditionalGeneration"], model_type="exaone4_5",
+        image_token_id=IMAGE_TOKEN, video_token_id=IMAGE_TOKEN + 1, dtype="bfloat16",
+        text_config=config, tie_word_embeddings=False,
+        vision_config=dict(
+            depth=1, fullatt_block_indexes=[0], hidden_size=24, intermediate_size=40,
+            model_type="exaone4_5_vision", num_heads=2, num_key_value_heads=1, out_hidden_size=48,
+        ),
+    )
+
+
+def aria(config: dict) -> dict:
+    return dict(
+        architectures=["AriaForConditionalGeneration"], model_type="aria", ignore_index=-100,
+        image_token_index=IMAGE_TOKEN, projector_patch_to_query_dict={"4": 4}, dtype="bfloat16",
+        text_config=config, tie_word_embeddings=False, vision_feature_layer=-1,
+        vision_config=dict(
+            hidden_size=24, image_size=16, intermediate_size=40, model_type="idefics3_vision",
+            num_attention_heads=2, num_hidden_layers=1, patch_size=8,
+        ),
+    )
+
+
+def in_memory(layout: Layout) -> Layout:
+    """Aria's experts, as transformers has them in memory."""
+    names = [("experts.fc1.weight", "experts.gate_up_proj"), ("experts.fc2.weight", "experts.down_proj")]
+    return Layout(layout.config, layout.publish, lambda t: renamed(names, layout.restore(t)))
+
+
 FAMILIES: dict[str, Family] = {
+    "mellum": small(
+        "MellumConfig",
+        dims(
+            32, 48, 4, 4, 2, head_dim=16, num_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=16, sliding_window=8, rms_norm_eps=1e-6,
+            layer_types=[SLIDING, FULL, SLIDING, FULL],
+            mlp_layer_types=["sparse", "dense", "sparse", "sparse"],
+            rope_parameters={FULL: rope(5000.0), SLIDING: rope(100.0)},
+        ),
+        [
+            swapped_gate_and_up, dict(num_experts_per_tok=3), dict(norm_topk_prob=False),
+            without("q_norm"), swapped("q_norm", "k_norm"), dict(sliding_window=7),
+            dict(rope_parameters={FULL: rope(100.0), SLIDING: rope(100.0)}),
+            dict(rope_parameters={FULL: rope(5000.0), SLIDING: rope(5000.0)}),
+            dict(layer_types=[FULL, SLIDING, SLIDING, FULL]),
+        ],
+        layout=with_experts_one_by_one(with_extra(of_further_tokens)),
+    ),
+    "gpt_neo": small(
+        "GPTNeoConfig",
+        dict(
+            hidden_size=32, num_layers=4, num_heads=4, max_position_embeddings=256, window_size=8,
+            attention_types=[[["global", "local"], 1], [["local"], 2]], layer_norm_epsilon=1e-2,
+            tie_word_embeddings=False,
+        ),
+        [
+            dict(window_size=7), dict(attention_layers=["local", "global", "local", "global"]),
+            zeroed("out_proj.bias"), zeroed("c_fc.bias"), zeroed("wpe"),
+            dict(layer_norm_epsilon=1e-6), swapped("q_proj", "k_proj"),
+        ],
+    ),
+    "aria": small(
+        "AriaTextConfig",
+        dims(
+            32, 16, 2, 4, 2, moe_num_experts=6, moe_topk=2, moe_num_shared_experts=2,
+            rms_norm_eps=1e-5, rope_parameters=rope(10000.0),
+        ),
+        [
+            routed("the softmax of all experts", softmax_all), zeroed("shared_experts.down_proj"),
+            dict(moe_topk=3),
+        ],
+        model_class="AriaTextForCausalLM",
+        layout=in_memory(
+            wrapped(
+                "language_model.model.", "language_model.lm_head.",
+                {"multi_modal_projector.query": (4, 24)}, aria,
+            )
+        ),
+    ),
+    "aria_text": small(
+        "AriaTextConfig",
+        dims(
+            32, 16, 2, 4, 2, moe_num_experts=5, moe_topk=3, moe_num_shared_experts=1,
+            rms_norm_eps=1e-5, attention_bias=True, mlp_bias=True, rope_parameters=rope(10000.0),
+        ),
+        [
+            routed("the softmax of all experts", softmax_all), dict(moe_topk=2),
+            zeroed("shared_experts.down_proj.bias"), zeroed("o_proj.bias"),
+        ],
+        model_class="AriaTextForCausalLM",
+    ),
+    "exaone4_5": small(
+        "Exaone4Config",
+        dims(
+            48, 64, 3, 3, 1, tie_word_embeddings=False, rms_norm_eps=1e-5, sliding_window=8,
+            layer_types=[SLIDING, FULL, SLIDING], rope_parameters=rope(10000.0),
+        ),
+        [dict(sliding_window=7), swapped("q_norm", "k_norm"), dict(layer_types=[FULL] * 3)],
+        layout=wrapped(
+            "model.language_model.", "lm_head.",
+            {"model.visual.merger.ln_q.weight": (24,), "mtp.norm.weight": (48,)}, exaone4_5,
+        ),
+    ),
     "minimax_m2": small(
         "MiniMaxM2Config",
         dims(

@@ -3,6 +3,7 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod aria;
 mod axk1;
 mod bailing;
 mod bamba;
@@ -38,6 +39,7 @@ mod glm4v;
 mod gpt;
 mod gpt2;
 mod gpt_bigcode;
+mod gpt_neo;
 mod gpt_neox;
 mod gpt_oss;
 mod gptj;
@@ -65,6 +67,7 @@ pub(super) mod llama;
 pub(super) mod llava;
 mod mamba;
 mod mamba2;
+mod mellum;
 mod mimo;
 mod minicpm;
 mod minicpm3;
@@ -239,6 +242,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("ApertusForCausalLM", apertus::spec, "Apertus 8B, 70B"),
     family("AquilaForCausalLM", llama::spec, "Aquila, Aquila2"),
     family("ArceeForCausalLM", arcee::spec, "AFM 4.5B"),
+    family("AriaForConditionalGeneration", multimodal::aria, "Aria, text part"),
+    family("AriaTextForCausalLM", aria::spec, "Aria, text"),
     family("AXK1ForCausalLM", axk1::spec, "A.X K1"),
     seeing(
         "AyaVisionForConditionalGeneration",
@@ -261,6 +266,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
     family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
+    family("Exaone4_5_ForConditionalGeneration", multimodal::exaone4_5, "EXAONE 4.5, text part"),
     family("Exaone4ForCausalLM", exaone4::spec, "EXAONE 4.0"),
     family("ExaoneForCausalLM", exaone::spec, "EXAONE 3, 3.5, Deep"),
     family("ExaoneMoeForCausalLM", exaone_moe::spec, "K-EXAONE"),
@@ -305,6 +311,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
     family("GPTJForCausalLM", gptj::spec, "GPT-J"),
+    family("GPTNeoForCausalLM", gpt_neo::spec, "GPT-Neo"),
     family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
     family("GptOssForCausalLM", gpt_oss::spec, "gpt-oss 20B, 120B"),
     family("GraniteForCausalLM", granite::spec, "Granite 3 and 4, dense"),
@@ -384,6 +391,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "LLaVA-OneVision",
     ),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
+    family("MellumForCausalLM", mellum::spec, "Mellum 2"),
     family("MiMoForCausalLM", mimo::spec, "MiMo 7B"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{BuildSpec, deepseek, gemma4, muse_glimmer};
+use super::{BuildSpec, aria, deepseek, exaone4, gemma4, muse_glimmer};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -81,6 +81,24 @@ pub(super) fn kimi_k25(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// Muse Glimmer.
 pub(super) fn muse_glimmer(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, muse_glimmer::spec)
+}
+
+/// EXAONE 4.5, with layers that predict further tokens, which are left out.
+pub(super) fn exaone4_5(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let mut spec = text_part(config, exaone4::spec)?;
+    spec.output.of_further_tokens.push("mtp.".to_owned());
+    Ok(spec)
+}
+
+/// Aria.
+pub(super) fn aria(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Of losses, and of what makes tokens of patches.
+    config.root().ignore(&[
+        "ignore_index",
+        "max_value_projector_patch_to_query_dict",
+        "projector_patch_to_query_dict",
+    ]);
+    text_part(config, aria::spec)
 }
 
 fn text_part(config: &HfConfig, build: BuildSpec) -> Result<DecoderSpec, EngineError> {

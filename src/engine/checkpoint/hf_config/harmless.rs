@@ -81,6 +81,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "initializer_range",
             "layerdrop",
             "residual_dropout",
+            "resid_dropout",
             "resid_pdrop",
             "router_aux_loss_coef",
             "seed",
