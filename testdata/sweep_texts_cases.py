@@ -32,7 +32,7 @@ LLAMA3 = rope(
     1e4, "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=64,
 )
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 family(
     "afmoe", "AfmoeForCausalLM", head_dim=16, num_experts=6, num_experts_per_tok=2,
@@ -180,3 +180,221 @@ case("cohere2_moe", "rope", rope_parameters=LLAMA3, hidden_act="gelu")
 
 family("exaone", "LlamaForCausalLM of ExaoneConfig")
 case("exaone", "tied", tie_word_embeddings=True, rms_norm_eps=1e-3, rope_parameters=LLAMA3)
+family(
+    "minimax", "MiniMaxM2ForCausalLM", intermediate_size=24, head_dim=16, num_local_experts=6,
+    num_experts_per_tok=2,
+)
+case("minimax", "rot8", rotary_dim=8)
+case("minimax", "rot4", rotary_dim=4)
+case("minimax", "tied", tie_word_embeddings=True)
+case("minimax", "eps", rms_norm_eps=0.01)
+case("minimax", "k1", num_experts_per_tok=1)
+case("minimax", "all", num_experts_per_tok=6)
+case("minimax", "mha", num_key_value_heads=4)
+case("minimax", "yarn", rope_parameters=YARN)
+case("minimax", "act", hidden_act="gelu")
+case("minimax", "both", rope_parameters=rope(500.0, partial_rotary_factor=0.25), rotary_dim=8)
+case("minimax", "odd", intermediate_size=13, num_local_experts=5)
+case("minimax", "norope", rope_parameters=None)
+
+family(
+    "exaonemoe", "ExaoneMoeForCausalLM", num_hidden_layers=4, num_experts=8, num_experts_per_tok=2,
+    moe_intermediate_size=16, sliding_window=8,
+)
+case("exaonemoe", "dense2", first_k_dense_replace=2)
+case("exaonemoe", "dense0", first_k_dense_replace=0)
+case("exaonemoe", "types", mlp_layer_types=["sparse", "dense", "sparse", "dense"])
+case("exaonemoe", "shared2", num_shared_experts=2)
+case("exaonemoe", "groups", n_group=4, topk_group=2)
+case("exaonemoe", "noshare", norm_topk_prob=False)
+case("exaonemoe", "scale1", routed_scaling_factor=1.0)
+case("exaonemoe", "layers", layer_types=[FULL, SLIDING, FULL, SLIDING])
+case("exaonemoe", "allslide", layer_types=[SLIDING] * 4)
+case("exaonemoe", "allfull", layer_types=[FULL] * 4)
+case("exaonemoe", "pat3", sliding_window_pattern=3)
+case("exaonemoe", "tied", tie_word_embeddings=True)
+case("exaonemoe", "eps", rms_norm_eps=0.01)
+case("exaonemoe", "hd", head_dim=16)
+case("exaonemoe", "norope", rope_parameters=None)
+case("exaonemoe", "ll3", rope_parameters=LLAMA3)
+
+family(
+    "solaropen", "SolarOpenForCausalLM", num_hidden_layers=2, head_dim=16, n_routed_experts=8,
+    num_experts_per_tok=2, moe_intermediate_size=16,
+)
+case("solaropen", "bias", attention_bias=True)
+case("solaropen", "shared2", n_shared_experts=2)
+case("solaropen", "groups", n_group=4, topk_group=2)
+case("solaropen", "scale", routed_scaling_factor=2.5)
+case("solaropen", "noshare", norm_topk_prob=False)
+case("solaropen", "norope", rope_parameters=None)
+case("solaropen", "yarn", rope_parameters=YARN)
+case("solaropen", "tied", tie_word_embeddings=True)
+case("solaropen", "eps", rms_norm_eps=0.01)
+
+family(
+    "hyv3", "HYV3ForCausalLM", head_dim=16, num_experts=6, num_experts_per_tok=2,
+    moe_intermediate_size=16,
+)
+case("hyv3", "bias", attention_bias=True)
+case("hyv3", "mlpbias", mlp_bias=True)
+case("hyv3", "types", mlp_layer_types=["sparse", "dense", "sparse"])
+case("hyv3", "allsparse", mlp_layer_types=["sparse"] * 3)
+case("hyv3", "alldense", mlp_layer_types=["dense"] * 3)
+case("hyv3", "shared2", num_shared_experts=2)
+case("hyv3", "scale", router_scaling_factor=1.0)
+case("hyv3", "tied", tie_word_embeddings=True)
+case("hyv3", "norope", rope_parameters=None)
+case("hyv3", "fp32", enable_moe_fp32_combine=False)
+case("hyv3", "eps", rms_norm_eps=0.01)
+
+family(
+    "flexolmo", "FlexOlmoForCausalLM", intermediate_size=16, num_experts=6, num_experts_per_tok=3,
+)
+case("flexolmo", "share", norm_topk_prob=True)
+case("flexolmo", "bias", attention_bias=True)
+case("flexolmo", "norope", rope_parameters=None)
+case("flexolmo", "tied", tie_word_embeddings=True)
+case("flexolmo", "mha", num_key_value_heads=None)
+case("flexolmo", "k1", num_experts_per_tok=1)
+case("flexolmo", "eps", rms_norm_eps=0.01)
+
+family("vaultgemma", "VaultGemmaForCausalLM", head_dim=16, sliding_window=8)
+case("vaultgemma", "caps", attn_logit_softcapping=3.0, final_logit_softcapping=5.0)
+case("vaultgemma", "nocaps", attn_logit_softcapping=None, final_logit_softcapping=None)
+case("vaultgemma", "scalar", query_pre_attn_scalar=10)
+case("vaultgemma", "untied", tie_word_embeddings=False)
+case("vaultgemma", "full", layer_types=[FULL] * 3)
+case("vaultgemma", "bias", attention_bias=True)
+case("vaultgemma", "act", hidden_activation="silu")
+case("vaultgemma", "norope", rope_parameters=None)
+
+family("jais2", "Jais2ForCausalLM", head_dim=16)
+case("jais2", "nobias", attention_bias=False)
+case("jais2", "nomlpbias", mlp_bias=False)
+case("jais2", "act", hidden_act="gelu")
+case("jais2", "tied", tie_word_embeddings=True)
+case("jais2", "eps", layer_norm_eps=0.01)
+case("jais2", "norope", rope_parameters=None)
+case("jais2", "mha", num_key_value_heads=None)
+case("jais2", "hd", head_dim=8)
+
+family(
+    "graniteswa", "GraniteSWAForCausalLM", num_hidden_layers=5, sliding_window=8,
+    embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.6,
+    logits_scaling=2.5,
+)
+case("graniteswa", "thetas", layer_rope_theta=[0, 100.0, 10000.0, 100.0, 0])
+case("graniteswa", "allnope", layer_rope_theta=[0] * 5)
+case("graniteswa", "ints", layer_rope_theta=[0, 100, 10000, 100, 0])
+case("graniteswa", "full", layer_types=[FULL] * 5)
+case("graniteswa", "types", layer_types=[SLIDING, FULL, SLIDING, FULL, SLIDING])
+case("graniteswa", "win3", sliding_window=3)
+case("graniteswa", "bias", attention_bias=True)
+case("graniteswa", "ll3", rope_parameters=LLAMA3, layer_rope_theta=[0, 100.0, 10000.0, 100.0, 0])
+case("graniteswa", "norope", rope_parameters=None)
+case("graniteswa", "untied", tie_word_embeddings=False)
+case("graniteswa", "tied", tie_word_embeddings=True)
+case("graniteswa", "eps", rms_norm_eps=0.01)
+case("graniteswa", "mlpbias", mlp_bias=True)
+
+family(
+    "granitemoeswa", "GraniteMoeSWAForCausalLM", num_hidden_layers=5, sliding_window=8,
+    embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.6,
+    logits_scaling=2.5, num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=20,
+)
+case("granitemoeswa", "thetas", layer_rope_theta=[0, 100.0, 10000.0, 100.0, 0])
+case("granitemoeswa", "allnope", layer_rope_theta=[0] * 5)
+case("granitemoeswa", "ints", layer_rope_theta=[0, 100, 10000, 100, 0])
+case("granitemoeswa", "full", layer_types=[FULL] * 5)
+case("granitemoeswa", "types", layer_types=[SLIDING, FULL, SLIDING, FULL, SLIDING])
+case("granitemoeswa", "win3", sliding_window=3)
+case("granitemoeswa", "bias", attention_bias=True)
+case("granitemoeswa", "ll3", rope_parameters=LLAMA3, layer_rope_theta=[0, 100.0, 10000.0, 100.0, 0])
+case("granitemoeswa", "norope", rope_parameters=None)
+case("granitemoeswa", "untied", tie_word_embeddings=False)
+case("granitemoeswa", "tied", tie_word_embeddings=True)
+case("granitemoeswa", "eps", rms_norm_eps=0.01)
+case("granitemoeswa", "noshared", shared_intermediate_size=0)
+
+family(
+    "bamba", "BambaForCausalLM", hidden_size=48, intermediate_size=40, num_hidden_layers=4,
+    num_attention_heads=3, num_key_value_heads=1, mamba_n_heads=6, mamba_d_head=16,
+    mamba_n_groups=2, mamba_d_state=12, mamba_chunk_size=8, attn_layer_indices=[1],
+)
+case("bamba", "none", attn_layer_indices=None)
+case("bamba", "two", attn_layer_indices=[0, 3])
+case("bamba", "auto", mamba_d_head="auto")
+case("bamba", "projbias", mamba_proj_bias=True, mamba_conv_bias=False)
+case("bamba", "bias", attention_bias=True, mlp_bias=True)
+case("bamba", "tied", tie_word_embeddings=True)
+case("bamba", "eps", rms_norm_eps=0.01)
+case("bamba", "partial1", rope_parameters=rope(100.0, partial_rotary_factor=1.0))
+case("bamba", "norope", rope_parameters=None)
+case("bamba", "conv3", mamba_d_conv=3)
+case("bamba", "z", z_loss_coefficient=0.1)
+case("bamba", "act", hidden_act="gelu")
+
+family(
+    "nemotron3", "NemotronHForCausalLM", hidden_size=48, intermediate_size=64, head_dim=16,
+    mamba_num_heads=6, mamba_head_dim=20, n_groups=3, ssm_state_size=12, chunk_size=8,
+    layer_norm_epsilon=0.001, layers_block_type=[LINEAR, "moe", FULL, "moe", LINEAR],
+    time_step_min=1e-30, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24,
+    moe_shared_expert_intermediate_size=40, routed_scaling_factor=2.5,
+)
+case("nemotron3", "latent", moe_latent_size=20)
+case("nemotron3", "latent-wide", moe_latent_size=96)
+case("nemotron3", "groups", num_experts_per_tok=2, n_group=4, topk_group=2)
+case("nemotron3", "no-share", norm_topk_prob=False)
+case("nemotron3", "bias", mlp_bias=True, moe_latent_size=16)
+case("nemotron3", "all-kinds", layers_block_type=["moe", "mlp", FULL, LINEAR, "moe"])
+case("nemotron3", "silu", mlp_hidden_act="silu")
+case("nemotron3", "shared-2", n_shared_experts=2)
+case(
+    "nemotron3", "odd", moe_intermediate_size=13, moe_shared_expert_intermediate_size=11,
+    moe_latent_size=19,
+)
+case("nemotron3", "mtp", num_nextn_predict_layers=1)
+case("nemotron3", "all-experts", num_experts_per_tok=8)
+case("nemotron3", "only", layers_block_type=[FULL, "moe"])
+case("nemotron3", "usebias", use_bias=True, use_conv_bias=False)
+case("nemotron3", "tied", tie_word_embeddings=True)
+
+family(
+    "mellum", "MellumForCausalLM", num_hidden_layers=4, head_dim=16, num_experts=6,
+    num_experts_per_tok=2, moe_intermediate_size=16, sliding_window=8,
+    layer_types=[SLIDING, FULL, SLIDING, FULL],
+)
+case("mellum", "ropes", rope_parameters={FULL: rope(5000.0), SLIDING: rope(100.0)})
+case("mellum", "yarn", rope_parameters={FULL: YARN, SLIDING: rope(100.0)})
+case("mellum", "allfull", layer_types=None)
+case("mellum", "allslide", layer_types=[SLIDING] * 4)
+case("mellum", "dense", mlp_layer_types=["dense", "sparse", "dense", "sparse"])
+case("mellum", "noshare", norm_topk_prob=False)
+case("mellum", "bias", attention_bias=True)
+case("mellum", "tied", tie_word_embeddings=True)
+case("mellum", "mtp", num_mtp_layers=1)
+case("mellum", "eps", rms_norm_eps=0.01)
+
+family(
+    "gptneo", "GPTNeoForCausalLM", num_hidden_layers=4, num_key_value_heads=None,
+    attention_types=[[["global", "local"], 2]], window_size=8,
+)
+case("gptneo", "inner", intermediate_size=40)
+case("gptneo", "types", attention_types=[[["global"], 1], [["local"], 2], [["global"], 1]])
+case("gptneo", "act", activation_function="relu")
+case("gptneo", "untied", tie_word_embeddings=False)
+case("gptneo", "eps", layer_norm_epsilon=0.01)
+case("gptneo", "win", window_size=3)
+
+family(
+    "ariatext", "AriaTextForCausalLM", intermediate_size=16, moe_num_experts=6, moe_topk=2,
+    moe_num_shared_experts=2,
+)
+case("ariatext", "shared1", moe_num_shared_experts=1)
+case("ariatext", "bias", attention_bias=True, mlp_bias=True)
+case("ariatext", "top3", moe_topk=3)
+case("ariatext", "tied", tie_word_embeddings=True)
+case("ariatext", "square")
+case("ariatext", "hd", head_dim=16)
+case("ariatext", "norope", rope_parameters=None)
