@@ -33,6 +33,10 @@ from transformers.models.idefics3.image_processing_idefics3 import Idefics3Image
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.cohere2_vision.image_processing_cohere2_vision import (
+    Cohere2VisionImageProcessor,
+)
+from transformers.models.cohere2_vision.processing_cohere2_vision import Cohere2VisionProcessor
 from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
 from transformers.models.gemma4.image_processing_gemma4 import Gemma4ImageProcessor
 from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
@@ -85,6 +89,7 @@ class AyaVisionImages(GotOcr2ImageProcessor):
 # most pixels, or an edge and tokens)
 MODELS = [
     ("aya_vision", AyaVisionImages, 32, 32),
+    ("cohere2_vision", Cohere2VisionImageProcessor, 32, 32),
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("gemma4_e2b", Gemma4ImageProcessor, 70, 4),
@@ -187,6 +192,11 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
         return preprocessor_config(GotOcr2ImageProcessor, longest, tile) | dict(
             image_mean=[0.5] * 3, image_std=[0.5] * 3, processor_class="AyaVisionProcessor",
         )
+    if cls is Cohere2VisionImageProcessor:
+        return preprocessor_config(AyaVisionImages, longest, tile) | dict(
+            crop_to_patches=True, image_processor_type=f"{cls.__name__}Fast", max_patches=6,
+            patch_size=2, processor_class="Cohere2VisionProcessor",
+        )
     if cls is GotOcr2ImageProcessor:
         return dict(
             crop_size=None, crop_to_patches=False, data_format="channels_first",
@@ -252,7 +262,7 @@ def rounded(values: torch.Tensor) -> list[float]:
 
 # What templates show for an image where it is not `<image>`.
 SHOWN = {
-    Gemma3ImageProcessor: "<start_of_image>", Gemma4ImageProcessor: "<image_soft_token>",
+    Cohere2VisionImageProcessor: "<|IMG_PATCH|>", Gemma3ImageProcessor: "<start_of_image>", Gemma4ImageProcessor: "<image_soft_token>",
     GotOcr2ImageProcessor: "<IMG_CONTEXT>",
     PixtralImageProcessor: "[IMG]",
     GotOcr2ImageProcessorPil: "<IMG_CONTEXT>",
@@ -376,6 +386,14 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         return InternVLProcessor(
             images, tokenizer, InternVLVideoProcessor(), image_seq_length=side * side
         )
+    if image_processor is Cohere2VisionImageProcessor:
+        names = dict(
+            boi_token="<|START_OF_IMG|>", eoi_token="<|END_OF_IMG|>",
+            image_token="<|IMG_PATCH|>", img_line_break_token="<|IMG_LINE_BREAK|>",
+        )
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        tokenizer.pad_token = "<|endoftext|>"
+        return Cohere2VisionProcessor(images, tokenizer)
     if image_processor is Gemma4ImageProcessor:
         names = dict(
             boi_token="<start_of_image>", eoi_token="<end_of_image>",

@@ -4,7 +4,7 @@ processor. `saved`: the processor is saved as transformers 5 does."""
 CASES: list[tuple[str, str, dict, dict]] = []
 
 FOLDERS = [
-    "aya_vision", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm4v", "glm4v_moe",
+    "aya_vision", "cohere2_vision", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm4v", "glm4v_moe",
     "granite_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
     "llava_onevision", "ministral3_multimodal", "mistral3", "paligemma", "paligemma2", "pixtral",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
@@ -110,6 +110,10 @@ for base in ("mistral3", "ministral3_multimodal", "pixtral"):
         case(base, "merge", {"spatial_merge_size": 1})
         case(base, "text-qwen2", text_of("qwen2", 287))
         case(base, "text-mistral4", text_of("mistral4", 287, **TEXTS["mistral4"]))
+case("cohere2_vision", "factor", {"downsample_factor": 1}, {"patch_size": 4})
+case("cohere2_vision", "aligned", {"alignment_intermediate_size": 20})
+case("cohere2_vision", "tiles", {}, {"max_patches": 12})
+case("cohere2_vision", "whole", {}, {"crop_to_patches": False})
 case("aya_vision", "layer", {"vision_feature_layer": -2})
 case("aya_vision", "factor", {"downsample_factor": 1, "adapter_layer_norm_eps": 1e-2})
 case("aya_vision", "aligned", {"alignment_intermediate_size": 20})

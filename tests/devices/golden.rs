@@ -47,6 +47,7 @@ families! {
     axk1
     axk1_unbiased
     aya_vision
+    cohere2_vision
     bailing_moe_v2
     bamba
     bloom

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 28] = [
+const MODELS: [&str; 29] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -46,6 +46,7 @@ const MODELS: [&str; 28] = [
     "testdata/golden/llava_next_saved",
     "testdata/golden/llava_onevision",
     "testdata/golden/aya_vision",
+    "testdata/golden/cohere2_vision",
 ];
 
 fn path(name: &str) -> std::path::PathBuf {

@@ -49,7 +49,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Siglip2Model", "`vision_config` is missing"),
     ("SiglipModel", "`vision_config` is missing"),
     ("AyaVisionForConditionalGeneration", "`vision_config` is missing"),
-    ("CLIPModel", "`vision_config` is missing"),
+    ("Cohere2VisionForConditionalGeneration", "`vision_config` is missing"),
     ("Gemma3ForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vForConditionalGeneration", "`vision_config` is missing"),
     ("Glm4vMoeForConditionalGeneration", "`vision_config` is missing"),

@@ -24,8 +24,9 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 31] = [
+const MODELS: [&str; 32] = [
     "aya_vision",
+    "cohere2_vision",
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_e2b",

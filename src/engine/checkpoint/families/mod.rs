@@ -257,6 +257,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("CodeGenForCausalLM", codegen::spec, "CodeGen"),
     family("Cohere2ForCausalLM", cohere2::spec, "Command R7B, Command A, Aya"),
     family("Cohere2MoeForCausalLM", cohere2_moe::spec, "Command A+"),
+    seeing(
+        "Cohere2VisionForConditionalGeneration",
+        cohere_vision::command_a,
+        cohere_vision::command_a_tower,
+        "Command A Vision",
+    ),
     family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
     family("CwmForCausalLM", cwm::spec, "Code World Model"),
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),

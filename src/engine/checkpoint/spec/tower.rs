@@ -144,6 +144,9 @@ pub enum ImageText {
     /// Tiles by their numbers, and the whole image behind them, between two tokens. The chat
     /// template shows `<image>`, which is no token (Aya Vision).
     NumberedTiles,
+    /// Tiles, a token behind each, and the whole image behind them likewise, between two tokens
+    /// (Command A Vision).
+    BrokenTiles,
     /// Tiles by row and column between two tokens; no rows and columns where there is the whole
     /// image alone (LFM2-VL).
     EnclosedTiles,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind, Squares};
 use super::keys::{Keys, Sides};
 use super::sizes::{Areas, Crops, Size, SmallSides, Splits};
-use super::{ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
+use super::{GridChoice, ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
 use crate::resize::{Backend, Filter};
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
@@ -63,7 +63,8 @@ impl ImageProcessor {
             }
             Kind::Crops => crops(&mut keys, tower)?,
             Kind::Fixed => fixed(&mut keys, family, size)?,
-            Kind::Grid => grid(&mut keys, size)?,
+            Kind::Grid => grid(&mut keys, size, GridChoice::Shape)?,
+            Kind::Canvas => canvas(&mut keys, size, tower)?,
             Kind::AnyRes => any_res(&mut keys, family, size)?,
             Kind::Tiles => tiles(&mut keys, size, tower)?,
             Kind::Bounded => bounded(&mut keys, size, tower)?,
@@ -127,7 +128,9 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             let shortest = sides.only(["shortest_edge"]).map(|[side]| Side::Shortest(side));
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
-        Kind::Grid | Kind::Crops => sides.both().map(|size| Asked::Side(Side::Both(size))),
+        Kind::Grid | Kind::Canvas | Kind::Crops => {
+            sides.both().map(|size| Asked::Side(Side::Both(size)))
+        }
         // They have none.
         Kind::Budget | Kind::Patches => None,
         Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
@@ -250,11 +253,29 @@ const MAX_TILES: usize = 1 << 10;
 /// Most pixels of the side of such a tile.
 const MAX_TILE_SIDE: usize = 1 << 14;
 
-fn grid(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError> {
+fn canvas(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
+    let sizing = grid(keys, size, GridChoice::LeastScale)?;
+    if let Sizing::Grid { tile, .. } = sizing {
+        // Of tokens, not of pixels.
+        let side = tile.width / (tower.patch_size * tower.merge_size);
+        if let Some(given) = keys.count("patch_size")?.filter(|given| *given != side) {
+            return Err(ConfigError::new(format!(
+                "`patch_size` of {given} tokens is not that of tiles, {side}"
+            )));
+        }
+    }
+    Ok(sizing)
+}
+
+fn grid(
+    keys: &mut Keys<'_>,
+    size: Option<Asked>,
+    choice: GridChoice,
+) -> Result<Sizing, ConfigError> {
     // Some whole processors say so of their images, whatever these' own says.
     let whole = keys.text("processor_class")?;
     let splits = matches!(whole, Some("AyaVisionProcessor" | "InternVLProcessor"));
-    let is_split = keys.flag("crop_to_patches", false)? || splits;
+    let is_split = keys.flag("crop_to_patches", choice == GridChoice::LeastScale)? || splits;
     let min_tiles = keys.count("min_patches")?.unwrap_or(1);
     let max_tiles = keys.count("max_patches")?.unwrap_or(12);
     let Some(Asked::Side(Side::Both(tile))) = size else {
@@ -269,7 +290,7 @@ fn grid(keys: &mut Keys<'_>, size: Option<Asked>) -> Result<Sizing, ConfigError>
         )));
     }
     Ok(match is_split {
-        true => Sizing::Grid { tile, min_tiles, max_tiles },
+        true => Sizing::Grid { tile, min_tiles, max_tiles, choice },
         false => Sizing::Fixed { size: Some(Side::Both(tile)), crop: None, square: None },
     })
 }

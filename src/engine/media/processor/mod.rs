@@ -56,8 +56,8 @@ enum Sizing {
     /// A longest side, and tiles beside the whole image (Idefics 3, SmolVLM).
     Tiles { longest: Option<usize>, tile: usize, is_split: bool },
     /// Tiles of one size, in a grid as wide or high as the image of those of so many tiles, beside
-    /// the whole image (InternVL).
-    Grid { tile: Size, min_tiles: usize, max_tiles: usize },
+    /// the whole image (InternVL); or in the grid that it fits into (Command A Vision).
+    Grid { tile: Size, min_tiles: usize, max_tiles: usize, choice: GridChoice },
     /// Tiles of one size, in the grid of those that shows most of the image, which is in the middle
     /// of it; beside the whole image (LLaVA-NeXT). Of several images of a prompt each is a tile, in
     /// the middle of a square of this colour, where there is one (LLaVA-OneVision).
@@ -72,6 +72,15 @@ enum Sizing {
     /// The largest scale at which the patches that an image fills or begins are so many at most
     /// (SigLIP 2).
     Patches { max_patches: usize },
+}
+
+/// Which grid of tiles an image has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GridChoice {
+    /// The one of the nearest shape.
+    Shape,
+    /// The one that it fits into by the least scale.
+    LeastScale,
 }
 
 /// A size that is asked for.
@@ -340,8 +349,11 @@ impl ImageProcessor {
                     false => whole(size, resized, square),
                 }
             }
-            &Sizing::Grid { tile, min_tiles, max_tiles } => {
-                let splits = sizes::grid(size, tile, (min_tiles, max_tiles));
+            &Sizing::Grid { tile, min_tiles, max_tiles, choice } => {
+                let splits = match choice {
+                    GridChoice::Shape => sizes::grid(size, tile, (min_tiles, max_tiles)),
+                    GridChoice::LeastScale => sizes::least_scale(size, tile, max_tiles),
+                };
                 Steps { padded: size, resized: size, tile, splits }
             }
             &Sizing::AnyRes { tile, .. } if company == Company::Others => {

@@ -216,6 +216,32 @@ pub(super) fn grid(size: Size, tile: Size, (min, max): (usize, usize)) -> Splits
     }
 }
 
+/// Rows and columns of tiles that an image fits into by the least scale of at least 1, or else by
+/// the largest: `get_optimal_tiled_canvas` of Cohere 2 Vision in transformers, which reads the
+/// height of a tile for its width too. None where that is one tile.
+pub(super) fn least_scale(size: Size, tile: Size, max: usize) -> Splits {
+    let grids =
+        (1..=max).flat_map(|columns| (1..=max / columns).map(move |rows| Splits { rows, columns }));
+    let mut grids: Vec<_> = grids.collect();
+    grids.sort_by_key(|grid| grid.rows * grid.columns);
+    let scale = |grid: &Splits| {
+        let of = |tiles: usize, side: usize| (tiles * tile.height) as f64 / side as f64;
+        of(grid.columns, size.width).min(of(grid.rows, size.height))
+    };
+    let is_larger = |grid: &Splits| scale(grid) >= 1.0;
+    // The first of equal ones.
+    let best = match grids.iter().any(is_larger) {
+        true => {
+            grids.iter().filter(|grid| is_larger(grid)).min_by(|a, b| scale(a).total_cmp(&scale(b)))
+        }
+        false => grids.iter().rev().max_by(|a, b| scale(a).total_cmp(&scale(b))),
+    };
+    match best {
+        None | Some(Splits { rows: 1, columns: 1 }) => Splits::NONE,
+        Some(best) => *best,
+    }
+}
+
 /// The grid that shows most pixels of an image without another shape, and of these the one with the
 /// least beside it: `select_best_resolution` of transformers.
 pub(super) fn any_res(size: Size, tile: usize, grids: &[Splits]) -> Splits {

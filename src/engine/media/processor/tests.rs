@@ -151,6 +151,38 @@ fn images_of_internvl_are_cut_whatever_their_own_file_says() {
     }
 }
 
+/// `get_optimal_tiled_canvas` of transformers.
+#[test]
+fn images_of_command_a_vision_have_the_grid_that_they_fit_into() {
+    let tower = Tower { patch_size: 16, merge_size: 2, max_tiles: None };
+    let of = |key: &str, value: Value| {
+        let mut config = json!({"image_processor_type": "Cohere2VisionImageProcessorFast"});
+        config[key] = value;
+        ImageProcessor::from_config(&config, tower, Backend::Torchvision)
+    };
+    for ((width, height), max_tiles, expected) in [
+        ((100, 100), 12, (0, 0, 1)),
+        ((512, 512), 12, (0, 0, 1)),
+        ((512, 513), 12, (2, 1, 3)),
+        ((900, 300), 12, (1, 2, 3)),
+        ((3000, 4000), 12, (4, 3, 13)),
+        ((5000, 100), 12, (1, 10, 11)),
+        ((2000, 2000), 12, (3, 3, 10)),
+        ((1025, 511), 6, (1, 3, 4)),
+        ((30, 40), 1, (0, 0, 1)),
+        ((2048, 1024), 12, (2, 4, 9)),
+        ((9000, 3000), 5, (1, 3, 4)),
+    ] {
+        let processor = of("max_patches", json!(max_tiles)).unwrap();
+        let layout = processor.tokens(&header(width, height), Company::None).expect("a layout");
+        let found = (layout.tile_rows, layout.tile_columns, layout.num_tiles());
+        assert_eq!(found, expected, "{width}x{height}");
+        assert_eq!(layout.num_tokens(), 256 * layout.num_tiles());
+    }
+    let error = of("patch_size", json!(15)).expect_err("tokens of a tile").to_string();
+    assert!(error.contains("`patch_size` of 15"), "{error}");
+}
+
 #[test]
 fn the_middle_of_tiles_is_one_picture_with_newlines() {
     let middle = Middle { top: 1, rows: 1, left: 1, columns: 2, shrunk: None };

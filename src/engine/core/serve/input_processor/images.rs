@@ -53,7 +53,7 @@ impl ImageInput {
 
     /// What a prompt has for an image.
     ///
-    /// As `processing_aya_vision.py`, `processing_idefics3.py`, `processing_smolvlm.py`,
+    /// As `processing_aya_vision.py`, `processing_cohere2_vision.py`, `processing_idefics3.py`, `processing_smolvlm.py`,
     /// `processing_gemma3.py`, `processing_gemma4.py`, `processing_internvl.py`,
     /// `processing_lfm2_vl.py` and `processing_pixtral.py` of transformers write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
@@ -82,6 +82,10 @@ impl ImageInput {
                 let tiles = (1..layout.num_tiles()).map(|index| format!("TILE_{index}{tile}"));
                 let tiles: String = tiles.collect();
                 format!("<|START_OF_IMG|>{tiles}TILE_GLOBAL{tile}<|END_OF_IMG|>")
+            }
+            ImageText::BrokenTiles => {
+                let tile = format!("{tile}<|IMG_LINE_BREAK|>");
+                format!("<|START_OF_IMG|>{}<|END_OF_IMG|>", tile.repeat(layout.num_tiles()))
             }
             ImageText::EnclosedTiles => {
                 let mut text = "<|image_start|>".to_owned();
