@@ -83,6 +83,16 @@ enum GridChoice {
     LeastScale,
 }
 
+impl GridChoice {
+    /// Rows and columns of so many tiles.
+    fn splits(self, size: Size, tile: Size, (min, max): (usize, usize)) -> Splits {
+        match self {
+            Self::Shape => sizes::grid(size, tile, (min, max)),
+            Self::LeastScale => sizes::least_scale(size, tile, max),
+        }
+    }
+}
+
 /// A size that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
@@ -350,10 +360,7 @@ impl ImageProcessor {
                 }
             }
             &Sizing::Grid { tile, min_tiles, max_tiles, choice } => {
-                let splits = match choice {
-                    GridChoice::Shape => sizes::grid(size, tile, (min_tiles, max_tiles)),
-                    GridChoice::LeastScale => sizes::least_scale(size, tile, max_tiles),
-                };
+                let splits = choice.splits(size, tile, (min_tiles, max_tiles));
                 Steps { padded: size, resized: size, tile, splits }
             }
             &Sizing::AnyRes { tile, .. } if company == Company::Others => {

@@ -8,6 +8,7 @@ pub mod head;
 mod latent;
 mod layer_inputs;
 mod loading;
+mod loading_feed_forward;
 mod recurrent;
 pub mod resident_loras;
 mod stream;
