@@ -6,14 +6,15 @@ CASES: list[tuple[str, str, dict, dict]] = []
 BASES: dict[str, tuple[str, dict]] = {}
 
 
-def family(base: str, cls: str, **keys) -> None:
+def family(base: str, cls: str, without: tuple[str, ...] = (), **keys) -> None:
     sizes = dict(
         vocab_size=288, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
         bos_token_id=None, eos_token_id=None, pad_token_id=None,
     )
     is_wrapped = "text_config" in keys
-    BASES[base] = (cls, {**({} if is_wrapped else sizes), **keys})
+    keys = {**({} if is_wrapped else sizes), **keys}
+    BASES[base] = (cls, {key: value for key, value in keys.items() if key not in without})
     case(base, "first")
 
 
@@ -398,3 +399,37 @@ case("ariatext", "tied", tie_word_embeddings=True)
 case("ariatext", "square")
 case("ariatext", "hd", head_dim=16)
 case("ariatext", "norope", rope_parameters=None)
+
+family(
+    "modernbert_decoder", "ModernBertDecoderForCausalLM", ("num_key_value_heads",), local_attention=16, num_hidden_layers=4,
+    pad_token_id=0, bos_token_id=1, cls_token_id=1, sep_token_id=2,
+)
+case("modernbert_decoder", "plain", decoder_bias=False, tie_word_embeddings=False)
+case("modernbert_decoder", "unbiased", decoder_bias=False)
+case("modernbert_decoder", "untied", tie_word_embeddings=False, norm_eps=1e-2)
+case(
+    "modernbert_decoder", "biases", norm_bias=True, attention_bias=True, mlp_bias=True,
+    classifier_bias=True,
+)
+case("modernbert_decoder", "types", layer_types=[SLIDING, SLIDING, FULL, SLIDING])
+case("modernbert_decoder", "acts", hidden_activation="silu", classifier_activation="relu")
+case("modernbert_decoder", "every", global_attn_every_n_layers=2, local_attention=7)
+case("modernbert_decoder", "ropes", rope_parameters={FULL: LLAMA3, SLIDING: rope(500.0)})
+
+HALF = rope(1e5, partial_rotary_factor=0.5)
+family(
+    "mimo_v2", "MiMoV2FlashForCausalLM", head_dim=24, v_head_dim=16, n_routed_experts=8,
+    num_experts_per_tok=2, moe_intermediate_size=16, sliding_window=8, num_hidden_layers=4,
+    layer_types=[FULL, SLIDING, SLIDING, FULL],
+    rope_parameters={FULL: HALF, SLIDING: rope(1e4, partial_rotary_factor=0.25)},
+)
+case("mimo_v2", "equal", v_head_dim=24, attention_value_scale=None)
+case("mimo_v2", "scale", attention_value_scale=0.5, v_head_dim=10)
+case("mimo_v2", "groups", n_group=4, topk_group=2, routed_scaling_factor=2.5)
+case("mimo_v2", "sums", norm_topk_prob=False, routed_scaling_factor=None)
+case("mimo_v2", "types", mlp_layer_types=["sparse", "dense", "sparse", "dense"])
+case("mimo_v2", "default-layers", layer_types=None, num_hidden_layers=7, mlp_layer_types=None)
+case("mimo_v2", "bias", attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-2)
+case("mimo_v2", "one", num_key_value_heads=1, num_experts_per_tok=8)
+case("mimo_v2", "full", layer_types=[FULL] * 4, v_head_dim=8)
+case("mimo_v2", "width-16", head_dim=16, v_head_dim=12, rope_parameters={FULL: HALF, SLIDING: HALF})

@@ -21,6 +21,8 @@ def make_config(family: Family, tokenizer: Tokenizer, changes: dict | None = Non
         f"{kind}_token_id": token_id(tokenizer, tokens.get(f"{kind}_token"))
         for kind in ("bos", "eos", "pad")
     }
+    # Some classes have no model without them.
+    ids = {k: family.config.get(k) if id is None else id for k, id in ids.items()}
     values = {**family.config, **(changes or {}), **ids, "vocab_size": rows}
     config = getattr(transformers, family.config_class)(**values)
     config.architectures = [model_class(family)]

@@ -76,6 +76,8 @@ families! {
     dots1
     ernie4_5
     ernie4_5_moe
+    ettin
+    ettin_biases
     exaone
     exaone4
     exaone4_5
@@ -161,6 +163,7 @@ families! {
     mamba2
     mellum
     mimo
+    mimo_v2
     minicpm
     minicpm3
     minimax_m2

@@ -46,6 +46,7 @@ const PUBLISHED: &[Published] = &[
     ("dots.llm1.inst", 142_774_381_696, 32_768),
     ("ernie-4.5-0.3b", 360_748_032, 131_072),
     ("ernie-4.5-21b-a3b-pt", 21_825_437_888, 131_072),
+    ("ettin-decoder-150m", 149_655_232, 7_999),
     ("exaone-3.5-2.4b-instruct", 2_405_327_360, 32_768),
     ("exaone-4.0-1.2b", 1_279_391_488, 65_536),
     ("exaone-4.0-32b", 32_003_216_384, 131_072),
@@ -119,6 +120,7 @@ const PUBLISHED: &[Published] = &[
     // Without the norm behind SigLIP, which nothing reads.
     ("llava-onevision-qwen2-0.5b-ov-hf", 893_673_248, 32_768),
     ("mimo-7b-rl", 7_622_619_136, 32_768),
+    ("mimo-v2-flash", 308_778_780_864, 262_144),
     ("minicpm-2b-sft", 2_724_880_896, 4_096),
     ("minicpm4-0.5b", 433_873_920, 32_768),
     ("minimax-m2", 228_689_764_864, 196_608),

@@ -69,6 +69,7 @@ mod mamba;
 mod mamba2;
 mod mellum;
 mod mimo;
+mod mimo_v2;
 mod minicpm;
 mod minicpm3;
 mod minimax_m2;
@@ -76,6 +77,7 @@ mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod modernbert_decoder;
 mod mpt;
 mod multimodal;
 mod muse_glimmer;
@@ -399,6 +401,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MellumForCausalLM", mellum::spec, "Mellum 2"),
     family("MiMoForCausalLM", mimo::spec, "MiMo 7B"),
+    family("MiMoV2FlashForCausalLM", mimo_v2::spec, "MiMo-V2-Flash"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
     family("MiniMaxM2ForCausalLM", minimax_m2::spec, "MiniMax M2, M2.1, M2.5, M2.7"),
@@ -413,6 +416,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Mistral4ForCausalLM", mistral4::spec, "Mistral Small 4"),
     family("MistralForCausalLM", mistral::spec, "Mistral 7B, Nemo, Small"),
     family("MixtralForCausalLM", mixtral::spec, "Mixtral 8x7B, 8x22B"),
+    family("ModernBertDecoderForCausalLM", modernbert_decoder::spec, "Ettin decoders"),
     family("MPTForCausalLM", mpt::spec, "MPT"),
     family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
     family(

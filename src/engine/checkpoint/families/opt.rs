@@ -41,6 +41,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         output: OutputSpec {
             norm: (is_pre_norm && !is_removed).then_some(norm),
             projection: projection("project_out", width, hidden),
+            after_projection: None,
             lm_head,
             scale: None,
             soft_cap: None,

@@ -14,6 +14,9 @@ pub struct AttentionSpec {
     pub qkv: LinearSpec,
     /// Where K and V come from.
     pub kv: KvSource,
+    /// Width of V heads that are narrower than K heads: `qkv` gives so many values of each, which
+    /// are in the cache with zeros behind them (MiMo V2).
+    pub narrow_v: Option<usize>,
     /// K and V are a latent that all heads share; `qkv` does not give them as they are.
     pub latent: Option<LatentSpec>,
     /// q, k and v are bounded to [-clip, clip].
@@ -41,7 +44,7 @@ pub struct AttentionSpec {
     pub is_causal: bool,
     /// What the heads' outputs are multiplied by, before `out`.
     pub gate: Option<OutputGate>,
-    /// (hidden_size, num_heads * head_dim)
+    /// (hidden_size, num_heads * head_dim), or as wide as V heads are
     pub out: LinearSpec,
     /// What stands before the names of tensors that files may have though nothing reads them: K and
     /// V of a block that has none of its own, a norm that other layers have (A.X K1).
@@ -96,6 +99,7 @@ impl AttentionSpec {
             heads,
             qkv,
             kv: KvSource::Own,
+            narrow_v: None,
             latent: None,
             clip_qkv: None,
             qk_norm: None,
@@ -119,6 +123,11 @@ impl AttentionSpec {
         self.latent.as_ref().map_or(self.heads.head_dim, |latent| latent.dims.rank)
     }
 
+    /// Values of V that `qkv` gives of a head.
+    pub fn v_width(&self) -> usize {
+        self.narrow_v.unwrap_or(self.heads.head_dim)
+    }
+
     /// Every token attends to all positions before it, to heads of K and V, without biases.
     pub fn attends_to_all(&self) -> bool {
         self.sliding_window.is_none() && self.alibi_slopes.is_none() && self.latent.is_none()
@@ -130,6 +139,11 @@ impl AttentionSpec {
             KvSource::OfLayer(_) => QkvHeads { num_kv_heads: 0, ..self.heads },
             KvSource::Own | KvSource::ValuesAreKeys => self.heads,
         }
+    }
+
+    /// K and V in the cache are not what `qkv` gives of them.
+    pub fn makes_values(&self) -> bool {
+        self.kv != KvSource::Own || self.narrow_v.is_some()
     }
 
     /// It has K and V in the cache that are its own.

@@ -46,6 +46,7 @@ pub use vllm_batch_base::layers::QkvHeads;
 use std::collections::HashSet;
 
 use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::Activation;
 
 /// A decoder-only model. Families differ in these values only.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,6 +135,8 @@ pub struct OutputSpec {
     pub norm: Option<NormSpec>,
     /// (embedding width, hidden_size), where the table has another width.
     pub projection: Option<LinearSpec>,
+    /// What follows the projection (Ettin).
+    pub after_projection: Option<AfterProjection>,
     /// (vocab_size, embedding width); None: the embedding table.
     pub lm_head: Option<LinearSpec>,
     /// Logits are multiplied by this.
@@ -144,6 +147,15 @@ pub struct OutputSpec {
     pub of_further_tokens: Vec<String>,
     /// Output layer of the files, if the config declares it to be the table.
     pub beside_table: BesideTable,
+}
+
+/// norm(activation(x))
+#[derive(Clone, Debug, PartialEq)]
+pub struct AfterProjection {
+    /// The activation.
+    pub activation: Activation,
+    /// (embedding width)
+    pub norm: NormSpec,
 }
 
 /// A matrix of an output layer in files whose config says that it is the embedding table.
@@ -164,6 +176,7 @@ impl OutputSpec {
         Self {
             norm: Some(norm),
             projection: None,
+            after_projection: None,
             lm_head,
             scale: None,
             soft_cap: None,
@@ -461,7 +474,9 @@ impl DecoderSpec {
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
         let inputs = self.embedding.of_layers.iter().map(|inputs| &inputs.norm);
-        of_layers.chain(inputs).chain(&self.embedding.norm).chain(&self.output.norm)
+        let after = self.output.after_projection.as_ref().map(|after| &after.norm);
+        let output = self.output.norm.iter().chain(after);
+        of_layers.chain(inputs).chain(&self.embedding.norm).chain(output)
     }
 
     /// The normalizations of the residual stream and of what is added to it, to be changed.
@@ -490,7 +505,8 @@ impl DecoderSpec {
         let of_inputs = inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
         let of_linears =
             linears.into_iter().flatten().chain(of_inputs).flat_map(LinearSpec::tensors);
-        let ends = [&self.embedding.norm, &self.output.norm].into_iter().flatten();
+        let after = self.output.after_projection.as_ref().map(|after| &after.norm);
+        let ends = [&self.embedding.norm, &self.output.norm].into_iter().flatten().chain(after);
         let ends = ends.chain(inputs.iter().map(|inputs| &inputs.norm));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         distinct(of_linears.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))

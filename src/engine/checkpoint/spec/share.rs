@@ -190,6 +190,7 @@ mod tests {
         let output = OutputSpec {
             norm: None,
             projection: None,
+            after_projection: None,
             lm_head: None,
             scale: None,
             soft_cap: None,

@@ -8,7 +8,7 @@ pub use side::{Side, Words};
 
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, EngineConfig, ModelConfig};
-use vllm_batch_checkpoint::spec::{AttentionSpec, KvSource, LayerSpec};
+use vllm_batch_checkpoint::spec::{AttentionSpec, LayerSpec};
 use vllm_batch_device::{Device, WhyCpu};
 
 /// Two sides that do not go together.
@@ -167,7 +167,7 @@ impl Sides {
             (Side::Experts, has(|layer| layer.experts().is_some())),
             (Side::LayerInputs, has(|layer| layer.side.is_some())),
             (Side::LatentAttention, attends(|attention| attention.latent.is_some())),
-            (Side::SharedKv, attends(|attention| attention.kv != KvSource::Own)),
+            (Side::SharedKv, attends(AttentionSpec::makes_values)),
             (Side::WideNorms, attends(AttentionSpec::has_norms_over_heads)),
             (Side::AttentionGates, attends(|attention| attention.gate.is_some())),
             (Side::AttentionSinks, attends(|attention| attention.sinks.is_some())),

@@ -96,8 +96,10 @@ struct Buffers {
 struct AttentionBuffers {
     /// (T, outputs of a block's first product)
     qkv: Tensor,
-    /// (T, q, k and v), only where v is k.
+    /// (T, q, k and v), only where v is k, or narrower.
     with_values: Option<Tensor>,
+    /// (T, num_heads * width of V heads), only where they are narrower than K heads.
+    narrowed: Option<Tensor>,
     /// Only where K and V are latents.
     latent: Option<LatentBuffers>,
     /// (T, num_heads * v_dim)
@@ -119,8 +121,11 @@ impl Buffers {
         let attended_width = widest(&mut attended.chain(mixed));
         let first = spec.attentions().map(|attention| attention.qkv.n());
         let qkv_width = widest(&mut first.chain(linears().map(|[inputs, _]| inputs.n())));
-        let with_values = spec.attentions().filter(|a| a.kv == KvSource::ValuesAreKeys);
+        let makes_values =
+            |a: &&AttentionSpec| a.kv == KvSource::ValuesAreKeys || a.narrow_v.is_some();
+        let with_values = spec.attentions().filter(makes_values);
         let with_values = with_values.map(|attention| attention.heads.qkv_width());
+        let narrowed = spec.attentions().filter(|a| a.narrow_v.is_some()).map(|a| a.out.k).max();
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
@@ -135,6 +140,7 @@ impl Buffers {
             attention: AttentionBuffers {
                 qkv: per_token(qkv_width)?,
                 with_values: with_values.max().map(per_token).transpose()?,
+                narrowed: narrowed.map(per_token).transpose()?,
                 latent: LatentBuffers::new(device, spec, num_tokens)?,
                 attended: device.tensor(num_tokens, attended_width, attended_as(spec, dtype))?,
                 scratch: AttentionScratch::default(),
@@ -151,7 +157,8 @@ impl Buffers {
 /// How attended values are held: as linear layers read them, if nothing else does.
 fn attended_as(spec: &DecoderSpec, dtype: DType) -> Precision {
     let is_input = |block: &AttentionSpec| {
-        block.gate.is_none() && block.latent.is_none() && block.v_dim().is_multiple_of(2)
+        let is_whole = block.gate.is_none() && block.latent.is_none() && block.narrow_v.is_none();
+        is_whole && block.v_dim().is_multiple_of(2)
     };
     match spec.recurrents().next().is_none() && spec.attentions().all(is_input) {
         true => Precision::Attended(dtype),
@@ -417,6 +424,10 @@ impl Pass<'_> {
             (Some(project_out), Some(projected)) => {
                 projected.resize_rows(num_rows);
                 ops::linear(device, last, project_out, projected);
+                if let Some((activation, norm)) = &layers.after_projection {
+                    ops::activate(device, *activation, projected);
+                    ops::norm_in_place(device, projected, norm);
+                }
                 projected
             }
             _ => last,
@@ -461,13 +472,17 @@ impl Pass<'_> {
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv, with_values, latent, attended, scratch } = buffers;
+        let AttentionBuffers { qkv, with_values, narrowed, latent, attended, scratch } = buffers;
         stream.qkv(device, (spec, weights), qkv);
         let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
         let qkv = match (&mut latent, with_values) {
             (Some(latent), _) => latent.qkv(device, (spec, weights), qkv),
             (None, Some(all)) if spec.kv == KvSource::ValuesAreKeys => {
                 values_of_keys(device, spec.heads, qkv, all);
+                all
+            }
+            (None, Some(all)) if spec.narrow_v.is_some() => {
+                with_zeros_behind_values(device, spec, qkv, all);
                 all
             }
             _ => qkv,
@@ -511,7 +526,13 @@ impl Pass<'_> {
         }
         let values = match latent {
             Some(latent) => latent.values(device, (spec, weights), attended),
-            None => attended,
+            None => match (spec.narrow_v, narrowed) {
+                (Some(v_dim), Some(narrowed)) => {
+                    without_zeros(device, (spec.heads, v_dim), attended, narrowed);
+                    narrowed
+                }
+                _ => attended,
+            },
         };
         stream.last_product(device, values, &weights.out);
     }
@@ -524,4 +545,29 @@ fn values_of_keys(device: &Device, heads: QkvHeads, qk: &Tensor, out: &mut Tenso
     let both = Columns::run(0, q + kv);
     ops::copy_columns(device, (qk, both), (out, both));
     ops::copy_columns(device, (qk, Columns::run(q, kv)), (out, Columns::run(q + kv, kv)));
+}
+
+/// q, k and v, whose heads have zeros behind their values, of q, k and v.
+fn with_zeros_behind_values(device: &Device, spec: &AttentionSpec, qkv: &Tensor, out: &mut Tensor) {
+    let QkvHeads { num_kv_heads, head_dim, .. } = spec.heads;
+    let (qk, width) = (spec.heads.q_width() + spec.heads.kv_width(), spec.v_width());
+    let num_rows = qkv.num_rows();
+    out.reshape(num_rows, spec.heads.qkv_width());
+    ops::fill_zero(device, out, num_rows);
+    ops::copy_columns(device, (qkv, Columns::run(0, qk)), (out, Columns::run(0, qk)));
+    let values = |stride| Columns { start: qk, stride, num: num_kv_heads, width };
+    ops::copy_columns(device, (qkv, values(width)), (out, values(head_dim)));
+}
+
+/// What heads give without the zeros behind it.
+fn without_zeros(
+    device: &Device,
+    (heads, width): (QkvHeads, usize),
+    attended: &Tensor,
+    out: &mut Tensor,
+) {
+    let QkvHeads { num_heads, head_dim, .. } = heads;
+    out.reshape(attended.num_rows(), num_heads * width);
+    let values = |stride| Columns { start: 0, stride, num: num_heads, width };
+    ops::copy_columns(device, (attended, values(head_dim)), (out, values(width)));
 }

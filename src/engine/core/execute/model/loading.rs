@@ -45,6 +45,8 @@ pub(super) struct DecoderWeights {
 pub(super) struct OutputWeights {
     /// (embedding width, hidden_size)
     pub projection: Option<LinearWeight>,
+    /// What follows that.
+    pub after_projection: Option<(Activation, NormWeight)>,
     /// (vocab_size, embedding width) unless tied, or narrower than the table.
     pub lm_head: Option<LinearWeight>,
     /// What adapters add to logits.
@@ -391,7 +393,12 @@ impl Loader<'_> {
             }
         };
         let projection = self.projection(spec.projection.as_ref())?;
-        Ok(OutputWeights { projection, lm_head, loras: LoraSlots::default() })
+        let after_projection = match &spec.after_projection {
+            Some(after) => Some((after.activation, self.the_norm(&after.norm)?)),
+            None => None,
+        };
+        let loras = LoraSlots::default();
+        Ok(OutputWeights { projection, after_projection, lm_head, loras })
     }
 
     fn projection(

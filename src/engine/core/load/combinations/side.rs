@@ -179,7 +179,9 @@ impl Side {
             Side::RecurrentDraft => ("the model", "if it has recurrent layers"),
             Side::Experts => ("the model", "for models with experts"),
             Side::LatentAttention => ("the model", "for models with latent attention"),
-            Side::SharedKv => ("the model", "for models whose layers share K or V"),
+            Side::SharedKv => {
+                ("the model", "for models whose layers share K or V, or have narrower V")
+            }
             Side::WideNorms => ("the model", "for models with norms over several heads"),
             Side::AttentionGates => ("the model", "for models with gates of attention"),
             Side::AttentionSinks => ("the model", "for models with attention sinks"),
