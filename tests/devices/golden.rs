@@ -15,7 +15,8 @@ use vllm_batch::engine::base::config::{
     CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig,
 };
 use vllm_batch::engine::checkpoint::ARCHITECTURES;
-use vllm_batch::engine::checkpoint::families::find_of_type;
+use vllm_batch::engine::checkpoint::families::find;
+use vllm_batch::engine::checkpoint::hf_config::HfConfig;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model_executor::gpu_needs_of;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
@@ -467,9 +468,8 @@ fn every_architecture_has_a_golden_model() {
     let family = |folder: &String| {
         let path = golden_dir().join(folder).join("config.json");
         let text = std::fs::read_to_string(path).unwrap();
-        let config: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let class = config["architectures"][0].as_str()?;
-        find_of_type(class, config["model_type"].as_str()).map(|known| known.name)
+        let config = HfConfig::parse(&text, folder).unwrap();
+        find(config.architectures().unwrap()[0]).map(|known| known.name)
     };
     let families: Vec<_> = folders().iter().filter_map(family).collect();
     for architecture in ARCHITECTURES.iter().map(|known| known.name) {

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use vllm_batch::engine::checkpoint::ARCHITECTURES;
-use vllm_batch::engine::checkpoint::families::find_of_type;
+use vllm_batch::engine::checkpoint::families::find;
+use vllm_batch::engine::checkpoint::hf_config::HfConfig;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -40,10 +41,9 @@ fn goldens() -> BTreeMap<String, Vec<(String, Option<String>)>> {
         if name.starts_with('.') {
             continue;
         }
-        let config = read("config.json");
-        let name_of_class = config["architectures"][0].as_str().unwrap();
-        let known = find_of_type(name_of_class, config["model_type"].as_str());
-        let architecture = known.map_or(name_of_class, |known| known.name).to_owned();
+        let config = HfConfig::parse(&read("config.json").to_string(), &name).expect("an object");
+        let class = config.architectures().expect("a class")[0];
+        let architecture = find(class).map_or(class, |known| known.name).to_owned();
         let oracle = read("golden.json")["oracle"].as_str().map(str::to_owned);
         goldens.entry(architecture).or_default().push((name, oracle));
     }

@@ -33,9 +33,7 @@ use vllm_batch_base::files::quoted;
 
 /// The family of a model folder's config: the first that one of its names is known by.
 fn family(config: &HfConfig) -> Result<Option<&'static Architecture>, EngineError> {
-    let model_type = config.root().text("model_type")?;
-    let find = |name: &&str| families::find_of_type(name, model_type);
-    Ok(config.architectures()?.iter().find_map(find))
+    Ok(config.architectures()?.iter().find_map(|name| families::find(name)))
 }
 
 /// The spec of a model folder's config.
@@ -187,6 +185,16 @@ mod tests {
         for (early, now) in families::EARLY_NAMES {
             assert!(ARCHITECTURES.iter().all(|known| known.name != *early), "{early} is a family");
             assert_eq!(families::find(early).map(|known| known.name), Some(*now));
+        }
+    }
+
+    #[test]
+    fn families_that_are_saved_with_the_classes_of_others_are_there() {
+        for (class, kind, own) in hf_config::CLASSES_OF_OTHERS {
+            let text = format!(r#"{{"architectures": ["{class}"], "model_type": "{kind}"}}"#);
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            assert_eq!(config.architectures().unwrap(), [*own]);
+            assert!(families::find_body(class).is_some() && families::find_body(own).is_some());
         }
     }
 

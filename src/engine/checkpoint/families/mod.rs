@@ -209,21 +209,6 @@ pub const EARLY_NAMES: &[(&str, &str)] = &[
     ("Telechat3ForCausalLM", "TeleChat3ForCausalLM"),
 ];
 
-/// Families whose models transformers saves with the class of another, which computes the same of
-/// tensors under other names: that class, their `model_type`, and their own name.
-pub const BY_TYPE: &[(&str, &str, &str)] = &[
-    ("DeepseekV3ForCausalLM", "sarvam_mla", "SarvamMLAForCausalLM"),
-    ("Glm4MoeForCausalLM", "sarvam_moe", "SarvamMoEForCausalLM"),
-    ("LlamaForCausalLM", "exaone", "ExaoneForCausalLM"),
-];
-
-/// The family of a name in `architectures`, of a file of this `model_type`.
-pub fn find_of_type(name: &str, model_type: Option<&str>) -> Option<&'static Architecture> {
-    let of_type =
-        BY_TYPE.iter().find(|(class, kind, _)| *class == name && Some(*kind) == model_type);
-    find(of_type.map_or(name, |(.., own)| *own))
-}
-
 /// The family of a name in `architectures`.
 pub fn find(name: &str) -> Option<&'static Architecture> {
     let early = EARLY_NAMES.iter().find(|(early, _)| *early == name);

@@ -368,8 +368,14 @@ fn shown(value: &Value) -> String {
 
 /// (class in `architectures`, `model_type`, the name that the family is known by): transformers
 /// computes these families with the classes of others, and writes their names.
-const CLASSES_OF_OTHERS: &[(&str, &str, &str)] =
-    &[("LlamaForCausalLM", "exaone", "ExaoneForCausalLM"), ("LlamaModel", "exaone", "ExaoneModel")];
+pub(super) const CLASSES_OF_OTHERS: &[(&str, &str, &str)] = &[
+    ("DeepseekV3ForCausalLM", "sarvam_mla", "SarvamMLAForCausalLM"),
+    ("DeepseekV3Model", "sarvam_mla", "SarvamMLAModel"),
+    ("Glm4MoeForCausalLM", "sarvam_moe", "SarvamMoEForCausalLM"),
+    ("Glm4MoeModel", "sarvam_moe", "SarvamMoEModel"),
+    ("LlamaForCausalLM", "exaone", "ExaoneForCausalLM"),
+    ("LlamaModel", "exaone", "ExaoneModel"),
+];
 
 fn own_class<'a>(class: &'a str, model_type: Option<&str>) -> &'a str {
     let own = |&(other, kind, own): &(&str, &str, &'static str)| {
