@@ -433,3 +433,21 @@ case("mimo_v2", "bias", attention_bias=True, tie_word_embeddings=True, rms_norm_
 case("mimo_v2", "one", num_key_value_heads=1, num_experts_per_tok=8)
 case("mimo_v2", "full", layer_types=[FULL] * 4, v_head_dim=8)
 case("mimo_v2", "width-16", head_dim=16, v_head_dim=12, rope_parameters={FULL: HALF, SLIDING: HALF})
+CONV = "conv"
+family(
+    "lfm3", "Lfm3ForCausalLM", head_dim=16, num_hidden_layers=5, sliding_window=8,
+    layer_types=[CONV, FULL, SLIDING, CONV, FULL],
+)
+case("lfm3", "default-types", layer_types=None, num_hidden_layers=8)
+case("lfm3", "no-norms", use_sandwich_norm=False)
+case("lfm3", "no-gate", use_attention_gate=False)
+case("lfm3", "bias", attention_bias=True, conv_bias=True)
+case("lfm3", "taps", conv_L_cache=3, sliding_window=3)
+case("lfm3", "attends", layer_types=[FULL, SLIDING] * 2 + [FULL])
+case("lfm3", "conv", layer_types=[CONV] * 5)
+case("lfm3", "eps", norm_eps=1e-2, num_key_value_heads=4)
+case("lfm3", "untied", tie_word_embeddings=False)
+case("lfm3", "ropes", rope_parameters={FULL: YARN, SLIDING: rope(50.0)})
+case("lfm3", "part", rope_parameters={
+    FULL: rope(500.0, "proportional", partial_rotary_factor=0.25), SLIDING: rope(50.0),
+})

@@ -150,6 +150,7 @@ families! {
     lfm2_bias
     lfm2_moe
     lfm2_vl
+    lfm3
     lighton_ocr
     llama2
     llama3

@@ -169,6 +169,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("lfm2", "a short convolution"),
     ("lfm2_bias", "a short convolution"),
     ("lfm2_moe", "a short convolution"),
+    ("lfm3", "a short convolution"),
     ("mamba2", "a recurrence of Mamba 2"),
     ("minicpm3", "latent attention"),
     ("nemotron3_latent", "a recurrence of Mamba 2"),

@@ -177,6 +177,26 @@ FAMILIES: dict[str, Family] = {
             dict(norm_topk_prob=False), dict(routed_scaling_factor=1.0),
         ],
     ),
+    "lfm3": small(
+        "Lfm3Config",
+        dims(
+            48, 40, 4, 3, 1, head_dim=16, tie_word_embeddings=False, norm_eps=1e-2,
+            conv_L_cache=4, sliding_window=8, layer_types=[CONV, "full_attention", "sliding_attention", CONV],
+            rope_parameters={
+                "full_attention": rope(1000.0, "proportional", partial_rotary_factor=0.5),
+                "sliding_attention": rope(100.0),
+            },
+        ),
+        [
+            oldest_tap_lost, taps_reversed, without("q_norm"), without("post_operator_norm"),
+            without("post_ffn_norm"), filled("g_proj", 0.0), dict(sliding_window=7),
+            dict(norm_eps=1e-6), swapped("operator_norm", "ffn_norm"),
+            dict(rope_parameters={
+                "full_attention": rope(1000.0), "sliding_attention": rope(100.0),
+            }),
+        ],
+        post_norm_mean=0.7,
+    ),
     "mamba2": small(
         "Mamba2Config",
         dict(

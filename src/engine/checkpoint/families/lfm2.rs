@@ -153,7 +153,8 @@ fn attention(block: AttentionSpec, (index, eps): (usize, f32)) -> AttentionSpec 
     }
 }
 
-fn mlp(block: MlpSpec, (index, hidden, eps): (usize, usize, f32)) -> MlpSpec {
+/// The MLP under LFM2's names.
+pub(super) fn mlp(block: MlpSpec, (index, hidden, eps): (usize, usize, f32)) -> MlpSpec {
     let name = |part: &str| format!("model.layers.{index}.{part}");
     let inner = block.down.k;
     let up = ["feed_forward.w1", "feed_forward.w3"].map(|part| (name(part), inner));
@@ -165,7 +166,8 @@ fn mlp(block: MlpSpec, (index, hidden, eps): (usize, usize, f32)) -> MlpSpec {
     }
 }
 
-fn short_conv(
+/// The short convolution of a layer.
+pub(super) fn short_conv(
     config: &HfConfig,
     (index, hidden, eps): (usize, usize, f32),
 ) -> Result<ShortConvSpec, EngineError> {

@@ -1,6 +1,6 @@
 //! Mellum 2: Qwen3 with experts, whose layers have windows and rotary embeddings by their types.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::experts::{self, PROJECTIONS, Sizes};
 use super::llama;
@@ -13,6 +13,8 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let of_type = |base: f64| json!({"rope_type": "default", "rope_theta": base});
     let ropes = json!({"full_attention": of_type(5e5), "sliding_attention": of_type(1e4)});
     config.assume(&[("head_dim", json!(128)), ("rope_parameters", ropes)]);
+    // Of one kind of layers alone.
+    config.root().expect("partial_rotary_factor", Value::Null)?;
     let mut spec = llama::spec(config)?;
     let (root, eps) = (config.root(), config.rms_norm_eps()?);
     spec.ropes = vec![config.rope(LayerType::Full)?, config.rope(LayerType::Sliding)?];

@@ -63,6 +63,7 @@ pub(super) mod latent;
 mod layer_norm;
 mod lfm2;
 mod lfm2_vl;
+mod lfm3;
 pub(super) mod llama;
 pub(super) mod llava;
 mod mamba;
@@ -354,6 +355,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
     seeing("Lfm2VlForConditionalGeneration", lfm2_vl::spec, lfm2_vl::tower, "LFM2-VL"),
+    family("Lfm3ForCausalLM", lfm3::spec, "LFM3"),
     seeing(
         "LightOnOcrForConditionalGeneration",
         pixtral::lighton_ocr,
