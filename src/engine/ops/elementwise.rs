@@ -56,8 +56,8 @@ pub fn clamp(device: &Device, x: &mut Tensor, limit: f32) {
     change(device, x, entry, Change::Clamp(limit));
 }
 
-/// Columns of rows of x = min(max(x, least), largest), in place; NaN stays. Each of `bounds` is of so
-/// many columns, and all columns have one.
+/// Columns of rows of x = min(max(x, least), largest), in place; NaN stays. Each of `bounds` is of
+/// so many columns, and all columns have one.
 ///
 /// # Panics
 /// x is on a GPU, or the columns are not those of x.

@@ -252,7 +252,7 @@ FAMILIES: dict[str, Family] = {
             published("Gemma4ForConditionalGeneration", "gemma4", SMALL_WIDTHS, SMALL_IMAGES),
             of_bounded_tower,
         ),
-        rounded=scalars, means={"q_norm": 0.6, "k_norm": 0.6}, shared="gemma_images", first_seed=3,
+        rounded=scalars, means={"q_norm": 0.6, "k_norm": 0.6}, shared="gemma_images", first_seed=6,
     ),
     "gemma4_unified": small(
         "Gemma4UnifiedTextConfig",

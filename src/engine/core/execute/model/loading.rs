@@ -370,7 +370,7 @@ impl Loader<'_> {
             if all.inputs != inputs {
                 return Err(EngineError::Model(format!(
                     "{module}: its inputs have other bounds than those of the layers that read the \
-                     same; help: --language-model-only runs the model for text"
+                     same; help: `settings.language_model_only` runs the model for text"
                 )));
             }
             all.outputs.push((part.rows, [values[2], values[3]]));
