@@ -105,3 +105,11 @@ fn families_are_listed_once_and_in_order() {
     let key = |name: &&str| (name.to_lowercase(), name.to_string());
     assert!(names.is_sorted_by(|a, b| key(a) < key(b)), "{names:?}");
 }
+
+#[test]
+fn the_readme_counts_the_architectures() {
+    let readme = std::fs::read_to_string(Path::new(ROOT).join("README.md")).expect("it is there");
+    let counted = format!("{} architectures", ARCHITECTURES.len());
+    // In the table and in the text.
+    assert_eq!(readme.matches(&counted).count(), 2, "there are {counted}");
+}

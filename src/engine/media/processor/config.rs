@@ -254,17 +254,17 @@ const MAX_TILES: usize = 1 << 10;
 const MAX_TILE_SIDE: usize = 1 << 14;
 
 fn canvas(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
-    let sizing = grid(keys, size, GridChoice::LeastScale)?;
-    if let Sizing::Grid { tile, .. } = sizing {
-        // Of tokens, not of pixels.
+    // Of tokens, not of pixels.
+    let given = keys.count("patch_size")?;
+    if let (Some(given), Some(Asked::Side(Side::Both(tile)))) = (given, size) {
         let side = tile.width / (tower.patch_size * tower.merge_size);
-        if let Some(given) = keys.count("patch_size")?.filter(|given| *given != side) {
+        if given != side {
             return Err(ConfigError::new(format!(
                 "`patch_size` of {given} tokens is not that of tiles, {side}"
             )));
         }
     }
-    Ok(sizing)
+    grid(keys, size, GridChoice::LeastScale)
 }
 
 fn grid(
