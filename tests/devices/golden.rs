@@ -48,7 +48,6 @@ families! {
     axk1
     axk1_unbiased
     aya_vision
-    cohere2_vision
     bailing_moe_v2
     bamba
     bloom
@@ -61,6 +60,7 @@ families! {
     cohere2
     cohere2_moe
     cohere2_moe_rms
+    cohere2_vision
     cohere_qk_norm
     ct_fp8
     ct_int4

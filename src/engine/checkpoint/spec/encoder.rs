@@ -147,6 +147,9 @@ impl EncoderSpec {
         let DecoderSpec { max_model_len, embedding, layers, ropes, mut output } = decoder;
         let EmbeddingSpec { tokens, scale, projection, positions, norm, of_layers, of_images } =
             embedding;
+        if output.after_projection.is_some() {
+            return Err("a layer between the last norm and the output layer".to_owned());
+        }
         if projection.is_some() || output.projection.is_some() {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
