@@ -60,7 +60,9 @@ def oracle(folder: Path, case: tuple, seed: int) -> list[dict]:
     def logits_of(ids):
         return model(input_ids=ids, use_cache=False).logits[0, -1]
 
-    return [greedy(logits_of, torch.tensor([ids]), None) for ids in prompts()]
+    # A text has no token of an image; behind one the class computes otherwise.
+    last = case[2].get("image_token_id")
+    return [greedy(logits_of, torch.tensor([ids]), last) for ids in prompts()]
 
 
 def ours(folder: Path) -> tuple[list[dict], str]:
