@@ -39,12 +39,12 @@ REASONS = [
         "|Qwen4Exp"
     )),
     ("linear attention other than delta nets (KDA, lightning, RG-LRU, RWKV, xLSTM)", (
-        "KimiLinear|KimiK3|Kimi(?=K3)|BailingHybrid|BailingMoeV2_5|BailingMoeV3|MiniMaxForCausalLM"
+        "KimiLinear|KimiK3|BailingHybrid|BailingMoeV2_5|BailingMoeV3|MiniMaxForCausalLM"
         "|RecurrentGemma|Rwkv|xLSTM|LaraMini|OlmoHybrid"
     )),
     ("Mamba 1, and Mamba with shared blocks", "^Mamba|FalconMamba|Jamba|Zamba"),
     ("chunked attention (Llama 4), streams that are mixed (Gemma 3n)", "Llama4|Gemma3n"),
-    ("K and V of two widths (MiMo V2), heads by layer with bounds (Step 3.5)", "MiMoV2|Step3p"),
+    ("q, k and v fused by heads of K and V (MiMo V2), bounds by layer (Step 3.5)", "MiMoV2|Step3p"),
     ("experts that are the token itself, embeddings of n-grams (LongCat)", "Longcat"),
     ("ternary weights", "BitNet"),
     ("a way to generate that is not token by token, or layers that run twice", (

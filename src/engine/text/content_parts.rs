@@ -13,8 +13,8 @@ use super::{ChatOptions, ChatTemplate, TextError};
 
 const PROBE: &str = "vllm-batch probe of content parts";
 
-/// Roles of turns that are compared.
-const COMPARED: [&str; 2] = ["query", "document"];
+/// Roles of turns that are compared: what comes first, and what it is compared with.
+pub const COMPARED: [&str; 2] = ["query", "document"];
 
 /// How a template is given the content of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,6 +38,7 @@ mod word_class;
 pub use answer::{AnswerForm, AnswerParser, ParsedAnswer, Tool, ToolCall, ToolChoice};
 pub use chat::{Chat, ChatEnding, TypedTokens};
 pub use chat_template::{ChatOptions, ChatTemplate};
+pub use content_parts::COMPARED;
 pub use control_tokens::RenderedChat;
 pub use detokenizer::Detokenizer;
 pub use integers::{json_with_integers, without_marks};

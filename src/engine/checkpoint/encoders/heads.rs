@@ -1,7 +1,7 @@
 //! Heads of encoders with a classifier, by class.
 
 use super::classifiers::HeadStates;
-use super::modernbert;
+use crate::families::modernbert_decoder;
 use crate::hf_config::HfConfig;
 use crate::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec};
 use vllm_batch_base::EngineError;
@@ -133,7 +133,7 @@ fn modernbert_head(config: &HfConfig, num_labels: usize) -> Result<HeadSpec, Eng
     let dense = HeadLayer {
         linear: LinearSpec::new("head.dense", hidden, hidden).with_bias(bias),
         activation: Some(HeadActivation::Known(activation)),
-        norm: Some(modernbert::norm(config, "head.norm")?),
+        norm: Some(modernbert_decoder::norm(config, "head.norm")?),
     };
     Ok(HeadSpec { layers: vec![dense, linear("classifier", num_labels, hidden)] })
 }

@@ -4,9 +4,7 @@
 use super::experts::{self, PROJECTIONS, Sizes};
 use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
-use crate::spec::{
-    BlockNorms, DecoderSpec, EmbeddingScale, ExpertsSpec, NormSpec, OutputGate, Part,
-};
+use crate::spec::{BlockNorms, DecoderSpec, EmbeddingScale, ExpertsSpec, NormSpec, OutputGate};
 use vllm_batch_base::EngineError;
 
 /// Llama's spec with what differs.
@@ -31,8 +29,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         attention.sliding_window = slides[index].then_some(window);
         attention.rope = slides[index].then_some(0);
         let gate = format!("model.layers.{index}.self_attn.gate_proj");
-        attention.qkv.parts.push(Part::new(gate, heads.q_width()).without_bias());
-        attention.gate = Some(OutputGate::OF_VALUES);
+        attention.gate_by(gate, OutputGate::OF_VALUES);
     }
     for (index, mlp) in spec.mlps_mut() {
         mlp.norms = norms(index, "pre_mlp_layernorm", "post_mlp_layernorm");
@@ -57,7 +54,7 @@ fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineEr
     // Of training, and how products of experts are computed.
     root.ignore(&["load_balance_coeff", "use_grouped_mm"]);
     let scale = root.number("route_scale")?.unwrap_or(1.0) as f32;
-    let routing = experts::by_shares_of_sigmoids(experts::num_of_token(config)?, scale);
+    let routing = experts::by_sigmoid_of_all(experts::num_of_token(config)?, experts::SHARE, scale);
     let sizes =
         Sizes::read(config, &["num_experts", "num_local_experts"], "moe_intermediate_size")?;
     let num_dense = root.optional_size("num_dense_layers")?.unwrap_or(1);

@@ -6,7 +6,7 @@ use super::experts::{self, PROJECTIONS, Sizes};
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, ExpertsSpec, NormSpec};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::{ExpertWeight, NormKind, Routing, Score, TopK};
+use vllm_batch_base::layers::{ExpertWeight, NormKind};
 
 /// Cohere's spec with windows and experts.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -54,7 +54,7 @@ fn set_experts(
         "softmax" => experts::by_softmax_of_chosen(num),
         "sigmoid" => {
             let weight = if is_share { ExpertWeight::SHARE } else { ExpertWeight::Score };
-            Routing::TopK(TopK { num, score: Score::Sigmoid, groups: None, weight, scale: 1.0 })
+            experts::by_sigmoid_of_all(num, weight, 1.0)
         }
         _ => return Err(config.error("this `expert_selection_fn` is not supported")),
     };

@@ -18,9 +18,7 @@ use vllm_batch_base::layers::Activation;
 pub(super) fn aya(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Its keys are this file's too.
     aya_tower(config)?;
-    let mut spec = text_part(config, "cohere2")?;
-    spec.embedding.of_images = IMAGE_TENSORS;
-    Ok(spec)
+    text_part(config, "cohere2", IMAGE_TENSORS)
 }
 
 /// The tower.
@@ -45,9 +43,7 @@ pub(super) fn aya_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 pub(super) fn command_a(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Its keys are this file's too.
     command_a_tower(config)?;
-    let mut spec = text_part(config, "cohere2")?;
-    spec.embedding.of_images = IMAGE_TENSORS;
-    Ok(spec)
+    text_part(config, "cohere2", IMAGE_TENSORS)
 }
 
 /// The tower of Command A Vision.

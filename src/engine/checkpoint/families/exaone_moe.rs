@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::exaone4;
-use super::experts::{self, PROJECTIONS, Sizes};
+use super::experts::{self, Sizes};
 use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, ExpertsSpec};
@@ -30,11 +30,10 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         |index| is_sparse[index],
         |index| {
             let name = format!("model.layers.{index}.mlp");
-            ExpertsSpec {
-                choice_bias: Some((format!("{name}.e_score_correction_bias"), vec![sizes.num])),
-                shared: sizes.shared(&format!("{name}.shared_experts"), num_shared),
-                ..sizes.block(&name, PROJECTIONS, (&routing, activation))
-            }
+            // EXAONE's own place of the bias.
+            let bias = (format!("{name}.e_score_correction_bias"), vec![sizes.num]);
+            let block = sizes.block_of_deepseek(&name, (&routing, activation), num_shared);
+            ExpertsSpec { choice_bias: Some(bias), ..block }
         },
     );
     Ok(spec)

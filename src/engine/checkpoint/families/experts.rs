@@ -78,6 +78,23 @@ impl Sizes {
         }
     }
 
+    /// The same as DeepSeek V3 has it: experts chosen by sigmoids have a bias of the choice, beside
+    /// so many of all tokens.
+    pub(super) fn block_of_deepseek(
+        self,
+        name: &str,
+        (routing, activation): (&Routing, Activation),
+        num_shared: usize,
+    ) -> ExpertsSpec {
+        let bias = (format!("{name}.gate.e_score_correction_bias"), vec![self.num]);
+        let has_bias = matches!(routing, Routing::TopK(best) if best.score == Score::Sigmoid);
+        ExpertsSpec {
+            choice_bias: has_bias.then_some(bias),
+            shared: self.shared(&format!("{name}.shared_experts"), num_shared),
+            ..self.block(name, PROJECTIONS, (routing, activation))
+        }
+    }
+
     /// `num` experts of all tokens: one MLP, as wide as they are together, `name.` and then the
     /// usual parts.
     pub(super) fn shared(self, name: &str, num: usize) -> Option<SharedExpertSpec> {
@@ -114,9 +131,11 @@ pub(super) fn by_softmax_of_chosen(num: usize) -> Routing {
     Routing::TopK(TopK { num, score, groups: None, weight, scale: 1.0 })
 }
 
-/// The best by sigmoids, to which a bias may be added, by shares of the sum and a factor.
-pub(super) fn by_shares_of_sigmoids(num: usize, scale: f32) -> Routing {
-    let weight = ExpertWeight::Share { added: 1e-20, at_least: 0.0 };
+/// Shares of the sum as DeepSeek V3 has them.
+pub(super) const SHARE: ExpertWeight = ExpertWeight::Share { added: 1e-20, at_least: 0.0 };
+
+/// The best of all by sigmoids, to which a bias may be added.
+pub(super) fn by_sigmoid_of_all(num: usize, weight: ExpertWeight, scale: f32) -> Routing {
     Routing::TopK(TopK { num, score: Score::Sigmoid, groups: None, weight, scale })
 }
 
@@ -143,7 +162,7 @@ pub(super) fn by_groups(
         // One group is all experts.
         groups: (num_groups != 1 || num_kept != 1).then_some(groups),
         weight: match is_share {
-            true => ExpertWeight::Share { added: 1e-20, at_least: 0.0 },
+            true => SHARE,
             false => ExpertWeight::Score,
         },
         scale: root.number("routed_scaling_factor")?.unwrap_or(1.0) as f32,
@@ -172,13 +191,7 @@ pub(super) fn set_of_deepseek(
         |index| is_sparse[index],
         |index| {
             let name = format!("model.layers.{index}.mlp");
-            let bias = format!("{name}.gate.e_score_correction_bias");
-            let has_bias = matches!(routing, Routing::TopK(best) if best.score == Score::Sigmoid);
-            ExpertsSpec {
-                choice_bias: has_bias.then(|| (bias, vec![sizes.num])),
-                shared: sizes.shared(&format!("{name}.shared_experts"), num_shared),
-                ..sizes.block(&name, PROJECTIONS, (routing, activation))
-            }
+            sizes.block_of_deepseek(&name, (routing, activation), num_shared)
         },
     );
     Ok(())

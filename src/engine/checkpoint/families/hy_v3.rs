@@ -7,7 +7,6 @@ use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, ExpertsSpec, SharedExpertSpec};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::{ExpertWeight, Routing, Score, TopK};
 
 /// Llama's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -32,13 +31,9 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         Sizes::read(config, &["num_experts", "num_local_experts"], "moe_intermediate_size")?;
     root.expect("expert_hidden_dim", sizes.inner)?;
     let num_shared = root.optional_size("num_shared_experts")?.unwrap_or(1);
-    let routing = Routing::TopK(TopK {
-        num: experts::num_of_token(config)?,
-        score: Score::Sigmoid,
-        groups: None,
-        weight: ExpertWeight::Share { added: 1e-20, at_least: 0.0 },
-        scale: root.number("router_scaling_factor")?.unwrap_or(2.826) as f32,
-    });
+    let scale = root.number("router_scaling_factor")?.unwrap_or(2.826) as f32;
+    let num = experts::num_of_token(config)?;
+    let routing = experts::by_sigmoid_of_all(num, experts::SHARE, scale);
     let activation = config.activation()?;
     experts::set(
         &mut spec,

@@ -29,9 +29,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text.expect("use_resampler", false)?;
     // Of the first code, which had resamplers too: `scale_factor` counts. And of training.
     text.ignore(&["neftune_noise_alpha", "perceiver_config", "pixel_shuffle_factor"]);
-    let mut spec = text_part(config, "llama")?;
-    spec.embedding.of_images = IMAGE_TENSORS;
-    Ok(spec)
+    text_part(config, "llama", IMAGE_TENSORS)
 }
 
 /// Defaults of `Idefics3VisionConfig`.

@@ -144,9 +144,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     tower(config)?;
     // Tokens of a tile, which are counted.
     config.root().ignore(&["image_seq_length"]);
-    let mut spec = text_part(config, "qwen2")?;
-    spec.embedding.of_images = IMAGE_TENSORS;
-    Ok(spec)
+    text_part(config, "qwen2", IMAGE_TENSORS)
 }
 
 /// The tower.
@@ -187,9 +185,7 @@ pub(super) fn chat_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.expect("use_llm_lora", 0)?;
     // The name of a conversation in that code, which the tokenizer's template has.
     root.ignore(&["template", "system_message"]);
-    let mut spec = text_part(config, "qwen2")?;
-    spec.embedding.of_images = CHAT_TENSORS;
-    Ok(spec)
+    text_part(config, "qwen2", CHAT_TENSORS)
 }
 
 /// Its tower.

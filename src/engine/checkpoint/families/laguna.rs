@@ -7,11 +7,11 @@ use super::experts::{self, PROJECTIONS, Sizes};
 use super::llama::{self, Defaults};
 use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::spec::{
-    DecoderSpec, ExpertsSpec, GateFunction, GateSpan, LayerSpec, OutputGate, Part, QkvHeads,
+    DecoderSpec, ExpertsSpec, GateFunction, GateSpan, LayerSpec, OutputGate, QkvHeads,
     SharedExpertSpec,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::{ExpertWeight, Routing, Score, TopK};
+use vllm_batch_base::layers::ExpertWeight;
 
 /// Rotary embeddings where the file does not say.
 fn default_ropes() -> Value {
@@ -38,14 +38,11 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let slides = config.sliding_layers_or(|_| false)?;
     let mut spec = llama::around_with(config, defaults, (ropes, max_model_len), |index| {
         let mut attention = llama::attention(config, defaults, (index, heads[index]))?;
-        let QkvHeads { num_heads, head_dim, .. } = attention.heads;
+        let head_dim = attention.heads.head_dim;
         attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
         attention.sliding_window = slides[index].then_some(window);
         attention.rope = Some(usize::from(slides[index]));
-        let num_gates = gate.num_gates(num_heads, head_dim);
-        let name = format!("model.layers.{index}.self_attn.g_proj");
-        attention.qkv.parts.push(Part::new(name, num_gates).without_bias());
-        attention.gate = Some(gate);
+        attention.gate_by(format!("model.layers.{index}.self_attn.g_proj"), gate);
         let inner = config.intermediate_size()?;
         Ok(LayerSpec::new(attention, llama::mlp(config, defaults, (index, inner))?))
     })?;
@@ -93,13 +90,9 @@ fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineEr
     root.expect("moe_apply_router_weight_on_input", false)?;
     // A cap of the router's numbers.
     root.expect("moe_router_logit_softcapping", 0.0)?;
-    let routing = Routing::TopK(TopK {
-        num: experts::num_of_token(config)?,
-        score: Score::Sigmoid,
-        groups: None,
-        weight: ExpertWeight::SHARE,
-        scale: root.number("moe_routed_scaling_factor")?.unwrap_or(1.0) as f32,
-    });
+    let scale = root.number("moe_routed_scaling_factor")?.unwrap_or(1.0) as f32;
+    let num = experts::num_of_token(config)?;
+    let routing = experts::by_sigmoid_of_all(num, ExpertWeight::SHARE, scale);
     let sizes = Sizes::read(config, &["num_experts"], "moe_intermediate_size")?;
     let inner = root.size("shared_expert_intermediate_size")?;
     let activation = config.activation()?;

@@ -10,7 +10,7 @@ use crate::spec::{
     RecurrentSpec, ShortConvSpec, TapsSpec,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::{Activation, ExpertWeight, Routing, Score, TopK};
+use vllm_batch_base::layers::{Activation, ExpertWeight};
 
 /// MLPs whose width follows from another one.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -24,16 +24,12 @@ pub(super) fn spec_with_experts(config: &HfConfig) -> Result<DecoderSpec, Engine
     let sizes = Sizes::read(config, &["num_experts"], "moe_intermediate_size")?;
     let num_dense = root.optional_size("num_dense_layers")?.unwrap_or(2);
     let has_bias = root.flag("use_expert_bias")?.unwrap_or(true);
-    let routing = Routing::TopK(TopK {
-        num: experts::num_of_token(config)?,
-        score: Score::Sigmoid,
-        groups: None,
-        weight: match root.flag("norm_topk_prob")?.unwrap_or(true) {
-            true => ExpertWeight::Share { added: 1e-6, at_least: 0.0 },
-            false => ExpertWeight::Score,
-        },
-        scale: root.number("routed_scaling_factor")?.unwrap_or(1.0) as f32,
-    });
+    let weight = match root.flag("norm_topk_prob")?.unwrap_or(true) {
+        true => ExpertWeight::Share { added: 1e-6, at_least: 0.0 },
+        false => ExpertWeight::Score,
+    };
+    let scale = root.number("routed_scaling_factor")?.unwrap_or(1.0) as f32;
+    let routing = experts::by_sigmoid_of_all(experts::num_of_token(config)?, weight, scale);
     experts::set(
         &mut spec,
         |index| index >= num_dense,

@@ -8,7 +8,7 @@ use super::llama::{self, Defaults};
 use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::spec::{
     AttentionSpec, BlockNorms, DecoderSpec, GateFunction, GateSpan, LayerSpec, NormSpec,
-    OutputGate, Part, RecurrentSpec,
+    OutputGate, RecurrentSpec,
 };
 use vllm_batch_base::EngineError;
 
@@ -95,9 +95,7 @@ fn attention(
     block.norms = BlockNorms::before(NormSpec::rms(name("operator_norm"), hidden, eps));
     block.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], heads.head_dim, eps));
     if is_gated {
-        let num_gates = GATE.num_gates(heads.num_heads, heads.head_dim);
-        block.qkv.parts.push(Part::new(name("self_attn.gate_proj"), num_gates).without_bias());
-        block.gate = Some(GATE);
+        block.gate_by(name("self_attn.gate_proj"), GATE);
     }
     block
 }

@@ -37,9 +37,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     tower(config)?;
     // Of training; tokens of an image, which are counted.
     config.root().ignore(&["ignore_index", "image_seq_length"]);
-    let mut spec = text_part(config, "llama")?;
-    spec.embedding.of_images = IMAGE_TENSORS;
-    Ok(spec)
+    text_part(config, "llama", IMAGE_TENSORS)
 }
 
 /// Defaults of classes of texts, which some published files lack.
@@ -100,9 +98,7 @@ fn spec_of_tiles(config: &HfConfig, default: &str) -> Result<DecoderSpec, Engine
     root.expect("use_image_newline_parameter", true)?;
     // Of training; what the image processor's own file has; tokens of a tile, which are counted.
     root.ignore(&["ignore_index", "image_grid_pinpoints", "image_seq_length"]);
-    let mut spec = text_part(config, default)?;
-    spec.embedding.of_images = NEXT_TENSORS;
-    Ok(spec)
+    text_part(config, default, NEXT_TENSORS)
 }
 
 /// The tower of LLaVA-NeXT.

@@ -3,13 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::experts::{self, PROJECTIONS, Sizes};
+use super::experts::{self, Sizes};
 use super::llama::{self, Defaults};
 use crate::hf_config::{HfConfig, LayerType, RopeDefaults, Section};
 use crate::limits;
 use crate::spec::{
-    AttentionSpec, BlockNorms, DecoderSpec, ExpertsSpec, LayerSpec, LinearSpec, NormSpec, QkvHeads,
-    RopeSpec,
+    AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, NormSpec, QkvHeads, RopeSpec,
 };
 use vllm_batch_base::EngineError;
 
@@ -143,11 +142,7 @@ fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineEr
         |index| is_sparse[index],
         |index| {
             let name = format!("model.layers.{index}.mlp");
-            let bias = format!("{name}.gate.e_score_correction_bias");
-            ExpertsSpec {
-                choice_bias: Some((bias, vec![sizes.num])),
-                ..sizes.block(&name, PROJECTIONS, (&routing, activation))
-            }
+            sizes.block_of_deepseek(&name, (&routing, activation), 0)
         },
     );
     Ok(())

@@ -9,7 +9,7 @@ use super::{mixtral, olmo2};
 use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::spec::{DecoderSpec, ExpertsSpec};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::{ExpertWeight, Routing, Score, TopK};
+use vllm_batch_base::layers::ExpertWeight;
 
 /// Llama's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -28,13 +28,8 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let num_further = root.optional_size("num_mtp_modules")?.unwrap_or(0);
     spec.output.of_further_tokens = experts::further_layers(config, num_further)?;
     let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
-    let routing = Routing::TopK(TopK {
-        num: experts::num_of_token(config)?,
-        score: Score::Sigmoid,
-        groups: None,
-        weight: ExpertWeight::SHARE,
-        scale: 1.0,
-    });
+    let num = experts::num_of_token(config)?;
+    let routing = experts::by_sigmoid_of_all(num, ExpertWeight::SHARE, 1.0);
     let activation = config.activation()?;
     experts::set(
         &mut spec,

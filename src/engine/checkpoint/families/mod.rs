@@ -78,7 +78,7 @@ mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
-mod modernbert_decoder;
+pub(crate) mod modernbert_decoder;
 mod mpt;
 mod multimodal;
 mod muse_glimmer;

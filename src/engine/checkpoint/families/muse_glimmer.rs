@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::gemma2;
 use crate::hf_config::{HfConfig, LayerType};
-use crate::spec::{BlockNorms, DecoderSpec, NormSpec, OutputGate, Part, QkNormSpec};
+use crate::spec::{BlockNorms, DecoderSpec, NormSpec, OutputGate, QkNormSpec};
 use vllm_batch_base::EngineError;
 
 /// The spec of a text config.
@@ -50,8 +50,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         attention.sliding_window = window.filter(|_| slides[index]);
         attention.rope = turns(index).then_some(0);
         let gate = format!("model.layers.{index}.self_attn.gate_proj");
-        attention.qkv.parts.push(Part::new(gate, heads.q_width()).without_bias());
-        attention.gate = Some(OutputGate::OF_VALUES);
+        attention.gate_by(gate, OutputGate::OF_VALUES);
     }
     spec.mlps_mut().for_each(|(_, mlp)| with_eps(&mut mlp.norms));
     spec.embedding.scale = None;

@@ -50,9 +50,7 @@ pub(super) fn lighton_ocr(config: &HfConfig) -> Result<DecoderSpec, EngineError>
     // Its keys are this file's too.
     lighton_ocr_tower(config)?;
     config.text_part().assume(&[("tie_word_embeddings", json!(true))]);
-    let mut spec = text_part(config, "qwen3")?;
-    spec.embedding.of_images = LIGHTON_TENSORS;
-    Ok(spec)
+    text_part(config, "qwen3", LIGHTON_TENSORS)
 }
 
 /// The tower of LightOnOCR, whose class has one kind of projector.
@@ -71,9 +69,7 @@ pub(super) fn lighton_ocr_tower(config: &HfConfig) -> Result<TowerSpec, EngineEr
 pub(super) fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Its keys are this file's too.
     mistral3_tower(config)?;
-    let mut spec = text_part(config, "mistral")?;
-    spec.embedding.of_images = IMAGE_TENSORS;
-    Ok(spec)
+    text_part(config, "mistral", IMAGE_TENSORS)
 }
 
 /// The tower of Pixtral.

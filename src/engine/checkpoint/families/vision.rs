@@ -277,8 +277,14 @@ fn text_family(config: &HfConfig, default: &str) -> Result<&'static TextFamily, 
 }
 
 /// The text part as its `model_type` says, or as this one's.
-pub(super) fn text_part(config: &HfConfig, default: &str) -> Result<DecoderSpec, EngineError> {
-    (text_family(config, default)?.build)(config.text_part())
+pub(super) fn text_part(
+    config: &HfConfig,
+    default: &str,
+    of_images: &'static [&'static str],
+) -> Result<DecoderSpec, EngineError> {
+    let mut spec = (text_family(config, default)?.build)(config.text_part())?;
+    spec.embedding.of_images = of_images;
+    Ok(spec)
 }
 
 /// What embeddings of images are multiplied by, where those of tokens are.

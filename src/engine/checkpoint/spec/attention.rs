@@ -1,6 +1,6 @@
 //! Attention of a layer: its heads, where its K and V come from, and what happens to q and k.
 
-use super::{BlockNorms, LatentSpec, LinearSpec, NamedShape, NormSpec, QkvHeads};
+use super::{BlockNorms, LatentSpec, LinearSpec, NamedShape, NormSpec, Part, QkvHeads};
 
 /// Attention of a layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,6 +116,13 @@ impl AttentionSpec {
             out,
             unused: Vec::new(),
         }
+    }
+
+    /// Adds a gate of what heads give, by the tensor of this name, which has no bias.
+    pub fn gate_by(&mut self, name: String, gate: OutputGate) {
+        let num_gates = gate.num_gates(self.heads.num_heads, self.heads.head_dim);
+        self.qkv.parts.push(Part::new(name, num_gates).without_bias());
+        self.gate = Some(gate);
     }
 
     /// Width of a V head.

@@ -12,7 +12,7 @@ use vllm_batch_api::compared::{Compared, ScoreContent, ScoreInput, Scoring};
 use vllm_batch_api::pooling::PoolingParams;
 use vllm_batch_api::prompt::{Prompt, WithMedia};
 use vllm_batch_api::request::RequestError;
-use vllm_batch_text::{Chat, ChatEnding, longest_first};
+use vllm_batch_text::{COMPARED, Chat, ChatEnding, longest_first};
 
 impl InputProcessor {
     /// What is compared: each by itself, or the two of every score together.
@@ -122,7 +122,7 @@ impl InputProcessor {
         refuse_cuts(params)?;
         let turn = |role: &str, content: Value| json!({"role": role, "content": content});
         let prompt = params.prompt.as_deref().map(|prompt| turn("system", prompt.into()));
-        let turns = ["query", "document"].into_iter().zip(pair);
+        let turns = COMPARED.into_iter().zip(pair);
         let turns = turns.map(|(role, input)| turn(role, input.content()));
         let chat = Chat {
             messages: prompt.into_iter().chain(turns).collect(),
