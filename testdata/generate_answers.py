@@ -14,6 +14,8 @@ import logging
 import sys
 from unittest.mock import MagicMock
 
+import answer_texts
+
 VERSION = "0.32.0"
 STUBS = {"aiohttp", "opentelemetry", "PIL", "uvloop", "vllm"}
 
@@ -202,58 +204,6 @@ MISTRAL_V11 = [
     '[TOOL_CALLS]now{"a": 1} Done.',
 ]
 
-PYTHONIC = [
-    "",
-    "Hello.",
-    "[now()]",
-    "[get_weather(city='Rome')]",
-    '[get_weather(city="Rome", days=3)]',
-    '[get_weather(city="Rome"), now()]',
-    '[get_weather(city="Rome"),\n now( )]',
-    "[search(query='a \\'b\\' \\n \\x41 \\u00e9 \\N{DASH}')]",
-    "[search(query='a \\'b\\' \\n \\x41 \\u00e9 \\101', exact=True, limit=None)]",
-    "[search(filters={'x': {'y': [1, 2.5, -3]}}, tags=['a', \"b\"], score=-1.5)]",
-    "[search(exact=true, limit=null, score=+2)]",
-    "[search(query='a' 'b')]",
-    "[search(query='''a\n'b' c''')]",
-    "[search(query=r'a\\n')]",
-    "[search(score=1e3, days=1_000, limit=0x1F)]",
-    "[search(score=.5, limit=5.)]",
-    "[search(tags=('a', 'b'), either=(1,))]",
-    "[search(tags={'a', 'b'}, filters={})]",
-    "[search(filters={1: 'a', None: 2, 'b': True})]",
-    "[search(query=f'abc')]",
-    "[search(query=name)]",
-    "[search(query=1 + 2)]",
-    "[search(query=g(1))]",
-    "[search(query=b'a')]",
-    "[a.b.c(x=1)]",
-    "[now(1)]",
-    "[now(x=1, x=2)]",
-    "[now(), ]",
-    "[now()] Done.",
-    "Let me see. [now()]",
-    "[now()",
-    "[get_weather(city='Rom",
-    "[]",
-    "[1, 2]",
-    "[now(), 3]",
-    "[get_weather(city='Zürich 🙂')]",
-    "[search(query='[now()]', tags=['(', ')'])]",
-    " [now()]",
-    "[now()]\n",
-    "[now(x=1,)]",
-    "[now(x=(1), y=(), z=((1, 2), (3,),), w=(1, 2)), now(a={1, 2}, b={'x': (1)}, c=[1, ])]",
-    "[now(x=(,))]",
-    "[now(x=[1 2])]",
-    "[now(x=--1)]",
-    "[now(x=- 1)]",
-    "[now(x=007)]",
-    "[now(x=1j)]",
-    "[now(x={'a': 1, 2})]",
-    "[now(x='a\nb')]",
-]
-
 
 def xml(start, end):
     call = f"{start}\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n{end}"
@@ -424,27 +374,6 @@ XLAM = [
 ]
 
 
-OLMO = [
-    "Hello.",
-    "<function_calls>get_weather(city='Rome')</function_calls>",
-    "<function_calls>\nget_weather(city='Rome')\nsearch(exact=true, limit=null)\n</function_calls>",
-    "Let me see.\n<function_calls>now()</function_calls>",
-    "get_weather(city=\"Zürich 🙂\")",
-    "now(), search(tags=['a'])",
-    "<function_calls>get_weather(city='Ro",
-    "<function_calls></function_calls>",
-    "<function_calls>[now()]</function_calls>",
-]
-
-LLAMA4 = [
-    "Hello.",
-    "[get_weather(city='Rome'), now()]",
-    "<|python_start|>[get_weather(city='Rome')]<|python_end|>",
-    "<|python_start|>[get_weather(city='Rome')]",
-    "<|python_start|>print(1)<|python_end|>",
-]
-
-
 def thinking(start, end, call):
     words = {"START": start, "END": end, "CALL": call}
     for text in THINKING:
@@ -481,9 +410,9 @@ def cases():
         "llama3_json": LLAMA,
         "mistral": MISTRAL,
         "mistral_v11": MISTRAL_V11,
-        "pythonic": PYTHONIC,
-        "llama4_pythonic": LLAMA4,
-        "olmo3": OLMO,
+        "pythonic": answer_texts.PYTHONIC,
+        "llama4_pythonic": answer_texts.LLAMA4,
+        "olmo3": answer_texts.OLMO,
         "granite4": HERMES,
         "qwen3_coder": xml("<tool_call>", "</tool_call>"),
         "seed_oss": xml("<seed:tool_call>", "</seed:tool_call>")[2:6],
@@ -507,6 +436,20 @@ def cases():
     for before in ("<think>one</think>\n\n", "<think>one\n"):
         yield "qwen3", "qwen3_coder", None, before + xml("<tool_call>", "</tool_call>")[2]
         yield "glm45", "glm45", None, before + GLM_CALL
+    yield from later_cases()
+
+
+def later_cases():
+    """The same of answer_texts.py."""
+    for name, words in answer_texts.THINKING.items():
+        for text in dict.fromkeys([*thinking(*words), *answer_texts.OF_THINKING.get(name, [])]):
+            yield name, None, None, text
+        for switch in (True, False):
+            for text in (f"{words[0]}one{words[1]}two", f"one{words[1]}two", "one"):
+                yield name, None, switch, text
+    for name in answer_texts.FORMS:
+        for text, is_whole in answer_texts.texts(name).items():
+            yield None, name, None, text, is_whole
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -545,10 +488,14 @@ class Tokenizer:
     ).split()
 
     def __init__(self, more=()):
-        self.vocab = Vocabulary({tag: at for at, tag in enumerate([*self.TAGS, *more])})
+        tags = [*self.TAGS, *answer_texts.TAGS, *more]
+        self.vocab = Vocabulary({tag: at for at, tag in enumerate(tags)})
 
     def get_vocab(self):
         return self.vocab
+
+    def convert_tokens_to_ids(self, token):
+        return self.vocab[token]
 
 
 def parts(reasoning, calls, switch, text):
@@ -559,6 +506,8 @@ def parts(reasoning, calls, switch, text):
     more = ["[ARGS]"] if calls == "mistral_v11" else []
     name = "mistral" if more else calls
     switches = {} if switch is None else {"enable_thinking": switch, "thinking": switch}
+    if reasoning == "hy_v3":
+        switches = {} if switch is None else {"reasoning_effort": "high" if switch else "no_think"}
     request = ChatCompletionRequest(
         messages=[{"role": "user", "content": "?"}],
         tools=[{"type": "function", "function": tool} for tool in TOOLS],
@@ -585,8 +534,9 @@ def main():
     sys.meta_path.append(Stubs())
     logging.disable(logging.CRITICAL)
     entries = []
-    for reasoning, calls, switch, text in cases():
+    for reasoning, calls, switch, text, *is_whole in cases():
         entry = {"reasoning": reasoning, "tool_calls": calls, "thinking": switch, "text": text}
+        entry["is_broken"] = True if False in is_whole else None
         entry = {key: value for key, value in entry.items() if value is not None}
         entries.append(json.dumps(entry | {"vllm": parts(reasoning, calls, switch, text)}, ensure_ascii=False))
     print(f'{{"vllm": "{VERSION}",\n"tools": {json.dumps(TOOLS)},\n"cases": [')

@@ -1,170 +1,22 @@
 //! Answers' parts against vLLM's own parsers: testdata/answers.json (see
 //! testdata/generate_answers.py), and what is meant to be otherwise.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use serde_json::Value;
-use vllm_batch::engine::text::{AnswerForm, AnswerParser, ParsedAnswer, Tool, ToolChoice};
+use serde_json::{Map, Value};
+use vllm_batch::engine::text::{
+    AnswerForm, AnswerParser, ParsedAnswer, SaidOfThinking, Tool, ToolChoice,
+};
+
+mod texts;
+
+use texts::{
+    COMMANDS, ENDS_IN_CALLS, HOSTILE, LATE_START, READ_OTHERWISE, STAY_TEXT, TYPED_OTHERWISE,
+};
 
 /// A text, and by which parser.
 type Case<'a> = (&'a str, &'a str);
-
-/// Texts with a call that is cut, is not JSON or is no call at all. They stay content as they are.
-/// vLLM drops them in part, or calls the function with the arguments that are there.
-const STAY_TEXT: &[Case<'_>] = &[
-    ("hermes", r#"<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>"#),
-    ("hermes", r#"<tool_call>{"name": "now", "arguments": {"x": 1e999}}</tool_call>"#),
-    ("granite4", r#"<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>"#),
-    ("granite4", r#"<tool_call>{"name": "now", "arguments": {"x": 1e999}}</tool_call>"#),
-    ("mistral", r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Rome"}}"#),
-    ("mistral", "[TOOL_CALLS] ["),
-    ("mistral", "[TOOL_CALLS]"),
-    ("mistral", "[TOOL_CALLS] []"),
-    ("mistral", r#"[TOOL_CALLS] [{"arguments": {}}]"#),
-    ("mistral", "[TOOL_CALLS] text"),
-    ("mistral", r#"[TOOL_CALLS]get_weather{"city": "Ro"#),
-    ("mistral", "[TOOL_CALLS]get_weather"),
-    ("mistral", r#"[TOOL_CALLS]now{"a": 1} Done."#),
-    ("pythonic", "[now(x=--1)]"),
-    ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\nRo"),
-    ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n"),
-    ("qwen3_coder", "<tool_call>\n<function=get_wea"),
-    ("qwen3_coder", "<tool_call>\n"),
-    ("qwen3_coder", "<tool_call></tool_call>"),
-    ("qwen3_coder", "<tool_call>\nnonsense\n</tool_call>"),
-    ("granite", r#"<|tool_call|> [{"name": "get_weather", "arguments": {"city": "Rome"}}"#),
-    ("granite", r#"<|tool_call|> {"name": "get_weather", "arguments": {"city": "Rome"}}"#),
-    ("granite", "<|tool_call|>"),
-    ("granite", "<|tool_call|> []"),
-    ("granite", r#"<tool_call> [{"name": "get_weather", "arguments": {"city": "Rome"}}"#),
-    ("granite", r#"<tool_call> {"name": "get_weather", "arguments": {"city": "Rome"}}"#),
-    ("granite", "<tool_call>"),
-    ("granite", "<tool_call> []"),
-    ("jamba", "<tool_calls>[]</tool_calls>"),
-    ("phi4_mini_json", "functools[]"),
-    ("phi4_mini_json", "functools[bad]"),
-    (
-        "deepseek_v3",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n\
-         ```json\n{\"city\": \"Rome\"}\n",
-    ),
-    ("deepseek_v3", "<｜tool▁calls▁begin｜>"),
-    (
-        "kimi_k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0\
-         <|tool_call_argument_begin|>{\"city\": \"R",
-    ),
-    ("kimi_k2", "<|tool_calls_section_begin|>"),
-    ("glm45", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n"),
-    ("glm45", "<tool_call>get_weather\n<arg_key>city</arg_key>\n"),
-    ("glm45", "<tool_call>unknown</tool_call>"),
-    ("glm45", "<tool_call>"),
-];
-
-/// Texts whose calls are read otherwise: what for, and the calls.
-const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
-    (
-        (
-            "llama3_json",
-            "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Rome\"}}\
-             {\"name\": \"now\", \"arguments\": {}}",
-        ),
-        "vLLM overlooks an object right after another",
-        &[("get_weather", r#"{"city": "Rome"}"#), ("now", "{}")],
-    ),
-    (
-        (
-            "hermes",
-            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}\
-             </tool_call>",
-        ),
-        "vLLM ends the call at the tag in its string",
-        &[("now", r#"{"tag": "</tool_call>"}"#)],
-    ),
-    (
-        (
-            "granite4",
-            "<tool_call>{\"name\": \"now\", \"arguments\": {\"tag\": \"</tool_call>\"}}\
-             </tool_call>",
-        ),
-        "the same",
-        &[("now", r#"{"tag": "</tool_call>"}"#)],
-    ),
-    (
-        (
-            "mistral",
-            "[TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}]\
-             [TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {}}]",
-        ),
-        "vLLM drops all lists but the first",
-        &[("get_weather", r#"{"city": "Rome"}"#), ("now", "{}")],
-    ),
-    (("pythonic", "[a.b.c(x=1)]"), "a name may have dots", &[("a.b.c", r#"{"x": 1}"#)]),
-    (("pythonic", "[now(), ]"), "Python allows a last comma", &[("now", "{}")]),
-    (
-        ("olmo3", "Let me see.\n<function_calls>now()</function_calls>"),
-        "vLLM drops the text before the tag",
-        &[("now", "{}")],
-    ),
-    (("pythonic", " [now()]"), "white space is no text", &[("now", "{}")]),
-    (
-        (
-            "qwen3_coder",
-            "<tool_call>\n<function=search>\n<parameter=query>a\n</function>\n</tool_call>",
-        ),
-        "vLLM drops a parameter without its end tag",
-        &[("search", r#"{"query": "a"}"#)],
-    ),
-    (
-        (
-            "qwen3_coder",
-            "<tool_call><function=now></tool_call><tool_call>\n<function=get_weather>\n\
-             <parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>",
-        ),
-        "vLLM gives a function without its end tag the parameters of the next",
-        &[("now", "{}"), ("get_weather", r#"{"city": "Rome"}"#)],
-    ),
-    (
-        (
-            "granite",
-            "<|tool_call|> [{\"arguments\": {\"score\": 1e3, \"limit\": 1.0, \"days\": -7}, \
-             \"name\": \"search\"}]",
-        ),
-        "JSON stays as the model wrote it, whatever the schema says",
-        &[("search", r#"{"score": 1e3, "limit": 1.0, "days": -7}"#)],
-    ),
-    (
-        (
-            "granite",
-            "<tool_call> [{\"arguments\": {\"score\": 1e3, \"limit\": 1.0, \"days\": -7}, \
-             \"name\": \"search\"}]",
-        ),
-        "the same",
-        &[("search", r#"{"score": 1e3, "limit": 1.0, "days": -7}"#)],
-    ),
-    (
-        (
-            "phi4_mini_json",
-            "functools[{\"name\": \"search\", \"arguments\": {\"query\": \"a } { \\\" b\", \
-             \"filters\": {\"x\": {\"y\": [1, {}]}}}}]",
-        ),
-        "vLLM ends the list at the first bracket, also inside arguments",
-        &[("search", r#"{"query": "a } { \" b", "filters": {"x": {"y": [1, {}]}}}"#)],
-    ),
-];
-
-/// Reasoning parsers, and texts with an end tag within a call: vLLM drops the tag.
-const ENDS_IN_CALLS: &[Case<'_>] = &[
-    ("qwen3", "one<tool_call>two</think>three"),
-    ("step3p5", "one<tool_call>two</think>three"),
-    ("glm45", "one<tool_call>two</think>three"),
-    ("kimi_k2", "one<|tool_calls_section_begin|>two</think>three"),
-    ("seed_oss", "one<seed:tool_call>two</seed:think>three"),
-    ("mistral", "one[TOOL_CALLS]two[/THINK]three"),
-];
-
-/// A start tag after the thinking is text: vLLM drops all that is before it.
-const LATE_START: &str = "one</think>the tag <think> is text";
 
 fn goldens() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/answers.json");
@@ -191,26 +43,66 @@ fn parser(reasoning: &str, tool_calls: &str) -> AnswerParser {
     AnswerParser::new(reasoning, tool_calls, None).expect("known names")
 }
 
-/// Function and arguments, of which white space does not count.
+/// Function and arguments, of which white space does not count, nor how a number is written.
 fn calls(answer: &ParsedAnswer) -> Vec<(String, Value)> {
-    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}"));
+    let value = |text: &str| {
+        in_floats(serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}")))
+    };
     answer.tool_calls.iter().map(|call| (call.name.clone(), value(&call.arguments))).collect()
 }
 
+/// Calls with every value as its text.
+fn untyped(calls: Vec<(String, Value)>) -> Vec<(String, Value)> {
+    fn texts(value: Value) -> Value {
+        match value {
+            Value::Array(list) => list.into_iter().map(texts).collect(),
+            Value::Object(members) => {
+                members.into_iter().map(|(key, value)| (key, texts(value))).collect()
+            }
+            Value::String(text) => match serde_json::from_str::<f64>(&text) {
+                Ok(number) => number.to_string().into(),
+                Err(_) => text.trim_start_matches('0').to_lowercase().into(),
+            },
+            other => other.to_string().trim_end_matches(".0").into(),
+        }
+    }
+    calls.into_iter().map(|(name, arguments)| (name, texts(arguments))).collect()
+}
+
+/// vLLM's calls; none of them where the arguments of one are not JSON.
+fn vllms_calls(vllm: &Value) -> Option<Vec<(String, Value)>> {
+    let calls = vllm["calls"].as_array().into_iter().flatten().map(|call| {
+        let arguments = match call[1].as_str().expect("arguments") {
+            "" => Ok(Value::Null),
+            arguments => serde_json::from_str(arguments),
+        };
+        Some((call[0].as_str().expect("a name").to_owned(), in_floats(arguments.ok()?)))
+    });
+    calls.collect()
+}
+
+/// A value whose integers are floats: vLLM writes some of them as `1000.0`.
+fn in_floats(value: Value) -> Value {
+    match value {
+        Value::Number(number) => number.as_f64().into(),
+        Value::Array(list) => list.into_iter().map(in_floats).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(key, value)| (key, in_floats(value))).collect()
+        }
+        other => other,
+    }
+}
+
 fn expected_calls(list: &[Case<'_>]) -> Vec<(String, Value)> {
-    let value = |text: &str| serde_json::from_str(text).expect("JSON");
+    let value = |text: &str| in_floats(serde_json::from_str(text).expect("JSON"));
     list.iter().map(|(name, arguments)| ((*name).to_owned(), value(arguments))).collect()
 }
 
 /// Whether an answer is vLLM's. Arguments that are no JSON are never ours.
 fn is_vllms(answer: &ParsedAnswer, vllm: &Value) -> bool {
-    let theirs = vllm["calls"].as_array().into_iter().flatten().map(|call| {
-        let arguments = serde_json::from_str(call[1].as_str().expect("arguments"));
-        Some((call[0].as_str().expect("a name").to_owned(), arguments.ok()?))
-    });
     answer.reasoning.as_deref() == vllm["reasoning"].as_str()
         && answer.content.as_deref() == vllm["content"].as_str()
-        && theirs.collect::<Option<Vec<_>>>().is_some_and(|theirs| theirs == calls(answer))
+        && vllms_calls(vllm).is_some_and(|theirs| theirs == calls(answer))
 }
 
 #[test]
@@ -218,6 +110,7 @@ fn parsers_give_what_vllms_give_or_differ_as_listed() {
     let goldens = goldens();
     let tools = tools(&goldens);
     let (mut num_cases, mut num_listed, mut wrong) = (0, 0, Vec::new());
+    let mut typed = HashSet::new();
     for case in goldens["cases"].as_array().expect("cases") {
         let (reasoning, tool_calls) = names(case);
         let text = case["text"].as_str().expect("a text");
@@ -225,23 +118,43 @@ fn parsers_give_what_vllms_give_or_differ_as_listed() {
         let form = AnswerForm {
             tools: tools.clone(),
             tool_choice: ToolChoice::Auto,
-            thinking,
+            thinking: SaidOfThinking { switch: thinking, effort: thinking },
             ..AnswerForm::default()
         };
         let answer = parser(reasoning, tool_calls).parse(text, &form);
+        let stays = answer.content.as_deref() == Some(text) && answer.tool_calls.is_empty();
+        let command =
+            COMMANDS.iter().find(|(known, ..)| reasoning == "cohere_command3" && *known == text);
+        let typed_otherwise = TYPED_OTHERWISE
+            .iter()
+            .position(|(parser, part, _)| *parser == tool_calls && text.contains(part))
+            .filter(|_| !is_vllms(&answer, &case["vllm"]) && !stays);
+        typed.extend(typed_otherwise);
         let listed = READ_OTHERWISE.iter().find(|(known, ..)| *known == (tool_calls, text));
         let expected = match listed {
             Some((.., expected)) => {
                 let content = answer.content.as_deref();
-                content.is_none_or(|content| text.starts_with(content))
+                content.is_none_or(|content| content.lines().all(|line| text.contains(line)))
                     && calls(&answer) == expected_calls(expected)
             }
-            None if STAY_TEXT.contains(&(tool_calls, text)) => {
-                answer.content.as_deref() == Some(text) && answer.tool_calls.is_empty()
-            }
-            None if (reasoning, text) == ("deepseek_r1", LATE_START) => {
+            None if STAY_TEXT.contains(&(tool_calls, text)) => stays,
+            None if ["deepseek_r1", "ernie45"].contains(&reasoning) && text == LATE_START => {
                 let parts = (answer.reasoning.as_deref(), answer.content.as_deref());
                 parts == (Some("one"), Some("the tag <think> is text"))
+            }
+            None if typed_otherwise.is_some() => {
+                let theirs = vllms_calls(&case["vllm"]).map(untyped).unwrap_or_default();
+                let empty = |(name, arguments)| match arguments {
+                    Value::String(text) if text == "null" => (name, Value::Object(Map::new())),
+                    arguments => (name, arguments),
+                };
+                let theirs: Vec<_> = theirs.into_iter().map(empty).collect();
+                answer.content.as_deref() == case["vllm"]["content"].as_str()
+                    && untyped(calls(&answer)) == theirs
+            }
+            None if command.is_some() => {
+                let parts = (answer.reasoning.as_deref(), answer.content.as_deref());
+                command.is_some_and(|(_, thinking, content)| parts == (*thinking, *content))
             }
             None if ENDS_IN_CALLS.contains(&(reasoning, text)) => {
                 let content = answer.content.as_deref().unwrap_or_default();
@@ -250,20 +163,23 @@ fn parsers_give_what_vllms_give_or_differ_as_listed() {
             }
             None => {
                 num_cases += 1;
-                is_vllms(&answer, &case["vllm"])
+                is_vllms(&answer, &case["vllm"]) || (case["is_broken"] == true && stays)
             }
         };
-        let differs = !is_vllms(&answer, &case["vllm"]);
+        let is_listed = case["is_broken"].is_null() && typed_otherwise.is_none();
+        let differs = !is_vllms(&answer, &case["vllm"]) && is_listed;
         num_listed += usize::from(expected && differs);
         if !expected {
             wrong.push(format!("{reasoning} {tool_calls} {text:?}\n{answer:?}\n{}", case["vllm"]));
         }
     }
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
-    assert!(num_cases >= 400, "only {num_cases} cases");
+    assert!(num_cases >= 1_900, "only {num_cases} cases");
+    assert_eq!(typed.len(), TYPED_OTHERWISE.len(), "each has a text: {typed:?}");
     // `[TOOL_CALLS]` alone is there for both of Mistral's forms. A difference that vLLM no longer
     // has is to be taken off the lists.
-    assert_eq!(num_listed, STAY_TEXT.len() + READ_OTHERWISE.len() + ENDS_IN_CALLS.len() + 2);
+    let num_of_thinking = ENDS_IN_CALLS.len() + COMMANDS.len();
+    assert_eq!(num_listed, STAY_TEXT.len() + READ_OTHERWISE.len() + num_of_thinking + 3);
 }
 
 #[test]
@@ -288,54 +204,6 @@ fn every_beginning_of_an_answer_is_parsed() {
     }
     assert!(num_parsed > 20_000, "only {num_parsed} texts");
 }
-
-/// Parsers, what a text begins with, and what it repeats: each would take a search of the rest of
-/// the text for every repetition.
-const HOSTILE: &[(&str, &str, &str, &str)] = &[
-    ("none", "hermes", "", "<tool_call>"),
-    ("none", "hermes", "", "<tool_call>{\"name\":\"a\",\"arguments\":{}}</tool_call>"),
-    ("none", "hermes", "<tool_call>", "{\"name\":"),
-    ("none", "llama3_json", "", "{"),
-    ("none", "llama3_json", "", "{\"name\":\"a\",\"parameters\":{}}"),
-    ("none", "mistral", "", "[TOOL_CALLS]"),
-    ("none", "mistral", "[TOOL_CALLS]", "[{"),
-    ("none", "pythonic", "[a(b=", "("),
-    ("none", "pythonic", "[", "a(b='"),
-    ("none", "pythonic", "[", "x(),"),
-    ("none", "qwen3_coder", "", "<function=a></tool_call>"),
-    ("none", "qwen3_coder", "<function=a>", "<parameter="),
-    ("none", "qwen3_coder", "<function=a>", "< "),
-    ("none", "qwen3_coder", "", "<tool_call><function=a>"),
-    ("none", "granite", "", "<tool_call>[]"),
-    ("none", "jamba", "", "<tool_calls>"),
-    ("none", "phi4_mini_json", "", "functools["),
-    ("none", "xlam", "", "```"),
-    ("none", "xlam", "", "[TOOL_CALLS]"),
-    ("none", "deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
-    ("none", "kimi_k2", "<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
-    ("none", "glm45", "<tool_call>a", "<arg_key>"),
-    ("none", "glm45", "<tool_call>a", "<arg_key>b</arg_key><arg_value>c</arg_value>d"),
-    ("none", "qwen3_coder", "<function=a>", "<parameter=b>c</parameter>d"),
-    ("none", "qwen3_coder", "", "<function=a><parameter=b></function>c"),
-    ("none", "mistral", "", "[TOOL_CALLS]a[CALL_ID]b"),
-    ("none", "mistral", "", "[TOOL_CALLS]a{}"),
-    ("none", "jamba", "<tool_calls>", "[\""),
-    ("none", "openai", "", "to=functions.f<|message|>{\"a\":\"<|call|>"),
-    (
-        "none",
-        "kimi_k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>f:0",
-        "<|tool_call_argument_begin|>",
-    ),
-    ("none", "openai", "", "<|channel|>"),
-    ("none", "openai", "", "<|message|>"),
-    ("deepseek_r1", "none", "", "<think>"),
-    ("qwen3", "none", "</think>", "<think>"),
-    ("mistral", "none", "", "[THINK]"),
-    ("granite", "none", "", "Here is my thought process:"),
-    ("none", "granite4", "", "<tool_call>"),
-    ("none", "olmo3", "", "x(),"),
-];
 
 #[test]
 fn time_grows_with_the_length_of_an_answer_and_not_with_its_square() {
@@ -373,7 +241,9 @@ const TAGS: &str = "a </seed:tool_call> </tool_call> <tool_call> [TOOL_CALLS] [A
                     <|tool_calls_section_end|> <｜tool▁call▁end｜> <｜tool▁call▁begin｜> \
                     <｜tool▁sep｜> ```json ``` </function_calls> <|python_end|> </arg_value> \
                     </function> </parameter> <|call|> <|end|> <|start|> </think> <think> [THINK] \
-                    [/THINK] functools[ }] ]} [{ b";
+                    [/THINK] functools[ }] ]} [{ <tool_sep> <response> </response> <invoke> \
+                    <｜DSML｜ calls> <｜DSML｜tool_calls> <minimax:tool_call> <|tool_call> \
+                    <|tool_call_start|> <|tools_prefix|> <|START_ACTION|> <function_call> b";
 
 /// Parsers, a text with calls of `f` whose argument `s` is `TAGS`, and how many it has: two where
 /// a form has several.
@@ -438,7 +308,63 @@ fn calls_with_tags() -> Vec<(&'static str, &'static str, String, usize)> {
             format!("<|tool_calls_section_begin|>{kimi}{kimi}<|tool_calls_section_end|>"),
             2,
         ),
-        ("glm45", "glm45", twice(glm), 2),
+        ("glm45", "glm45", twice(glm.clone()), 2),
+        ("none", "poolside_v1", twice(glm.clone()), 2),
+        (
+            "none",
+            "hy_v3",
+            format!("<tool_calls>{}</tool_calls>", twice(glm.replacen("f\n", "f<tool_sep>\n", 1))),
+            2,
+        ),
+        ("none", "ernie45", twice(format!("<tool_call>\n{call}\n</tool_call>")), 2),
+        ("none", "longcat", twice(format!("<longcat_tool_call>{call}</longcat_tool_call>")), 2),
+        ("none", "hunyuan_a13b", format!("<tool_calls>[{call}, {call}]</tool_calls>"), 2),
+        ("none", "granite-20b-fc", twice(format!("<function_call> {call}")), 2),
+        ("none", "gigachat3", format!("<|function_call|>{call}"), 1),
+        ("none", "lfm2", format!("<|tool_call_start|>[{python}, {python}]<|tool_call_end|>"), 2),
+        (
+            "none",
+            "apertus",
+            twice(format!("<|tools_prefix|>[{{\"f\": {object}}}]<|tools_suffix|>")),
+            2,
+        ),
+        (
+            "none",
+            "cohere_command3",
+            twice(format!(
+                "<|START_ACTION|>[{{\"tool_name\": \"f\", \"parameters\": {object}}}]<|END_ACTION|>"
+            )),
+            2,
+        ),
+        (
+            "gemma4",
+            "gemma4",
+            twice(format!("<|tool_call>call:f{{s:<|\"|>{TAGS}<|\"|>}}<tool_call|>")),
+            2,
+        ),
+        (
+            "minimax_m2",
+            "minimax_m2",
+            format!(
+                "x</think><minimax:tool_call>{}</minimax:tool_call>",
+                twice(format!(
+                    "<invoke name=\"f\"><parameter name=\"s\">{TAGS}</parameter></invoke>"
+                ))
+            ),
+            2,
+        ),
+        (
+            "deepseek_v4",
+            "deepseek_v4",
+            format!(
+                "x</think><｜DSML｜tool_calls>{}</｜DSML｜tool_calls>",
+                twice(format!(
+                    "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"s\" \
+                     string=\"true\">{TAGS}</｜DSML｜parameter></｜DSML｜invoke>"
+                ))
+            ),
+            2,
+        ),
     ]
 }
 

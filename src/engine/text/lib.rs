@@ -35,7 +35,9 @@ mod tokenizer_unmade;
 mod tokenizer_words;
 mod word_class;
 
-pub use answer::{AnswerForm, AnswerParser, ParsedAnswer, Tool, ToolCall, ToolChoice};
+pub use answer::{
+    AnswerForm, AnswerParser, ParsedAnswer, SaidOfThinking, Tool, ToolCall, ToolChoice,
+};
 pub use chat::{Chat, ChatEnding, TypedTokens};
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use content_parts::COMPARED;

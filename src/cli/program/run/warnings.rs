@@ -107,7 +107,7 @@ impl<'a> Warnings<'a> {
 
     /// Says that thinking stays text, at the first chat that does not switch it off.
     pub fn unread_thinking(&mut self, form: &AnswerForm, processor: &InputProcessor) {
-        if self.of_thinking || form.thinking == Some(false) {
+        if self.of_thinking || form.thinking.switch == Some(false) {
             return;
         }
         self.of_thinking = true;

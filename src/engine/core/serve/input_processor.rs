@@ -22,8 +22,8 @@ use vllm_batch_base::config::{ModelConfig, Overflow};
 use vllm_batch_base::run_date::RunDate;
 use vllm_batch_checkpoint::hf_config::GenerationConfig;
 use vllm_batch_text::{
-    AnswerForm, AnswerParser, Chat, ChatEnding, ChatTemplate, RenderedChat, TextError, Tokenizer,
-    TypedTokens,
+    AnswerForm, AnswerParser, Chat, ChatEnding, ChatTemplate, RenderedChat, SaidOfThinking,
+    TextError, Tokenizer, TypedTokens,
 };
 
 /// Why there is no request of a row.
@@ -190,8 +190,10 @@ impl InputProcessor {
         row_key: RowKey,
     ) -> Result<Request, ProcessError> {
         let (said, goes_on) = match prompt.chat() {
-            Some(chat) => (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage),
-            None => (None, true),
+            Some(chat) => {
+                (SaidOfThinking::by_variables(&chat.kwargs), chat.ending == ChatEnding::OpenMessage)
+            }
+            None => (SaidOfThinking::default(), true),
         };
         let (prompt_token_ids, media) = match prompt {
             Prompt::WithMedia(prompt) => {
@@ -520,12 +522,6 @@ fn thinking_of(
         is_optional: parser.may_answer_at_once(),
         budget: None,
     }))
-}
-
-/// What a chat's variables say of thinking.
-fn said_of_thinking(chat: &Chat) -> Option<bool> {
-    let names = ["enable_thinking", "thinking"];
-    names.iter().find_map(|name| chat.kwargs.get(*name)?.as_bool())
 }
 
 /// At most `keep` token ids; the others are cut off at `side`.

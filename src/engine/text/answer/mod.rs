@@ -11,7 +11,7 @@ mod tool_calls;
 
 pub use parser::AnswerParser;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Form that a row allows its answer to have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,10 +22,36 @@ pub struct AnswerForm {
     pub tool_choice: ToolChoice,
     /// False: only the first call is kept (OpenAI's `parallel_tool_calls`).
     pub is_single_call: bool,
-    /// Thinking by the row, through its template's switch (`enable_thinking`, `thinking`).
-    pub thinking: Option<bool>,
+    /// What the row says of thinking.
+    pub thinking: SaidOfThinking,
     /// The thinking is not shown (vLLM's `include_reasoning: false`).
     pub hides_reasoning: bool,
+}
+
+/// What the variables of a row's template say of thinking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaidOfThinking {
+    /// `enable_thinking`, or `thinking`.
+    pub switch: Option<bool>,
+    /// `reasoning_effort`: false for `none` and `no_think`.
+    pub effort: Option<bool>,
+}
+
+impl SaidOfThinking {
+    /// By the variables.
+    pub fn by_variables(variables: &Map<String, Value>) -> Self {
+        let switch = |name| variables.get(name)?.as_bool();
+        let effort = variables.get("reasoning_effort").and_then(Value::as_str);
+        Self {
+            switch: switch("enable_thinking").or_else(|| switch("thinking")),
+            effort: effort.map(|effort| !["none", "no_think"].contains(&effort)),
+        }
+    }
+
+    /// By the switch alone.
+    pub fn switched(switch: Option<bool>) -> Self {
+        Self { switch, effort: None }
+    }
 }
 
 /// A function that an answer may call.

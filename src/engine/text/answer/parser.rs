@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::reasoning::{self, ReasoningFormat, Rule};
 use super::tool_calls::{self, CallFormat, is_json, named_calls};
-use super::{AnswerForm, ParsedAnswer, ToolCall, ToolChoice, harmony, template};
+use super::{AnswerForm, ParsedAnswer, SaidOfThinking, ToolCall, ToolChoice, harmony, template};
 
 /// The tool-call parser of Harmony, whose channels `harmony.rs` reads.
 const HARMONY: &[&str] = &["openai", "gpt-oss"];
@@ -85,8 +85,8 @@ impl AnswerParser {
     }
 
     /// Whether an answer may think, by what its row says of it ([`AnswerForm::thinking`]).
-    pub fn may_think(&self, thinking: Option<bool>) -> bool {
-        let by_row = self.reasoning.map(|format| format.switch.is_on(thinking));
+    pub fn may_think(&self, said: SaidOfThinking) -> bool {
+        let by_row = self.reasoning.map(|format| format.switch.is_on(said));
         by_row.unwrap_or_else(|| self.is_harmony())
     }
 
@@ -94,7 +94,7 @@ impl AnswerParser {
     pub fn may_answer_at_once(&self) -> bool {
         self.reasoning.is_some_and(|format| match format.rule {
             Rule::UpToEnd | Rule::Harmony => false,
-            Rule::IfEnded | Rule::Sentences => true,
+            Rule::IfEnded | Rule::Sentences | Rule::Channel | Rule::Answer => true,
             Rule::Tags { is_open, .. } => !is_open,
         })
     }
@@ -336,8 +336,9 @@ mod tests {
         let parser = AnswerParser::new("gpt-oss", "openai", None).expect("known names");
         assert_eq!(parser.names(), ("openai_gptoss", "openai"));
         assert!(parser.needs_special_tokens() && parser.needs_special_tokens_to_think());
-        let error = AnswerParser::new("none", "gemma4", None).expect_err("a name that is not here");
-        assert!(error.contains("`gemma4`") && error.contains("hermes, internlm"), "{error}");
+        let error =
+            AnswerParser::new("none", "kimi_k3", None).expect_err("a name that is not here");
+        assert!(error.contains("`gemma4`") && error.contains("hermes, hunyuan_a13b"), "{error}");
         let error = AnswerParser::new("step3", "none", None).expect_err("a name that is not here");
         assert!(error.contains("reasoning") && error.contains("deepseek_r1"), "{error}");
         assert!(AnswerParser::new("qwen3", "openai", None).is_err());
@@ -356,6 +357,13 @@ mod tests {
             "[THINK]",
             "[/THINK]",
             "<|channel|>final<|message|>",
+            "<|channel>",
+            "<channel|>",
+            "thought",
+            "<｜DSML｜tool_calls>",
+            "\n</think>\n<answer>\n",
+            "<|END_THINKING|>",
+            "<response>",
             "one \u{e9}",
             "<th",
             " \n",
@@ -369,7 +377,8 @@ mod tests {
         for name in AnswerParser::reasoning_names().into_iter().filter(|name| *name != "auto") {
             for _ in 0..300 {
                 let text: String = (0..random(9)).map(|_| pieces[random(pieces.len())]).collect();
-                let thinking = [None, Some(true), Some(false)][random(3)];
+                let switch = [None, Some(true), Some(false)][random(3)];
+                let thinking = SaidOfThinking { switch, effort: switch };
                 let tool_choice = [ToolChoice::None, ToolChoice::Auto][random(2)].clone();
                 let form = AnswerForm { thinking, tool_choice, ..AnswerForm::default() };
                 let Ok(parser) = AnswerParser::new(name, tools[random(3)], None) else { continue };
@@ -391,14 +400,18 @@ mod tests {
     fn rows_turn_thinking_on_and_off() {
         let on = |name: &str| {
             let parser = AnswerParser::new(name, "none", None).expect("a known name");
-            [None, Some(true), Some(false)].map(|thinking| parser.may_think(thinking))
+            let said = |on| parser.may_think(SaidOfThinking::switched(on));
+            [None, Some(true), Some(false)].map(said)
         };
         assert_eq!(on("none"), [false; 3]);
         assert_eq!(on("deepseek_r1"), [true; 3]);
         assert_eq!(on("qwen3"), [true, true, false]);
         assert_eq!(on("deepseek_v3"), [false, true, false]);
+        assert_eq!(on("hy_v3"), [false; 3]);
+        let hunyuan = AnswerParser::new("hy_v3", "none", None).expect("a known name");
+        assert!(hunyuan.may_think(SaidOfThinking { switch: None, effort: Some(true) }));
         let harmony = AnswerParser::new("none", "openai", None).expect("a known name");
-        assert!(harmony.may_think(None) && !harmony.may_answer_at_once());
+        assert!(harmony.may_think(SaidOfThinking::default()) && !harmony.may_answer_at_once());
         let at_once = |name| AnswerParser::new(name, "none", None).expect("known");
         assert!(at_once("granite").may_answer_at_once());
         assert!(at_once("mistral").may_answer_at_once());

@@ -40,6 +40,7 @@ impl AnswerParser {
 mod tests {
     use std::path::Path;
 
+    use super::super::SaidOfThinking;
     use super::*;
 
     /// Parts of an answer, and how many tokens the thinking of all has.
@@ -69,7 +70,8 @@ mod tests {
 
     #[test]
     fn an_answer_without_thinking_has_none() {
-        let form = AnswerForm { thinking: Some(false), ..AnswerForm::default() };
+        let form =
+            AnswerForm { thinking: SaidOfThinking::switched(Some(false)), ..AnswerForm::default() };
         assert_eq!(count("qwen3", &form, &["one two"]).0, 0);
         assert_eq!(count("none", &AnswerForm::default(), &["one", "</think>", "two"]).0, 0);
     }

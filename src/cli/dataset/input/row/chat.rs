@@ -7,8 +7,7 @@ use super::tools::RowTools;
 use crate::input::fields::JsonFields;
 use crate::input::media::Named;
 use crate::input::row_error::{RowError, code};
-use vllm_batch_text::AnswerForm;
-use vllm_batch_text::{Chat, ChatEnding, json_with_integers};
+use vllm_batch_text::{AnswerForm, Chat, ChatEnding, SaidOfThinking, json_with_integers};
 
 /// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,9 +113,8 @@ impl ChatDefaults {
         };
         let constraint = tools.constraint(line)?;
         let (tools, answer) = tools.into_form();
-        let thinking = ["enable_thinking", "thinking"].map(|name| kwargs.get(name)?.as_bool());
         let answer = AnswerForm {
-            thinking: thinking.into_iter().flatten().next(),
+            thinking: SaidOfThinking::by_variables(&kwargs),
             hides_reasoning: hides_reasoning(fields, origin, line)?,
             ..answer
         };

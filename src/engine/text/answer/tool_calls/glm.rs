@@ -1,4 +1,5 @@
-//! `<tool_call>name<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>`: GLM 4.5 and later.
+//! `<tool_call>name<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>`: GLM 4.5 and later,
+//! Ling 3, Laguna, Hunyuan 3.
 
 use super::super::tags;
 use super::object::Object;
@@ -10,26 +11,48 @@ const END: &str = "</tool_call>";
 const KEY: (&str, &str) = ("<arg_key>", "</arg_key>");
 const VALUE: (&str, &str) = ("<arg_value>", "</arg_value>");
 
+/// How a family's values become JSON.
+type ToJson = fn(Arguments<'_>, &str, &str) -> String;
+
 /// Every call, of functions that the row has. The content is what is before the first.
 pub(super) fn read(text: &str, tools: &[Tool]) -> Option<Calls> {
-    let (content, mut rest) = text.split_once(START)?;
+    let (content, calls) = text.split_at(text.find(START)?);
+    let is_known = |name: &str| tools.is_empty() || tools.iter().any(|tool| tool.name == name);
+    let calls = all_calls(calls, tools, |schema, key, text| schema.value(key, text))?;
+    let are_known = calls.iter().all(|call| is_known(&call.name));
+    Calls::new(content.trim(), calls).filter(|_| are_known)
+}
+
+/// Laguna's: any function, and values as they look where the schema does not say string.
+pub(super) fn read_laguna(text: &str, tools: &[Tool]) -> Option<Calls> {
+    let (content, calls) = text.split_at(text.find(START)?);
+    Calls::new(content, all_calls(calls, tools, |schema, key, text| schema.literal(key, text))?)
+}
+
+/// Hunyuan 3's: any function, with a tag behind its name, and a tag around all calls.
+pub(super) fn read_hunyuan(text: &str, tools: &[Tool]) -> Option<Calls> {
+    let (content, calls) = text.split_once("<tool_calls>")?;
+    let (calls, _) = calls.rsplit_once("</tool_calls>").unwrap_or((calls, ""));
+    Calls::new(content, all_calls(calls, tools, |schema, key, text| schema.value(key, text))?)
+}
+
+fn all_calls(text: &str, tools: &[Tool], to_json: ToJson) -> Option<Vec<ToolCall>> {
+    let mut rest = text;
     let mut calls = Vec::new();
-    loop {
-        let (call, after) = call(rest, tools)?;
+    while let Some((_, next)) = rest.split_once(START) {
+        let (call, after) = call(next, tools, to_json)?;
         calls.push(call);
-        match after.split_once(START) {
-            Some((_, next)) => rest = next,
-            None => return Calls::new(content.trim(), calls),
-        }
+        rest = after;
     }
+    Some(calls)
 }
 
 /// The call that a text begins with, and what follows its end tag.
-fn call<'a>(text: &'a str, tools: &[Tool]) -> Option<(ToolCall, &'a str)> {
+fn call<'a>(text: &'a str, tools: &[Tool], to_json: ToJson) -> Option<(ToolCall, &'a str)> {
     let (end, _) = tags::first(text, &[KEY.0, END])?;
     let name = text[..end].trim();
-    let is_known = tools.is_empty() || tools.iter().any(|tool| tool.name == name);
-    if name.is_empty() || !is_known || name.contains(START) {
+    let name = name.strip_suffix("<tool_sep>").unwrap_or(name).trim();
+    if name.is_empty() || name.contains(START) {
         return None;
     }
     let schema = Arguments::of(tools, name);
@@ -44,7 +67,7 @@ fn call<'a>(text: &'a str, tools: &[Tool]) -> Option<(ToolCall, &'a str)> {
         }
         let (key, after) = rest[KEY.0.len()..].split_once(KEY.1)?;
         let (value, next) = value(after.trim_start().strip_prefix(VALUE.0)?)?;
-        arguments.insert(key.trim(), schema.value(key.trim(), value));
+        arguments.insert(key.trim(), to_json(schema, key.trim(), value));
         rest = next;
     }
 }

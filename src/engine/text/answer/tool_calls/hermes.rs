@@ -1,4 +1,5 @@
-//! `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen2.5, Qwen3, Granite 4.
+//! `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen2.5, Qwen3, Granite 4,
+//! ERNIE 4.5, LongCat.
 
 use super::json;
 use super::{Calls, Tool};
@@ -8,7 +9,22 @@ const END: &str = "</tool_call>";
 
 /// Every call between tags; the last may lack its end tag. The content is what is before the first.
 pub(super) fn read(text: &str, _: &[Tool]) -> Option<Calls> {
-    let (content, mut rest) = text.split_once(START)?;
+    read_between(text, (START, END))
+}
+
+/// LongCat's, with tags of its own.
+pub(super) fn read_longcat(text: &str, _: &[Tool]) -> Option<Calls> {
+    read_between(text, ("<longcat_tool_call>", "</longcat_tool_call>"))
+}
+
+/// ERNIE's, with line ends before the first tag.
+pub(super) fn read_ernie(text: &str, _: &[Tool]) -> Option<Calls> {
+    let calls = read_between(text, (START, END))?;
+    Some(Calls { content: calls.content.trim_end_matches('\n').to_owned(), ..calls })
+}
+
+fn read_between(text: &str, (start, end): (&str, &str)) -> Option<Calls> {
+    let (content, mut rest) = text.split_once(start)?;
     let mut calls = Vec::new();
     loop {
         // A string of the object may have tags in it.
@@ -16,9 +32,9 @@ pub(super) fn read(text: &str, _: &[Tool]) -> Option<Calls> {
         calls.push(json::call(object, &["arguments"])?);
         let after = match after.trim_start() {
             "" => "",
-            after => after.strip_prefix(END)?,
+            after => after.strip_prefix(end)?,
         };
-        match after.split_once(START) {
+        match after.split_once(start) {
             Some((_, next)) => rest = next,
             None => return Calls::new(content, calls),
         }

@@ -39,8 +39,13 @@ pub(super) fn value_before<'a>(text: &'a str, end: &str) -> Option<(&'a str, &'a
 /// The call that an object is: its `name`, and the first of `keys` that it has as arguments. As in
 /// Python, the last of two members with one key counts.
 pub(super) fn call(object: &str, keys: &[&str]) -> Option<ToolCall> {
+    call_named(object, "name", keys)
+}
+
+/// The same with another key of the name.
+pub(super) fn call_named(object: &str, name: &str, keys: &[&str]) -> Option<ToolCall> {
     let members: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
-    let name = serde_json::from_str(members.get("name")?.get()).ok()?;
+    let name = serde_json::from_str(members.get(name)?.get()).ok()?;
     let arguments = keys.iter().find_map(|key| members.get(*key))?.get();
     is_json(arguments).then(|| ToolCall { name, arguments: arguments.to_owned() })
 }

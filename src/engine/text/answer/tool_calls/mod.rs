@@ -4,9 +4,11 @@
 //! as it is. Most drop text after a call, as in vLLM.
 
 mod deepseek;
+mod gemma;
 mod glm;
 mod granite;
 mod hermes;
+mod invoke;
 mod json;
 mod kimi;
 mod listed;
@@ -75,7 +77,7 @@ pub(super) const FORMATS: &[CallFormat] = &[
     plain(&["pythonic"], pythonic::read),
     plain(&["llama4_pythonic"], pythonic::read_llama4),
     plain(&["olmo3"], pythonic::read_olmo),
-    special(&["qwen3_coder", "qwen3_xml", "step3p5"], qwen_xml::read_qwen),
+    special(&["qwen3_coder", "qwen3_xml", "step3p5", "mimo"], qwen_xml::read_qwen),
     special(&["seed_oss"], qwen_xml::read_seed),
     special(&["granite"], granite::read),
     special(&["granite4"], hermes::read_granite),
@@ -86,5 +88,22 @@ pub(super) const FORMATS: &[CallFormat] = &[
     plain(&["deepseek_v3"], deepseek::read_v3),
     plain(&["deepseek_v31"], deepseek::read_v31),
     special(&["kimi_k2"], kimi::read),
-    special(&["glm45", "glm47"], glm::read),
+    special(&["glm45", "glm47", "ling3"], glm::read),
+    special(&["hy_v3"], glm::read_hunyuan),
+    special(&["poolside_v1"], glm::read_laguna),
+    special(&["deepseek_v32"], invoke::read_v32),
+    special(&["deepseek_v4"], invoke::read_v4),
+    special(&["deepseek_v41"], invoke::read_v41),
+    special(&["minimax_m2"], invoke::read_minimax),
+    special(&["dots"], invoke::read_dots),
+    special(&["gemma4"], gemma::read),
+    special(&["functiongemma"], gemma::read_function),
+    special(&["ernie45"], hermes::read_ernie),
+    special(&["longcat"], hermes::read_longcat),
+    plain(&["hunyuan_a13b"], listed::read_jamba),
+    special(&["apertus"], listed::read_apertus),
+    special(&["cohere_command3"], listed::read_command),
+    plain(&["granite-20b-fc"], listed::read_granite_20b),
+    special(&["gigachat3"], listed::read_gigachat),
+    special(&["lfm2"], pythonic::read_lfm2),
 ];

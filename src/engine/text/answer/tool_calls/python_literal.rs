@@ -19,6 +19,11 @@ impl<'a> Reader<'a> {
         Self { rest: text, depth: 0 }
     }
 
+    /// The text that is left.
+    pub(super) fn rest(&self) -> &'a str {
+        self.rest
+    }
+
     /// Whether only white space is left.
     pub(super) fn is_at_end(&self) -> bool {
         self.rest.trim_start().is_empty()

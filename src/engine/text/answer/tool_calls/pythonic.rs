@@ -1,4 +1,4 @@
-//! `[f(a=1), g(b="x")]`: Llama 3.2, Llama 4, ToolACE; and Olmo 3, without brackets.
+//! `[f(a=1), g(b="x")]`: Llama 3.2, Llama 4, ToolACE, LFM2; and Olmo 3, without brackets.
 
 use super::object::Object;
 use super::python_literal::Reader;
@@ -26,6 +26,26 @@ pub(super) fn read_llama4(text: &str, tools: &[Tool]) -> Option<Calls> {
         }
         None => read(text, tools),
     }
+}
+
+/// The same between LFM2's special tokens. The content is the text beside them; models repeat their
+/// calls behind the end token with another one, and that is dropped.
+pub(super) fn read_lfm2(text: &str, _: &[Tool]) -> Option<Calls> {
+    const END: &str = "<|tool_call_end|>";
+    let (before, list) = text.split_once("<|tool_call_start|>")?;
+    let mut reader = Reader::new(list);
+    reader.pass('[')?;
+    let mut calls = Vec::new();
+    reader.items(']', |reader| {
+        calls.push(call(reader)?);
+        Some(())
+    })?;
+    let after = reader.rest().trim_start();
+    let after = if after.is_empty() { "" } else { after.strip_prefix(END)? };
+    let after = after.rsplit_once(END).map_or(after, |(_, after)| after);
+    let parts = [before.trim(), after.trim()];
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    Calls::new(&parts.join("\n"), calls)
 }
 
 /// Calls on lines of their own, perhaps between tags. The content is what is before the tags.

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::Tool;
 use super::json::is_json;
 use super::object::string;
+use super::python_literal::Reader;
 
 /// Schemas of a function's arguments.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +22,35 @@ impl<'a> Arguments<'a> {
 
     /// The JSON text of an argument's value.
     pub(super) fn value(self, argument: &str, text: &str) -> String {
-        let schema = self.properties.and_then(|properties| properties.get(argument));
-        match schema.filter(|schema| schema.is_object()) {
+        match self.of_argument(argument) {
             Some(schema) => typed(text, &types(schema)),
             None => string(text),
         }
+    }
+
+    /// The same where all that a schema does not call a string is JSON or a literal of Python, if
+    /// it can be read so.
+    pub(super) fn literal(self, argument: &str, text: &str) -> String {
+        let kind = self.of_argument(argument).and_then(|schema| schema.get("type"));
+        if kind.and_then(Value::as_str) == Some("string") {
+            return string(text);
+        }
+        let trimmed = text.trim();
+        let python = || {
+            let mut reader = Reader::new(trimmed);
+            reader.value().filter(|_| reader.is_at_end())
+        };
+        let json = is_json(trimmed).then(|| trimmed.to_owned());
+        json.or_else(python).unwrap_or_else(|| string(trimmed))
+    }
+
+    /// Whether the argument has a schema.
+    pub(super) fn has(self, argument: &str) -> bool {
+        self.of_argument(argument).is_some()
+    }
+
+    fn of_argument(self, argument: &str) -> Option<&'a Value> {
+        self.properties?.get(argument).filter(|schema| schema.is_object())
     }
 }
 

@@ -122,12 +122,12 @@ fn thinking_is_a_switch_of_the_template_and_a_budget() {
     let on = json!({"enable_thinking": true, "thinking": true});
     assert_eq!(Value::Object(chat(thinking.clone()).kwargs), on);
     let asked = row(thinking);
-    assert_eq!(asked.answer_form.expect("a chat").thinking, Some(true));
+    assert_eq!(asked.answer_form.expect("a chat").thinking.switch, Some(true));
     let (name, written) = ("thinking_token_budget", "thinking.budget_tokens");
     let other = row(json!({})).overrides.with_written(name, written, Some("2048".to_owned()));
     assert_eq!(asked.overrides, other);
     let off = row(json!({"thinking": {"type": "disabled"}}));
-    assert_eq!(off.answer_form.expect("a chat").thinking, Some(false));
+    assert_eq!(off.answer_form.expect("a chat").thinking.switch, Some(false));
     assert_eq!(off.overrides, row(json!({})).overrides);
     let own = json!({"thinking": {"type": "adaptive", "display": "omitted"},
         "chat_template_kwargs": {"enable_thinking": false, "b": 1},

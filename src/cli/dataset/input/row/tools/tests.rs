@@ -191,10 +191,13 @@ fn fields_of_users_are_no_tools() {
 #[test]
 fn what_a_row_says_of_thinking_is_known_to_whoever_reads_its_answer() {
     let form = |fields: &str| row(fields).answer_form.expect("a chat");
-    assert_eq!(form("").thinking, None);
-    assert_eq!(form(r#","chat_template_kwargs":{"enable_thinking":false}"#).thinking, Some(false));
-    assert_eq!(form(r#","chat_template_kwargs":{"thinking":true}"#).thinking, Some(true));
-    assert_eq!(form(r#","reasoning_effort":"none""#).thinking, Some(false));
+    assert_eq!(form("").thinking.switch, None);
+    assert_eq!(
+        form(r#","chat_template_kwargs":{"enable_thinking":false}"#).thinking.switch,
+        Some(false)
+    );
+    assert_eq!(form(r#","chat_template_kwargs":{"thinking":true}"#).thinking.switch, Some(true));
+    assert_eq!(form(r#","reasoning_effort":"none""#).thinking.switch, Some(false));
     assert!(form(r#","include_reasoning":false"#).hides_reasoning);
     assert!(!form(r#","include_reasoning":true"#).hides_reasoning);
 }
