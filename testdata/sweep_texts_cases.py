@@ -451,3 +451,29 @@ case("lfm3", "ropes", rope_parameters={FULL: YARN, SLIDING: rope(50.0)})
 case("lfm3", "part", rope_parameters={
     FULL: rope(500.0, "proportional", partial_rotary_factor=0.25), SLIDING: rope(50.0),
 })
+
+RECURRENT = dict(num_hidden_layers=3, layer_norm_epsilon=1e-5, state_size=16)
+NO_MLP = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings")
+family("mamba", "MambaForCausalLM", NO_MLP, **RECURRENT)
+case("mamba", "untied", tie_word_embeddings=False, hidden_size=40)
+case("mamba", "rank", time_step_rank=7, state_size=5)
+case("mamba", "wide", state_size=136, expand=1)
+case("mamba", "bias", use_bias=True, use_conv_bias=False)
+case("mamba", "taps", conv_kernel=2, hidden_act="gelu")
+case("mamba", "expand", expand=5, hidden_size=24)
+family("falcon_mamba", "FalconMambaForCausalLM", NO_MLP, **RECURRENT)
+case("falcon_mamba", "eps", mixer_rms_eps=0.1, tie_word_embeddings=False)
+case("falcon_mamba", "rank", time_step_rank=3, state_size=9, use_bias=True)
+case("falcon_mamba", "width", expand=16, intermediate_size=72)
+family(
+    "jamba", "JambaForCausalLM", num_hidden_layers=5, num_experts=4, attn_layer_period=2,
+    attn_layer_offset=1,
+)
+case("jamba", "dense", num_experts=1, num_experts_per_tok=1)
+case("jamba", "periods", attn_layer_period=3, attn_layer_offset=2, expert_layer_period=3)
+case("jamba", "no-attention", attn_layer_period=8, attn_layer_offset=6)
+case("jamba", "all-sparse", expert_layer_period=1, expert_layer_offset=0, num_experts_per_tok=4)
+case("jamba", "bias", mamba_proj_bias=True, mamba_conv_bias=False, mamba_d_conv=3)
+case("jamba", "sizes", mamba_d_state=24, mamba_expand=3, mamba_dt_rank=9)
+case("jamba", "tied", tie_word_embeddings=True, rms_norm_eps=1e-2)
+case("jamba", "act", hidden_act="gelu", num_key_value_heads=1)

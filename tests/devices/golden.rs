@@ -87,6 +87,7 @@ families! {
     falcon_7b
     falcon_h1
     falcon_h1_norm
+    falcon_mamba
     falcon_one_norm
     falcon_refined_web
     falcon_rw
@@ -143,6 +144,8 @@ families! {
     internvl_published
     iquestcoder
     jais2
+    jamba
+    jamba_dense
     kimi_k25
     laguna
     laguna_values
@@ -162,6 +165,7 @@ families! {
     llava_next_saved
     llava_onevision
     llava_saved
+    mamba
     mamba2
     mellum
     mimo

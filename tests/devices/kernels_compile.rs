@@ -70,6 +70,13 @@ const STATES: &[Defines] = &[
     &[("DTYPE", "bf16"), ("STATE_ROWS", "12")],
     &[("DTYPE", "bf16"), ("STATE_ROWS", "1024")],
 ];
+/// The same of Mamba 1, and the most.
+const SCANNED: &[Defines] = &[
+    &[("DTYPE", "bf16"), ("STATE_ROWS", "16")],
+    &[("DTYPE", "f16"), ("STATE_ROWS", "16")],
+    &[("DTYPE", "float"), ("STATE_ROWS", "16")],
+];
+const MOST_SCANNED: &[Defines] = &[&[("DTYPE", "bf16"), ("STATE_ROWS", "1024")]];
 
 /// As GPTQ, AWQ, MXFP4, Q4_K and fp8 by blocks have them: every way to a level.
 const CODES: &[Defines] = &[
@@ -249,6 +256,8 @@ const MODULES: &[Module] = &[
     ("columns", DTYPES, &[("copy_columns", 40), ("gate_columns", 44)]),
     ("causal_conv", TAPS, &[("causal_conv", 120)]),
     ("mamba_scan", STATES, &[("mamba_scan", 144)]),
+    ("selective_scan", SCANNED, &[("selective_scan", 80)]),
+    ("selective_scan", MOST_SCANNED, &[("selective_scan", 256)]),
     ("delta_rule", STATES, &[("delta_rule", 168)]),
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
     (

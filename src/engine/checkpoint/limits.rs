@@ -5,7 +5,7 @@ use super::spec::{
     ConnectorSpec, DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads,
     RecurrentSpec, TowerSpec,
 };
-use vllm_batch_base::layers::{DeltaHeads, Routing, ScanShape};
+use vllm_batch_base::layers::{DeltaHeads, Routing, ScanShape, SelectiveShape};
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -84,6 +84,24 @@ pub(super) fn check_scan(scan: ScanShape) -> Result<(), String> {
     match num_heads.is_multiple_of(num_groups) {
         true => Ok(()),
         false => Err(format!("{num_heads} heads cannot share {num_groups} groups")),
+    }
+}
+
+/// The same of Mamba 1; checked before there is a value per channel.
+///
+/// # Errors
+/// A number is out of range, or channels cannot share groups evenly.
+pub(super) fn check_selective(shape: SelectiveShape) -> Result<(), String> {
+    let SelectiveShape { num_channels, num_groups, rank, state_size } = shape;
+    check_sizes(&[
+        ("number of channels of a recurrence", num_channels, MAX_WIDTH),
+        ("number of groups of a recurrence", num_groups, MAX_HEADS),
+        ("number of values that dt is made of", rank, MAX_WIDTH),
+        ("width of a recurrence's state", state_size, MAX_HEAD_DIM),
+    ])?;
+    match num_channels.is_multiple_of(num_groups) {
+        true => Ok(()),
+        false => Err(format!("{num_channels} channels cannot share {num_groups} groups")),
     }
 }
 

@@ -69,6 +69,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "rotary_and_cache.cu",
     "rows.cu",
     "sample.cu",
+    "selective_scan.cu",
     "soft_cap.cu",
     "take_sampled.cu",
     "text_maxima.cu",

@@ -38,6 +38,7 @@ mod rotary_and_cache;
 pub mod sample;
 mod scale_by_position;
 mod scale_columns;
+mod selective_scan;
 mod shared_rows;
 mod soft_cap;
 mod step;
@@ -91,16 +92,17 @@ pub use rotary_and_cache::{
 };
 pub use scale_by_position::scale_by_position;
 pub use scale_columns::scale_columns;
+pub use selective_scan::{SelectiveInputs, SelectiveWeights, selective_scan};
 pub use soft_cap::soft_cap;
 pub use step::{Ids, RowSlots, Step, StepInputs, StepLimits, TextLimits};
 pub use text_maxima::text_maxima;
 pub use vllm_batch_base::layers::Activation;
 pub use vllm_batch_base::layers::DeltaHeads;
 pub use vllm_batch_base::layers::QkvHeads;
-pub use vllm_batch_base::layers::ScanShape;
 pub use vllm_batch_base::layers::alibi_slopes;
 pub use vllm_batch_base::layers::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
 pub use vllm_batch_base::layers::{Heads, NormKind};
+pub use vllm_batch_base::layers::{ScanShape, SelectiveShape};
 pub use weight_values::WeightValues;
 pub use wide::{Loops, run_loops};
 

@@ -1,14 +1,17 @@
-//! causal_conv, mamba_scan and delta_rule: a sequence against the CPU, and its bits however it is
-//! cut, whatever is beside it, and where it goes on from blocks that another one fills in the same
-//! step. Blocks that nobody wrote hold NaN.
+//! causal_conv, mamba_scan, selective_scan and delta_rule: a sequence against the CPU, and its
+//! bits however it is cut, whatever is beside it, and where it goes on from blocks that another one
+//! fills in the same step. Blocks that nobody wrote hold NaN.
 
-use vllm_batch::engine::base::layers::{Activation, DeltaHeads, QkvHeads, ScanShape};
+use vllm_batch::engine::base::layers::{
+    Activation, DeltaHeads, QkvHeads, ScanShape, SelectiveShape,
+};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, StateData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision, StateLayerMut, Tensor, bytes_of};
 use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    ConvColumns, ConvTaps, DeltaGateWeights, DeltaRule, ScanWeights, Step, StepInputs, StepLimits,
-    WeightValues, causal_conv, delta_rule, mamba_scan,
+    Columns, ConvColumns, ConvTaps, DeltaGateWeights, DeltaRule, ScanWeights, SelectiveInputs,
+    SelectiveWeights, Step, StepInputs, StepLimits, WeightValues, causal_conv, copy_columns,
+    delta_rule, mamba_scan, selective_scan,
 };
 
 use crate::cuda_ops::pair::{Bound, Pair, in_every_dtype, output, to_bits};
@@ -222,6 +225,49 @@ fn mamba_scan_has_the_cpus_sums_however_sequences_are_cut() {
             };
             let (width, state_width) = (shape.row_width(), shape.state_len());
             let what = format!("mamba_scan {shape:?}");
+            Recurrence { what, width, scale: 1.0, state_width, run: &run }.check(pair);
+        }
+    });
+}
+
+#[test]
+fn selective_scan_has_the_cpus_sums_however_sequences_are_cut() {
+    // More than a tile in each group; whole chunks of B and C; more rows than four lanes take.
+    let shapes = [(202, 2, 3, 6), (40, 1, 8, 16), (9, 1, 2, 136)];
+    in_every_dtype(915, |pair| {
+        for (num_channels, num_groups, rank, state_size) in shapes {
+            let shape = SelectiveShape { num_channels, num_groups, rank, state_size };
+            let of = |num, seed| pair.values(1, num, seed, 1.0).values;
+            let weights = pair.on_both(|device| {
+                let held = |values| WeightValues::on_device(device, values).expect("memory");
+                let decay = of(shape.state_len(), 57);
+                SelectiveWeights {
+                    shape,
+                    decay: held(decay.iter().map(|a| -0.1 - a.abs()).collect()),
+                    skip: held(of(num_channels, 58)),
+                    dt_bias: held(of(num_channels, 59)),
+                }
+            });
+            // x and a value that is not read, what chooses, dt.
+            let widths = [num_channels + 1, num_groups * shape.chosen_width(), num_channels];
+            let run = |device: &Device, rows: Tensor, step: Step<'_>, states: StateLayerMut<'_>| {
+                let num_rows = rows.num_rows();
+                let mut first = 0;
+                let [x, chosen, dt] = widths.map(|width| {
+                    let mut part = output(device, num_rows, width, Precision::Activation);
+                    let (from, to) = (Columns::run(first, width), Columns::run(0, width));
+                    copy_columns(device, (&rows, from), (&mut part, to));
+                    first += width;
+                    part
+                });
+                let mut out = output(device, num_rows, num_channels, Precision::Activation);
+                let inputs = SelectiveInputs { x: &x, chosen: &chosen, dt: &dt };
+                let states = (states, BEFORE);
+                selective_scan(device, (inputs, step), weights.of(device), states, &mut out);
+                out
+            };
+            let (width, state_width) = (widths.iter().sum(), shape.state_len());
+            let what = format!("selective_scan {shape:?}");
             Recurrence { what, width, scale: 1.0, state_width, run: &run }.check(pair);
         }
     });

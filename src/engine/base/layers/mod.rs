@@ -17,4 +17,4 @@ pub use delta::{DeltaHeads, STATE_LANES, padded};
 pub use heads::{Heads, QkvHeads};
 pub use norm::NormKind;
 pub use routing::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
-pub use scan::ScanShape;
+pub use scan::{ScanShape, SelectiveShape};

@@ -4,6 +4,7 @@ use super::mamba::{self, Blocks};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     BlockNorms, DecoderSpec, EmbeddingSpec, GateOrder, LayerSpec, LinearSpec, NormSpec, OutputSpec,
+    RecurrentSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, ScanShape};
@@ -14,13 +15,23 @@ const MAX_MODEL_LEN: usize = 1 << 18;
 
 /// The recurrence in every layer.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
     let eps = config.layer_norm_eps(1e-5)?;
     let blocks = blocks(config, eps)?;
+    around(config, (eps, false), |name, norms| blocks.block(name, norms))
+}
+
+/// Layers of blocks of a recurrence alone, each by its name and with its norm, between the
+/// embedding and the output layer, which is the table if the family `is_tied`.
+pub(super) fn around(
+    config: &HfConfig,
+    (eps, is_tied): (f32, bool),
+    block: impl Fn(&str, BlockNorms) -> RecurrentSpec,
+) -> Result<DecoderSpec, EngineError> {
+    let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
     let layer = |index: usize| {
         let name = |part: &str| format!("backbone.layers.{index}.{part}");
         let norms = BlockNorms::before(NormSpec::rms(name("norm"), hidden, eps));
-        let recurrent = Some(blocks.block(&name("mixer"), norms));
+        let recurrent = Some(block(&name("mixer"), norms));
         LayerSpec { recurrent, ..LayerSpec::default() }
     };
     let norm = NormSpec::rms("backbone.norm_f", hidden, eps);
@@ -32,7 +43,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         embedding: EmbeddingSpec::of(LinearSpec::new("backbone.embeddings", vocab, hidden)),
         layers: (0..config.num_layers()?).map(layer).collect(),
         ropes: Vec::new(),
-        output: OutputSpec::new(norm, config.lm_head("lm_head", false)?),
+        output: OutputSpec::new(norm, config.lm_head("lm_head", is_tied)?),
     })
 }
 

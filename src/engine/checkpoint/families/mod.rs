@@ -58,6 +58,7 @@ mod internlm3;
 mod internvl;
 mod iquestcoder;
 mod jais2;
+mod jamba;
 mod laguna;
 pub(super) mod latent;
 mod layer_norm;
@@ -67,6 +68,7 @@ mod lfm3;
 pub(super) mod llama;
 pub(super) mod llava;
 mod mamba;
+mod mamba1;
 mod mamba2;
 mod mellum;
 mod mimo;
@@ -113,6 +115,7 @@ mod qwen_vision;
 #[cfg(test)]
 mod refused;
 mod seed_oss;
+mod selective;
 pub(super) mod siglip;
 mod smollm3;
 mod solar;
@@ -266,6 +269,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("ExaoneMoeForCausalLM", exaone_moe::spec, "K-EXAONE"),
     family("FalconForCausalLM", falcon::spec, "Falcon 7B, 11B, 40B, 180B, RW"),
     family("FalconH1ForCausalLM", falcon_h1::spec, "Falcon-H1"),
+    family("FalconMambaForCausalLM", mamba1::falcon, "Falcon Mamba 7B"),
     family("FlexOlmoForCausalLM", flex_olmo::spec, "FlexOlmo"),
     family("Gemma2ForCausalLM", gemma2::spec, "Gemma 2"),
     family("Gemma3ForCausalLM", gemma3::spec, "Gemma 3, text"),
@@ -350,6 +354,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     ),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
     family("Jais2ForCausalLM", jais2::spec, "Jais 2"),
+    family("JambaForCausalLM", jamba::spec, "Jamba 1 to 1.7: Mini, Large"),
     family("Kimi_K25ForConditionalGeneration", multimodal::kimi_k25, "Kimi K2.5, K2.6, text part"),
     family("LagunaForCausalLM", laguna::spec, "Laguna XS.2"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
@@ -386,6 +391,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "LLaVA-OneVision",
     ),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
+    family("MambaForCausalLM", mamba1::spec, "Mamba 1"),
     family("MellumForCausalLM", mellum::spec, "Mellum 2"),
     family("MiMoForCausalLM", mimo::spec, "MiMo 7B"),
     family("MiMoV2FlashForCausalLM", mimo_v2::spec, "MiMo-V2-Flash"),

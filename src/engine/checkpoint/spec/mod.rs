@@ -13,6 +13,7 @@ mod mamba;
 mod recurrent;
 mod rope;
 mod row_order;
+mod selective;
 mod share;
 mod tensors;
 mod tower;
@@ -36,6 +37,7 @@ pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
 pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
+pub use selective::SelectiveSpec;
 pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice, bounds_of,
@@ -289,7 +291,11 @@ impl LayerSpec {
     /// Linear layers of the layer.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let attention = self.attention.iter().flat_map(AttentionSpec::linears);
-        let attention = attention.chain(self.recurrent.iter().flat_map(RecurrentSpec::linears));
+        let recurrent = self
+            .recurrent
+            .iter()
+            .flat_map(|block| block.linears().into_iter().chain(block.inner_linears()));
+        let attention = attention.chain(recurrent);
         let side = self.side.iter().flat_map(|side| [&side.gate, &side.out]);
         attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(side)
     }

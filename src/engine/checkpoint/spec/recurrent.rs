@@ -1,12 +1,14 @@
 //! `RecurrentSpec`: blocks that go from token to token with a state, as data.
 
-use super::{BlockNorms, DeltaNetSpec, LinearSpec, MambaSpec, NamedShape, NormSpec};
+use super::{BlockNorms, DeltaNetSpec, LinearSpec, MambaSpec, NamedShape, NormSpec, SelectiveSpec};
 
 /// A block that keeps a state of the tokens before, in the place of attention or beside it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecurrentSpec {
     /// A gated sum over the last few tokens.
     ShortConv(Box<ShortConvSpec>),
+    /// Mamba 1.
+    Selective(Box<SelectiveSpec>),
     /// Mamba 2.
     Mamba(Box<MambaSpec>),
     /// A gated delta rule.
@@ -74,6 +76,7 @@ impl RecurrentSpec {
     pub fn norms(&self) -> &BlockNorms {
         match self {
             Self::ShortConv(conv) => &conv.norms,
+            Self::Selective(block) => &block.norms,
             Self::Mamba(mamba) => &mamba.norms,
             Self::DeltaNet(net) => &net.norms,
         }
@@ -83,6 +86,7 @@ impl RecurrentSpec {
     pub fn norms_mut(&mut self) -> &mut BlockNorms {
         match self {
             Self::ShortConv(conv) => &mut conv.norms,
+            Self::Selective(block) => &mut block.norms,
             Self::Mamba(mamba) => &mut mamba.norms,
             Self::DeltaNet(net) => &mut net.norms,
         }
@@ -92,15 +96,27 @@ impl RecurrentSpec {
     pub fn linears(&self) -> [&LinearSpec; 2] {
         match self {
             Self::ShortConv(conv) => [&conv.inputs, &conv.out],
+            Self::Selective(block) => [&block.inputs, &block.out],
             Self::Mamba(mamba) => [&mamba.inputs, &mamba.out],
             Self::DeltaNet(net) => [&net.inputs, &net.out],
         }
+    }
+
+    /// Linear layers between these two, in the order in which they are computed.
+    pub fn inner_linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        match self {
+            Self::Selective(block) => Some([&block.choice, &block.dt]),
+            Self::ShortConv(_) | Self::Mamba(_) | Self::DeltaNet(_) => None,
+        }
+        .into_iter()
+        .flatten()
     }
 
     /// Sums over the last few tokens.
     pub fn taps(&self) -> &TapsSpec {
         match self {
             Self::ShortConv(conv) => &conv.taps,
+            Self::Selective(block) => &block.taps,
             Self::Mamba(mamba) => &mamba.taps,
             Self::DeltaNet(net) => &net.taps,
         }
@@ -110,18 +126,19 @@ impl RecurrentSpec {
     pub fn factors(&self) -> Option<[f32; 5]> {
         match self {
             Self::Mamba(mamba) => mamba.factors,
-            Self::ShortConv(_) | Self::DeltaNet(_) => None,
+            Self::ShortConv(_) | Self::Selective(_) | Self::DeltaNet(_) => None,
         }
     }
 
     /// Norms of values within the block.
     pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
-        match self {
-            Self::ShortConv(_) => None,
-            Self::Mamba(mamba) => mamba.gated_norm.as_ref().map(|gated| &gated.norm),
-            Self::DeltaNet(net) => Some(&net.norm),
-        }
-        .into_iter()
+        let (one, several) = match self {
+            Self::ShortConv(_) => (None, None),
+            Self::Selective(block) => (None, block.choice_norms.as_ref()),
+            Self::Mamba(mamba) => (mamba.gated_norm.as_ref().map(|gated| &gated.norm), None),
+            Self::DeltaNet(net) => (Some(&net.norm), None),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
     }
 
     /// Tensors that belong to no linear layer and no norm.
@@ -130,6 +147,7 @@ impl RecurrentSpec {
         let of_taps = std::iter::once(taps.weight()).chain(taps.biases());
         match self {
             Self::ShortConv(_) => of_taps.collect(),
+            Self::Selective(block) => of_taps.chain(block.parameters()).collect(),
             Self::Mamba(mamba) => of_taps.chain(mamba.parameters()).collect(),
             Self::DeltaNet(net) => of_taps.chain(net.gate_tensors()).collect(),
         }
@@ -140,6 +158,7 @@ impl RecurrentSpec {
         let of_taps = self.taps().state_width();
         match self {
             Self::ShortConv(_) => of_taps,
+            Self::Selective(block) => of_taps + block.shape.state_len(),
             Self::Mamba(mamba) => of_taps + mamba.scan.state_len(),
             Self::DeltaNet(net) => of_taps + net.heads.state_width(),
         }
@@ -151,6 +170,8 @@ impl RecurrentSpec {
         let of_taps = 2.0 * (taps.num_taps * taps.width) as f64;
         match self {
             Self::ShortConv(_) => of_taps,
+            // The same as Mamba 2, with a rate of its own for each value.
+            Self::Selective(block) => of_taps + 6.0 * block.shape.state_len() as f64,
             // Of a value of the state: a decay, an input that is added, and its share of y.
             Self::Mamba(mamba) => of_taps + 5.0 * mamba.scan.state_len() as f64,
             Self::DeltaNet(net) => of_taps + net.heads.num_operations(),
@@ -161,6 +182,7 @@ impl RecurrentSpec {
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
         let num_rows = match self {
             Self::ShortConv(_) => 0,
+            Self::Selective(block) => block.shape.state_size,
             Self::Mamba(mamba) => mamba.scan.state_size,
             Self::DeltaNet(net) => net.heads.k_dim,
         };
@@ -171,6 +193,7 @@ impl RecurrentSpec {
     pub fn name(&self) -> &'static str {
         match self {
             Self::ShortConv(_) => "a short convolution",
+            Self::Selective(_) => "a recurrence of Mamba 1",
             Self::Mamba(_) => "a recurrence of Mamba 2",
             Self::DeltaNet(_) => "a delta net",
         }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::inner_buffers::InnerBuffers;
 use super::latent::LatentBuffers;
 use super::layer_inputs::LayerInputs;
 use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeights};
@@ -102,6 +103,8 @@ struct AttentionBuffers {
     narrowed: Option<Tensor>,
     /// Only where K and V are latents.
     latent: Option<LatentBuffers>,
+    /// Of blocks with states.
+    inner: InnerBuffers,
     /// (T, num_heads * v_dim)
     attended: Tensor,
     scratch: AttentionScratch,
@@ -142,6 +145,7 @@ impl Buffers {
                 with_values: with_values.max().map(per_token).transpose()?,
                 narrowed: narrowed.map(per_token).transpose()?,
                 latent: LatentBuffers::new(device, spec, num_tokens)?,
+                inner: InnerBuffers::new(device, spec, num_tokens)?,
                 attended: device.tensor(num_tokens, attended_width, attended_as(spec, dtype))?,
                 scratch: AttentionScratch::default(),
             },
@@ -458,10 +462,10 @@ impl Pass<'_> {
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv: products, attended: mixed, .. } = buffers;
+        let AttentionBuffers { qkv: products, inner, attended: mixed, .. } = buffers;
         let [inputs, _] = spec.linears();
         stream.first_product(device, &weights.norms, (inputs, &weights.inputs), products);
-        weights.mix(device, (products, step), states, mixed);
+        weights.mix(device, (products, step), states, (inner, mixed));
         stream.last_product(device, mixed, &weights.out);
     }
 
@@ -472,7 +476,8 @@ impl Pass<'_> {
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv, with_values, narrowed, latent, attended, scratch } = buffers;
+        let AttentionBuffers { qkv, with_values, narrowed, latent, attended, scratch, .. } =
+            buffers;
         stream.qkv(device, (spec, weights), qkv);
         let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
         let qkv = match (&mut latent, with_values) {

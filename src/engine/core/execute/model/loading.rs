@@ -169,8 +169,7 @@ pub(super) fn prepare_layers(
                     let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
                     [&qkv.weight, &out.weight].into_iter().chain(q_up)
                 });
-            let recurrent =
-                recurrent.iter().flat_map(|block| [&block.inputs.weight, &block.out.weight]);
+            let recurrent = recurrent.iter().flat_map(RecurrentWeights::linears);
             let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
             let side = side.iter().flat_map(SideBlockWeights::linears);
             let mlp = mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight]);

@@ -2,15 +2,17 @@
 //! their first and their last linear layer.
 
 use super::delta_net::DeltaNetWeights;
+use super::inner_buffers::InnerBuffers;
 use super::loading::{BlockNormWeights, Loader};
+use super::selective::SelectiveBlock;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, Heads};
 use vllm_batch_checkpoint::spec::{GateOrder, MambaSpec, RecurrentSpec};
 use vllm_batch_device::{Device, StateLayerMut, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{
-    AdaptedLinear, Columns, ConvColumns, ConvTaps, Gate, NormWeight, ScanWeights, Step,
-    WeightValues,
+    AdaptedLinear, Columns, ConvColumns, ConvTaps, Gate, LinearWeight, NormWeight, ScanWeights,
+    Step, WeightValues,
 };
 
 /// Weights of a block that keeps a state.
@@ -27,6 +29,7 @@ pub(super) struct RecurrentWeights {
 #[derive(Debug)]
 enum Form {
     ShortConv,
+    Selective(Box<SelectiveBlock>),
     Mamba(Box<MambaWeights>),
     DeltaNet(Box<DeltaNetWeights>),
 }
@@ -57,6 +60,9 @@ impl Loader<'_> {
             taps: ConvTaps::new(self.device, spec.taps().width, &taps, biases.transpose()?)?,
             form: match spec {
                 RecurrentSpec::ShortConv(_) => Form::ShortConv,
+                RecurrentSpec::Selective(block) => {
+                    Form::Selective(Box::new(self.selective(block)?))
+                }
                 RecurrentSpec::Mamba(mamba) => Form::Mamba(Box::new(self.mamba(mamba)?)),
                 RecurrentSpec::DeltaNet(net) => Form::DeltaNet(Box::new(self.delta_net(net)?)),
             },
@@ -93,6 +99,15 @@ impl Loader<'_> {
 }
 
 impl RecurrentWeights {
+    /// Its linear layers.
+    pub(super) fn linears(&self) -> impl Iterator<Item = &LinearWeight> {
+        let inner = match &self.form {
+            Form::Selective(block) => Some([&block.choice, &block.dt]),
+            Form::ShortConv | Form::Mamba(_) | Form::DeltaNet(_) => None,
+        };
+        [&self.inputs.weight, &self.out.weight].into_iter().chain(inner.into_iter().flatten())
+    }
+
     /// mixed = what the block makes of its first products, which are changed on the way, and of its
     /// states.
     pub(super) fn mix(
@@ -100,7 +115,7 @@ impl RecurrentWeights {
         device: &Device,
         (products, step): (&mut Tensor, Step<'_>),
         states: StateLayerMut<'_>,
-        mixed: &mut Tensor,
+        (buffers, mixed): (&mut InnerBuffers, &mut Tensor),
     ) {
         mixed.reshape(step.num_rows(), self.out.weight.shape().1);
         match &self.form {
@@ -111,6 +126,9 @@ impl RecurrentWeights {
                 ops::causal_conv(device, (products, step), &self.taps, states, columns);
                 let outputs = (&*products, Columns::run(2 * width, width));
                 ops::copy_columns(device, outputs, (mixed, Columns::run(0, width)));
+            }
+            Form::Selective(block) => {
+                block.mix(device, &self.taps, (products, step), states, (buffers, mixed));
             }
             Form::DeltaNet(net) => {
                 net.mix(device, &self.taps, (products, step), states, mixed);
