@@ -68,6 +68,12 @@ constexpr bool HAS_SINKS = true;
 #else
 constexpr bool HAS_SINKS = false;
 #endif
+// Whether a token sees its own chunk of positions (-DREACH_CHUNKS=1). Else a window, or all.
+#if REACH_CHUNKS
+constexpr bool IS_CHUNKED = true;
+#else
+constexpr bool IS_CHUNKED = false;
+#endif
 // Whether K and V are latents (-DLATENT_DIM=..): the V of a position is the last LATENT_DIM values
 // of its K. Else V is as wide as K, and lies apart.
 #ifdef LATENT_DIM
@@ -84,7 +90,8 @@ struct AttentionParams {
   u32 num_heads, num_kv_heads;  // of the layer; the same number of heads shares each of K and V
   u32 cache_kv_heads;           // of the caches; the layer has the first num_kv_heads
   u32 block_size, max_blocks_per_seq, qkv_stride;
-  u32 window;  // positions that a token sees up to itself, itself included; 0: all
+  // Positions that a token sees up to itself, itself included; 0: all. REACH_CHUNKS: of a chunk.
+  u32 window;
   u32 after;   // TEXTS: and how many after it
   u32 bias_stride, bias_origin;  // BIAS: numbers of a head, and which of them is of distance 0
   float scale, soft_cap;         // soft_cap 0: none
@@ -96,7 +103,12 @@ struct AttentionParams {
 
   // The first and the last position that a token at `position` sees.
   __device__ __forceinline__ u32 first_seen(u32 position) const {
+    if (IS_CHUNKED) return position - position % window;
     return window > 0 && position + 1 > window ? position + 1 - window : 0;
+  }
+  // With a window or chunks: the first position whose token does not see this one before it.
+  __device__ __forceinline__ u32 first_blind(u32 position) const {
+    return (IS_CHUNKED ? first_seen(position) : position) + window;
   }
   __device__ __forceinline__ u32 last_seen(const AttentionWork& item, u32 position) const {
     if (HAS_IMAGES) return ends[item.token + position - item.position] - 1;

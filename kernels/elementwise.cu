@@ -109,12 +109,14 @@ KERNEL(1024) scale_columns(T* x, const float* factors, u32 width) {
 }
 EXPORT(scale_columns)
 
-// Columns start .. start + width of x (num_rows, row_stride) *= 1 + beta ln(1 + floor(position /
-// original)), of each row's positions (num_rows); in place. One block per row, of any size.
+// Columns start .. start + width of x (num_rows, row_stride) *= 1 + beta ln(1 + floor((position +
+// offset) / original)), of each row's positions (num_rows); in place. One block per row, of any
+// size.
 KERNEL(1024)
-scale_by_position(T* x, const u32* positions, float beta, float original, u32 row_stride, u32 start,
-                  u32 width) {
-  const float factor = 1.0f + beta * logf(1.0f + floorf(float(positions[blockIdx.x]) / original));
+scale_by_position(T* x, const u32* positions, float beta, float offset, float original,
+                  u32 row_stride, u32 start, u32 width) {
+  const float position = float(positions[blockIdx.x]) + offset;
+  const float factor = 1.0f + beta * logf(1.0f + floorf(position / original));
   const bool wide = is_wide<CHUNK>(x + start, row_stride);
   T* row = x + u64(blockIdx.x) * row_stride + start;
   for (u32 i = threadIdx.x * CHUNK; i < width; i += blockDim.x * CHUNK) {

@@ -4,7 +4,7 @@
 
 // Values of `TopK`, in the order of the engine's enums.
 constexpr u32 SCORE_SOFTMAX = 1, SCORE_SIGMOID = 2;
-constexpr u32 WEIGHT_SHARE = 1, WEIGHT_SOFTMAX = 2;
+constexpr u32 WEIGHT_SHARE = 1, WEIGHT_SOFTMAX = 2, WEIGHT_SIGMOID = 3;
 constexpr u32 GROUP_BEST_TWO = 1;
 
 // The engine's `TopK`; or its sparse mixer, which chooses two.
@@ -140,6 +140,7 @@ __device__ __forceinline__ void weigh(const Choice& of, const TopK& best, const 
   for (u32 i = 0; i < best.num; ++i) largest = Max()(largest, of.weights[i]);
   for (u32 i = 0; i < best.num; ++i) {
     if (best.weight == WEIGHT_SOFTMAX) of.weights[i] = expf(of.weights[i] - largest);
+    if (best.weight == WEIGHT_SIGMOID) of.weights[i] = 1.0f / (1.0f + expf(-of.weights[i]));
     sum += of.weights[i];
   }
   if (best.weight == WEIGHT_SHARE) sum = Max()(sum + best.added, best.at_least);
@@ -370,3 +371,16 @@ gate_rows(const T* x, const float* gate, T* out, u32 width, u32 out_width) {
   }
 }
 EXPORT(gate_rows)
+
+// Each row of x (num_rows, width) times the weight of its one expert (num_rows), which is 1 then.
+// A block for each row.
+KERNEL(NUM_THREADS) weigh_inputs(T* x, float* weights, u32 width) {
+  T* const row = x + u64(blockIdx.x) * width;
+  const float weight = weights[blockIdx.x];
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < width; i += NUM_THREADS) {
+    row[i] = from_float<T>(to_float(row[i]) * weight);
+  }
+  if (threadIdx.x == 0) weights[blockIdx.x] = 1.0f;
+}
+EXPORT(weigh_inputs)

@@ -13,9 +13,9 @@
 // by the shared memory of the GPU and the head (ops/paged_attention/cuda/launch.rs), with
 // PREFILL_GROUPS of 16 rows of a warp, and PREFILL_BLOCKS that the registers have to allow at once,
 // and compiles the kernels for them. Switches: -DKV_FP8=1 where the caches are E4M3, -DALIBI=1 and
-// -DBIAS=1 for biases, -DSINKS=1 for sinks, -DTEXTS=1 for whole texts, -DIMAGES=1 for
-// images that are seen whole, -DPREFILL_STATES_APART=1 where shared memory has no room for the
-// states of as many warps as there should be.
+// -DBIAS=1 for biases, -DSINKS=1 for sinks, -DTEXTS=1 for whole texts, -DIMAGES=1 for images that
+// are seen whole, -DREACH_CHUNKS=1 where tokens see their chunk, -DPREFILL_STATES_APART=1 where
+// shared memory has no room for the states of as many warps as there should be.
 // - paged_attention_prefill: one block per unit; work items of 16 PREFILL_WARPS PREFILL_GROUPS / G
 //   tokens, those that see most positions first.
 // - paged_attention_shared: work of 16 PREFILL_WARPS / G tokens. Any grid.

@@ -56,8 +56,8 @@ __device__ __forceinline__ void look_at(const Inputs& in, const AttentionWork& i
         is_finite(v.word[3])) {
       continue;
     }
-    // Windows that begin after it, or tokens before it.
-    const u32 first = is_left ? position + in.window - item.position : 0;
+    // Windows or chunks that begin after it, or tokens before it.
+    const u32 first = is_left ? in.first_blind(position) - item.position : 0;
     const bool are_all = is_left || HAS_IMAGES;
     add_tokens(in, item, first, are_all ? item.num_tokens : position - item.position, list);
   }

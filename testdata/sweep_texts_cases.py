@@ -477,3 +477,17 @@ case("jamba", "bias", mamba_proj_bias=True, mamba_conv_bias=False, mamba_d_conv=
 case("jamba", "sizes", mamba_d_state=24, mamba_expand=3, mamba_dt_rank=9)
 case("jamba", "tied", tie_word_embeddings=True, rms_norm_eps=1e-2)
 case("jamba", "act", hidden_act="gelu", num_key_value_heads=1)
+family(
+    "llama4", "Llama4ForCausalLM", head_dim=16, intermediate_size=24, intermediate_size_mlp=40,
+    num_local_experts=5, attention_chunk_size=9, floor_scale=7, attn_scale=0.4, num_hidden_layers=4,
+)
+case("llama4", "dense", moe_layers=[], no_rope_layers=[0, 1, 1, 0])
+case("llama4", "some", interleave_moe_layer_step=2, num_local_experts=3, use_qk_norm=False)
+case("llama4", "listed", moe_layers=[0, 3], num_local_experts=8, attention_chunk_size=1)
+case("llama4", "long-chunks", attention_chunk_size=64, num_key_value_heads=1)
+case("llama4", "no-chunks", attention_chunk_size=None)
+case("llama4", "types", layer_types=[FULL, "chunked_attention", FULL, "chunked_attention"])
+case("llama4", "constant", attn_temperature_tuning=False, no_rope_layer_interval=2)
+case("llama4", "bias", attention_bias=True, rms_norm_eps=1e-3)
+case("llama4", "llama3", rope_parameters=LLAMA3, tie_word_embeddings=True)
+case("llama4", "yarn", rope_parameters=YARN, head_dim=24)

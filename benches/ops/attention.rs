@@ -5,6 +5,7 @@ use std::fmt;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use vllm_batch::engine::base::config::DType;
+use vllm_batch::engine::base::layers::Reach;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{KvCache, Tensor};
 use vllm_batch::engine::ops::batch::Batch;
@@ -77,7 +78,7 @@ fn run(bencher: Bencher, dtype: DType, case: Case) {
         num_kv_heads: shape.num_kv_heads,
         scale,
         soft_cap: None,
-        sliding_window: None,
+        reach: Reach::All,
         is_causal: false,
         alibi: None,
         sinks: None,

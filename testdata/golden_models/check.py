@@ -58,6 +58,8 @@ def check_multimodal(folder: Path, name: str, records: list[dict]) -> None:
         folder, dtype=torch.float32, attn_implementation="eager", ignore_mismatched_sizes=True
     )
     model = with_logits_scaling(model).eval()
+    if config["model_type"] == "llama4":  # 5.24's class reads an output that its text part lacks
+        model = model.language_model
     for record in records:
         assert distance_to_golden(model, record) < MAX_DISTANCE, (name, record["text"])
 

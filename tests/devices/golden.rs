@@ -157,6 +157,8 @@ families! {
     lighton_ocr
     llama2
     llama3
+    llama4
+    llama4_wrapped
     llama_bias
     llama_dynamic
     llama_yarn

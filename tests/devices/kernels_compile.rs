@@ -114,7 +114,7 @@ const HEADS: &[Defines] = &[
 const USUAL_LAYER: [(&str, &str); 4] =
     [("NUM_KV_HEADS", "8"), ("GROUP_SIZE", "4"), ("BLOCK_SIZE", "16"), ("WINDOW", "0")];
 /// Other kinds of layers: of gpt-oss, Qwen2.5 7B, Mistral 7B, Qwen2.5 3B over two GPUs with a cache
-/// of E4M3, Gemma 2.
+/// of E4M3, Gemma 2, Llama 4.
 const LAYERS: &[Defines] = &[
     &[
         ("DTYPE", "bf16"),
@@ -138,6 +138,13 @@ const LAYERS: &[Defines] = &[
         ("GROUP_SIZE", "2"),
         ("WINDOW", "4096"),
         ("SOFT_CAP", "1"),
+    ],
+    &[
+        ("DTYPE", "bf16"),
+        ("HEAD_DIM", "128"),
+        ("GROUP_SIZE", "5"),
+        ("WINDOW", "8192"),
+        ("REACH_CHUNKS", "1"),
     ],
 ];
 /// What kernels/paged_attention_wgmma.cu takes.
@@ -183,6 +190,12 @@ const MODULES: &[Module] = &[
         ],
         &[(PREFILL, 255)],
     ),
+    // Llama 4.
+    (
+        "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("REACH_CHUNKS", "1")]],
+        &[(PREFILL, 255)],
+    ),
     // Gemma 3: its layers see all, or a window.
     (
         "paged_attention",
@@ -220,6 +233,7 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "576"), ("LATENT_DIM", "512")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("IMAGES", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("REACH_CHUNKS", "1")],
         ],
         &[("unseen_values", 40)],
     ),
@@ -285,6 +299,7 @@ const MODULES: &[Module] = &[
             ("sort_by_expert", 48),
             ("add_experts", 64),
             ("gate_rows", 56),
+            ("weigh_inputs", 40),
         ],
     ),
     (

@@ -176,6 +176,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("lfm2_moe", "a short convolution"),
     ("lfm3", "a short convolution"),
     ("mamba", "a recurrence of Mamba 1"),
+    ("llama4", "attention in chunks"),
+    ("llama4_wrapped", "attention in chunks"),
     ("mamba2", "a recurrence of Mamba 2"),
     ("minicpm3", "latent attention"),
     ("nemotron3_latent", "a recurrence of Mamba 2"),

@@ -116,6 +116,7 @@ const PUBLISHED: &[Published] = &[
     ("llama-3.2-1b-instruct", 1_235_814_400, 131_072),
     ("llama-3.2-3b-instruct-unsloth", 3_212_749_824, 131_072),
     ("llama-3.3-70b-instruct", 70_553_706_496, 131_072),
+    ("llama-4-scout-17b-16e-instruct", 107_769_861_120, 10_485_760),
     ("llama-7b", 6_738_415_616, 2_048),
     // Without the last layer of its tower and the norm behind that, which it has and nothing reads.
     ("llava-1.5-7b-hf", 7_050_828_800, 4_096),

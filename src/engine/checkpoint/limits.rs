@@ -2,10 +2,10 @@
 //! NaN. A config.json is not trusted.
 
 use super::spec::{
-    ConnectorSpec, DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads,
-    RecurrentSpec, TowerSpec,
+    AttentionSpec, ConnectorSpec, DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec,
+    QkvHeads, RecurrentSpec, TowerSpec,
 };
-use vllm_batch_base::layers::{DeltaHeads, Routing, ScanShape, SelectiveShape};
+use vllm_batch_base::layers::{DeltaHeads, Reach, Routing, ScanShape, SelectiveShape, Weighted};
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -192,6 +192,11 @@ fn check_experts(spec: &ExpertsSpec) -> Result<(), String> {
     }
     let num_chosen = spec.routing.num_chosen();
     check_sizes(&[("number of experts of a token", num_chosen, num_experts)])?;
+    if spec.weighted == Weighted::Inputs && num_chosen != 1 {
+        return Err(
+            "inputs of several experts of a token that have weights are not supported".into()
+        );
+    }
     let (factor, groups) = match &spec.routing {
         Routing::SparseMixer { jitter } => (*jitter, None),
         Routing::TopK(best) => (best.scale, best.groups),
@@ -300,8 +305,13 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
 
 /// Refuses layers that do not go together.
 fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
-    if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
-        return Err("a sliding window of 0 tokens is not supported".to_owned());
+    let is_of_none = |attention: &AttentionSpec| match attention.reach {
+        Reach::All => None,
+        Reach::Window(len) => (len == 0).then_some("sliding window"),
+        Reach::Chunk(len) => (len == 0).then_some("chunk of attention"),
+    };
+    if let Some(what) = spec.attentions().find_map(is_of_none) {
+        return Err(format!("a {what} of 0 tokens is not supported"));
     }
     for taps in spec.recurrents().map(RecurrentSpec::taps) {
         check_sizes(&[
@@ -363,7 +373,8 @@ fn check_numbers(spec: &DecoderSpec) -> Result<(), String> {
         (
             "factor of positions",
             spec.attentions().filter_map(|a| a.position_scale).all(|scale| {
-                is_finite(scale.beta) && is_positive(scale.original_max_position_embeddings)
+                let original = scale.original_max_position_embeddings;
+                is_finite(scale.beta) && is_finite(scale.offset) && is_positive(original)
             }),
         ),
         (

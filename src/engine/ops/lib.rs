@@ -66,7 +66,7 @@ pub use encoder_attention::{
 };
 pub use experts::{
     ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight, add_experts, choose_experts,
-    gate_rows,
+    gate_rows, weigh_inputs,
 };
 pub use gate_columns::{Gate, gate_columns, gate_heads};
 pub use gpu_needs::{GpuNeeds, HeadWidths, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM};

@@ -9,7 +9,7 @@ mod wgmma;
 mod wgmma_timed;
 
 use vllm_batch::engine::base::config::{DType, ShimGpu};
-use vllm_batch::engine::base::layers::{QkvHeads, alibi_slopes};
+use vllm_batch::engine::base::layers::{QkvHeads, Reach, alibi_slopes};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision, Tensor};
 use vllm_batch::engine::ops::batch::Batch;
@@ -30,7 +30,7 @@ struct Case {
     block_size: usize,
     /// Of the layer, the first of the cache's.
     num_kv_heads: usize,
-    window: Option<usize>,
+    reach: Reach,
     soft_cap: Option<f32>,
     has_alibi: bool,
     has_sinks: bool,
@@ -41,8 +41,8 @@ struct Case {
 const fn case(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_size: usize) -> Case {
     let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
     let (has_alibi, has_sinks, latent_dim) = (false, false, None);
-    let (window, soft_cap) = (None, None);
-    Case { heads, block_size, num_kv_heads, window, soft_cap, has_alibi, has_sinks, latent_dim }
+    let (reach, soft_cap) = (Reach::All, None);
+    Case { heads, block_size, num_kv_heads, reach, soft_cap, has_alibi, has_sinks, latent_dim }
 }
 
 /// Latents that all heads share: `rope` values that turn, and `rank` others.
@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
             block_size: case.block_size,
             num_q_per_kv: case.heads.num_heads / case.heads.num_kv_heads,
             heads: case.heads,
-            attends_to_all: case.window.is_none() && !case.has_alibi,
+            attends_to_all: case.reach == Reach::All && !case.has_alibi,
             has_states: false,
             has_axes: false,
             has_whole_images: false,
@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
             num_kv_heads: self.case.num_kv_heads,
             scale: 0.3,
             soft_cap: self.case.soft_cap,
-            sliding_window: self.case.window,
+            reach: self.case.reach,
             is_causal: false,
             alibi: self.alibi.as_ref(),
             sinks: self.sinks.as_ref(),
@@ -366,16 +366,18 @@ fn check(dtype: DType, seed: u64, cases: &[Case], seqs: &[Seq]) {
 
 #[test]
 fn paged_attention_f32_decodes_and_prefills() {
-    let window = Case { window: Some(40), soft_cap: Some(20.0), ..case(4, 2, 12, 48) };
+    let window = Case { reach: Reach::Window(40), soft_cap: Some(20.0), ..case(4, 2, 12, 48) };
     check(DType::Float32, 700, &[case(3, 1, 32, 16), window], &MIX);
 }
 
 #[test]
 fn paged_attention_with_alibi() {
     let with = |case: Case| Case { has_alibi: true, ..case };
-    let capped = Case { window: Some(40), soft_cap: Some(20.0), ..with(case(4, 2, 12, 48)) };
+    let capped =
+        Case { reach: Reach::Window(40), soft_cap: Some(20.0), ..with(case(4, 2, 12, 48)) };
     check(DType::Float32, 701, &[with(case(6, 2, 16, 16)), capped], &MIX);
-    let capped = Case { window: Some(33), soft_cap: Some(20.0), ..with(case(2, 1, 16, 16)) };
+    let capped =
+        Case { reach: Reach::Window(33), soft_cap: Some(20.0), ..with(case(2, 1, 16, 16)) };
     check(DType::BFloat16, 770, &[with(case(6, 2, 16, 16)), capped], &MIX);
     check(DType::Float16, 780, &[with(case(4, 4, 64, 32))], &MIX);
 }
@@ -383,7 +385,7 @@ fn paged_attention_with_alibi() {
 #[test]
 fn paged_attention_with_sinks() {
     let with = |case: Case| Case { has_sinks: true, ..case };
-    let both = |case: Case| Case { has_alibi: true, window: Some(40), ..with(case) };
+    let both = |case: Case| Case { has_alibi: true, reach: Reach::Window(40), ..with(case) };
     check(DType::Float32, 703, &[with(case(6, 2, 16, 16)), both(case(4, 2, 12, 48))], &MIX);
     check(DType::BFloat16, 820, &[with(case(8, 1, 64, 16)), both(case(4, 2, 16, 16))], &MIX);
     check(DType::Float16, 830, &[with(case(4, 2, 32, 32))], &MIX);
@@ -465,10 +467,22 @@ fn paged_attention_has_the_same_bits_in_several_launches() {
 
 #[test]
 fn paged_attention_prefill_beside_decode_with_windows_and_soft_caps() {
-    let with = |window, soft_cap| Case { window, soft_cap, ..case(2, 1, 16, 16) };
-    let windows = [with(Some(1), None), with(Some(33), Some(20.0)), with(Some(257), None)];
+    let with = |reach, soft_cap| Case { reach, soft_cap, ..case(2, 1, 16, 16) };
+    let (one, some, many) = (Reach::Window(1), Reach::Window(33), Reach::Window(257));
+    let windows = [with(one, None), with(some, Some(20.0)), with(many, None)];
     check(DType::BFloat16, 750, &windows, &MIX);
-    check(DType::Float16, 760, &[with(None, Some(5.0))], &MIX);
+    check(DType::Float16, 760, &[with(Reach::All, Some(5.0))], &MIX);
+}
+
+#[test]
+fn paged_attention_decodes_and_prefills_in_chunks_of_positions() {
+    let with = |len, case: Case| Case { reach: Reach::Chunk(len), ..case };
+    let narrow = [1, 33, 64, 257].map(|len| with(len, case(2, 1, 16, 16)));
+    check(DType::BFloat16, 755, &narrow, &MIX);
+    check(DType::BFloat16, 756, &[with(37, case(4, 1, 128, 32))], &MIX);
+    check(DType::Float16, 765, &[with(48, case(8, 2, 64, 32))], &MIX);
+    check(DType::Float32, 706, &[with(40, case(4, 2, 12, 48))], &MIX);
+    check(DType::BFloat16, 895, &[with(33, case(4, 2, 512, 16))], &WIDE_MIX);
 }
 
 /// Few positions, since heads are wide: around tiles of 32.
@@ -476,7 +490,7 @@ const WIDE_MIX: [Seq; 4] = [seq(80, 30, 31), seq(81, 31, 34), seq(82, 0, 17), se
 
 #[test]
 fn paged_attention_f32_over_latents_and_wide_heads() {
-    let window = Case { window: Some(40), ..case(2, 1, 512, 16) };
+    let window = Case { reach: Reach::Window(40), ..case(2, 1, 512, 16) };
     check(DType::Float32, 704, &[latents(3, (8, 24), 16), latents(2, (16, 44), 48)], &MIX);
     check(DType::Float32, 705, &[latents(2, (64, 512), 16), window], &WIDE_MIX);
 }
@@ -493,7 +507,7 @@ fn wide_attention_16_over_latents_as_wide_attention_32_and_wide_attention_64() {
 
 #[test]
 fn wide_attention_in_heads_of_their_own_with_windows_and_soft_caps() {
-    let windows = Case { window: Some(33), soft_cap: Some(20.0), ..case(2, 2, 264, 16) };
+    let windows = Case { reach: Reach::Window(33), soft_cap: Some(20.0), ..case(2, 2, 264, 16) };
     check(DType::BFloat16, 890, &[case(4, 2, 512, 16), windows], &WIDE_MIX);
 }
 

@@ -96,7 +96,8 @@ fn scale_by_position_reaches_the_heads_and_no_more() {
                     let mut inputs = step_inputs(device, &batch);
                     let step = inputs.step(device, &batch);
                     let mut x = x.activations(device, rows);
-                    scale_by_position(device, &mut x, heads, step.positions(), 0.1, 64.0);
+                    let original = (1.0, 64.0);
+                    scale_by_position(device, &mut x, heads, step.positions(), 0.1, original);
                     vec![x]
                 },
             );

@@ -6,14 +6,14 @@
 
 use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::base::layers::{
-    Activation, ExpertGroups, ExpertWeight, GroupScore, MlpForm, Routing, Score, TopK,
+    Activation, ExpertGroups, ExpertWeight, GroupScore, MlpForm, Routing, Score, TopK, Weighted,
 };
 use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision};
 use vllm_batch::engine::ops::linear::LinearWeight;
 use vllm_batch::engine::ops::{
     ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight, RowSlots, add_experts,
-    choose_experts, gate_rows,
+    choose_experts, gate_rows, weigh_inputs,
 };
 
 use crate::cuda_ops::pair::{CLOSE, Pair, in_every_dtype, output};
@@ -95,6 +95,7 @@ fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
         router: load(DType::Float32, num_experts, width, 1, case.has_biases),
         choice_bias: case.has_biases.then(|| factors(2)),
         weight_factors: case.has_biases.then(|| factors(5)),
+        weighted: Weighted::Outputs,
         routing: case.routing.clone(),
         form: case.form,
         activation: case.activation,
@@ -167,6 +168,42 @@ fn choose_experts_4_linear_experts_16x64_linear_experts_64x128_and_linear_expert
             assert!(all[row * 64..(row + 1) * 64] == alone[..], "row {row} of {num_rows}");
         }
     }
+}
+
+#[test]
+fn weigh_inputs_takes_the_weights_of_one_expert_each() {
+    in_every_dtype(74, |pair| {
+        // What it reads is rounded once more.
+        let slack = match pair.dtype {
+            DType::Float32 => 2.0 * CLOSE,
+            DType::BFloat16 => 3e-2,
+            DType::Float16 => 4e-3,
+        };
+        let case = Case {
+            name: "inputs",
+            routing: Routing::TopK(top_k(1, Score::Logits, ExpertWeight::Sigmoid)),
+            sizes: (5, 40, 24),
+            has_biases: false,
+            form: MlpForm::Gated,
+            activation: Activation::Silu,
+        };
+        let weights = pair.on_both(|device| weight(pair, device, &case));
+        for num_rows in [1, 9, 70] {
+            let (x, before) =
+                (pair.values(num_rows, 40, 6, 1.0), pair.values(num_rows, 40, 7, 1.0));
+            pair.check(case.name, num_rows, slack, &|device, rows| {
+                let of = (device, DType::Float32);
+                let size = (rows.len(), 40);
+                let mut scratch = ExpertsScratch::new(of, size, shape(&case)).unwrap();
+                let (mut x, weight) = (x.activations(device, rows), weights.of(device));
+                let mut out = before.activations(device, rows);
+                choose_experts(device, (&x, RowSlots::default()), weight, &mut scratch);
+                weigh_inputs(device, &mut x, &mut scratch);
+                add_experts(device, &x, weight, &mut scratch, &mut out);
+                vec![out]
+            });
+        }
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::steps::Runner;
 use super::{MODELS, config, golden, is_transformers, placed, summary, table};
 use crate::gpu;
 use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
+use vllm_batch::engine::base::layers::Reach;
 use vllm_batch::engine::checkpoint::spec::Bidirectional;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model_executor::gpu_needs_of;
@@ -19,7 +20,7 @@ fn on_gpus(dtype: DType) -> impl Iterator<Item = &'static str> {
         let refusal = gpu_needs_of(&spec).refusal(dtype, KvCacheDType::Auto);
         let are_alike = spec.attentions().all(|attention| !attention.is_causal);
         let is_past_windows = tower.bidirectional == Bidirectional::Prompt
-            && spec.attentions().any(|attention| attention.sliding_window.is_some());
+            && spec.attentions().any(|attention| attention.reach != Reach::All);
         let are_kernels_there = refusal.is_none() && are_alike && !is_past_windows;
         tower.heads().head_dim.is_multiple_of(step) && are_kernels_there
     })

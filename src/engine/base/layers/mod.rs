@@ -5,6 +5,7 @@ mod alibi;
 mod delta;
 mod heads;
 mod norm;
+mod reach;
 mod routing;
 mod scan;
 
@@ -16,5 +17,6 @@ pub use alibi::alibi_slopes;
 pub use delta::{DeltaHeads, STATE_LANES, padded};
 pub use heads::{Heads, QkvHeads};
 pub use norm::NormKind;
-pub use routing::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
+pub use reach::Reach;
+pub use routing::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK, Weighted};
 pub use scan::{ScanShape, SelectiveShape};

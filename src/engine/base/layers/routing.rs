@@ -73,6 +73,18 @@ pub enum ExpertWeight {
     },
     /// The softmax of their scores.
     Softmax,
+    /// The sigmoid of each score.
+    Sigmoid,
+}
+
+/// What the weights of experts are factors of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weighted {
+    /// What experts give.
+    #[default]
+    Outputs,
+    /// What they read; each token has one of them (Llama 4).
+    Inputs,
 }
 
 impl ExpertWeight {

@@ -6,13 +6,14 @@ use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{DecoderSpec, EncoderSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// The spec of a decoder's config. A file may say that its tokens see those after them too
 /// (gte-Qwen2).
 pub(super) fn spec(config: &HfConfig, family: &Architecture) -> Result<EncoderSpec, EngineError> {
     let is_causal = config.root().flag("is_causal")?.unwrap_or(true);
     let decoder = (family.spec)(config)?;
-    let slides = decoder.attentions().any(|attention| attention.sliding_window.is_some());
+    let slides = decoder.attentions().any(|attention| attention.reach != Reach::All);
     if slides && !is_causal {
         let text = "`is_causal` of `false` is not supported beside sliding windows";
         return Err(config.error(text));
@@ -27,7 +28,7 @@ pub(super) fn gemma3(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     let mut decoder = gemma3::layers(config)?;
     if sees_both {
         for (_, attention) in decoder.attentions_mut() {
-            attention.sliding_window = attention.sliding_window.map(|window| window / 2);
+            attention.reach = Reach::of_window(attention.reach.window().map(|window| window / 2));
         }
     }
     layers(config, decoder, !sees_both)

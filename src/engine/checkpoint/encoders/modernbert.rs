@@ -5,6 +5,7 @@ use crate::families::modernbert_decoder::{self, norm};
 use crate::hf_config::HfConfig;
 use crate::spec::{EncoderSpec, LinearSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Keys of heads.
 const OF_HEADS: &[&str] = &["classifier_activation", "classifier_bias", "decoder_bias"];
@@ -24,7 +25,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         let mut layer = modernbert_decoder::layer(config, index, qkv)?;
         if let Some(attention) = &mut layer.attention {
             attention.rope = Some(usize::from(*slides));
-            attention.sliding_window = slides.then_some(reach);
+            attention.reach = Reach::of_window(slides.then_some(reach));
         }
         Ok(layer)
     });

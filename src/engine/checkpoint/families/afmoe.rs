@@ -6,6 +6,7 @@ use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
 use crate::spec::{BlockNorms, DecoderSpec, EmbeddingScale, ExpertsSpec, NormSpec, OutputGate};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Llama's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -26,7 +27,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         attention.norms = norms(index, "input_layernorm", "post_attention_layernorm");
         attention.qk_norm =
             Some(llama::head_norms(index, ["q_norm", "k_norm"], heads.head_dim, eps));
-        attention.sliding_window = slides[index].then_some(window);
+        attention.reach = Reach::of_window(slides[index].then_some(window));
         attention.rope = slides[index].then_some(0);
         let gate = format!("model.layers.{index}.self_attn.gate_proj");
         attention.gate_by(gate, OutputGate::OF_VALUES);

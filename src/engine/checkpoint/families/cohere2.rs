@@ -5,6 +5,7 @@ use super::cohere;
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Cohere's spec with windows.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -25,8 +26,8 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let window = root.size_or_none("sliding_window", 4096)?;
     let slides = config.sliding_layers(pattern)?;
     for (index, attention) in spec.attentions_mut() {
-        attention.sliding_window = window.filter(|_| slides[index]);
-        attention.rope = attention.sliding_window.map(|_| 0);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
+        attention.rope = attention.reach.window().map(|_| 0);
     }
     Ok(spec)
 }

@@ -6,7 +6,7 @@ use super::experts::{self, PROJECTIONS, Sizes};
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, ExpertsSpec, NormSpec};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::{ExpertWeight, NormKind};
+use vllm_batch_base::layers::{ExpertWeight, NormKind, Reach};
 
 /// Cohere's spec with windows and experts.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -26,9 +26,9 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         None => !(index + 1).is_multiple_of(of_dense),
     })?;
     for (index, attention) in spec.attentions_mut() {
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
         let always_turns = !is_sparse[index] && of_dense == 1;
-        let turns = always_turns || attention.sliding_window.is_some();
+        let turns = always_turns || attention.reach != Reach::All;
         attention.rope = turns.then_some(0);
     }
     if let Some(inner) = root.optional_size("prefix_dense_intermediate_size")? {

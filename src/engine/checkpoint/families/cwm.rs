@@ -4,6 +4,7 @@ use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Llama's spec with windows.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -13,7 +14,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let window = config.sliding_window()?.filter(|window| *window != 0);
     let slides = config.sliding_layers_or(|index| !index.is_multiple_of(4))?;
     for (index, attention) in spec.attentions_mut() {
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
     }
     Ok(spec)
 }

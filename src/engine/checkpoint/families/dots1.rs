@@ -4,6 +4,7 @@ use super::{experts, llama};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Llama's spec with norms and experts; layers from `max_window_layers` on slide.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -15,7 +16,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     for (index, attention) in spec.attentions_mut() {
         let head_dim = attention.heads.head_dim;
         attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
     }
     root.expect("scoring_func", "noaux_tc")?;
     let routing = experts::by_sigmoid(config, false)?;

@@ -5,6 +5,7 @@ use super::{llama, olmo2};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// OLMo 2's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -33,7 +34,7 @@ pub(super) fn set_attention(
     for (index, attention) in spec.attentions_mut() {
         let head_dim = attention.heads.head_dim;
         attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
         attention.rope = (window.is_none() || slides[index]).then_some(0);
     }
     Ok(())

@@ -5,6 +5,7 @@ use super::llama;
 use crate::hf_config::HfConfig;
 use crate::spec::{BlockNorms, DecoderSpec, EmbeddingScale, NormSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// The spec of a Gemma 2 config.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -12,7 +13,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let window = config.sliding_window()?;
     let slides = config.sliding_layers_or(|index| index.is_multiple_of(2))?;
     for (index, attention) in spec.attentions_mut() {
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
     }
     Ok(spec)
 }

@@ -7,6 +7,7 @@ use super::{gemma2, llama};
 use crate::hf_config::{HfConfig, LayerType};
 use crate::spec::{DecoderSpec, QkNormSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// The spec of a Gemma 3 text config.
 pub(crate) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -46,7 +47,7 @@ pub(crate) fn layers(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         // Neither transformers nor vLLM bounds scores of this family, whatever its files say.
         attention.soft_cap = None;
         attention.qk_norm = Some(QkNormSpec { q: norms.q.with_weight_offset(1.0), k, ..norms });
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
         attention.rope = Some(usize::from(slides[index]));
     }
     Ok(spec)

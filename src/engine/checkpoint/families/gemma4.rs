@@ -12,7 +12,7 @@ use crate::spec::{
     SharedExpertSpec, SideBlockSpec,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::Activation;
+use vllm_batch_base::layers::{Activation, Reach};
 
 const DEFAULTS: Defaults =
     Defaults { is_tied: true, activation: Activation::GeluTanh, ..Defaults::LLAMA };
@@ -244,7 +244,7 @@ fn attention(config: &HfConfig, heads: &Heads, index: usize) -> Result<Attention
     block.qk_norm = Some(norms);
     block.scale = 1.0;
     block.rope = Some(usize::from(slides));
-    block.sliding_window = config.sliding_window()?.filter(|_| slides);
+    block.reach = Reach::of_window(config.sliding_window()?.filter(|_| slides));
     block.is_causal = !slides;
     Ok(block)
 }

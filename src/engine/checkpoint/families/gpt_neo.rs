@@ -7,7 +7,7 @@ use super::gpt::{Gpt, Names};
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, LearnedPositions, LinearSpec};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::Activation;
+use vllm_batch_base::layers::{Activation, Reach};
 
 /// The spec of a GPT-Neo config.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -44,7 +44,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     for (index, attention) in spec.attentions_mut() {
         attention.out.bias = true;
         attention.scale = 1.0;
-        attention.sliding_window = slides[index].then_some(window);
+        attention.reach = Reach::of_window(slides[index].then_some(window));
     }
     Ok(spec)
 }

@@ -9,7 +9,7 @@ use crate::hf_config::HfConfig;
 use crate::quantization::MXFP4;
 use crate::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, RowOrder};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::Activation;
+use vllm_batch_base::layers::{Activation, Reach};
 
 fn default_rope() -> Value {
     json!({
@@ -38,7 +38,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     for (index, attention) in spec.attentions_mut() {
         (attention.qkv.bias, attention.out.bias) = (bias, bias);
         attention.sinks = Some(format!("model.layers.{index}.self_attn.sinks"));
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
     }
     let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
     let number = |key, default| root.number(key).map(|number| number.unwrap_or(default) as f32);

@@ -6,6 +6,7 @@ use super::{granite, granite_moe};
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, RopeSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Granite's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -38,7 +39,7 @@ fn set_attention(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), Engine
     let mut ropes: Vec<RopeSpec> = Vec::new();
     for (index, attention) in spec.attentions_mut() {
         attention.sinks = Some(format!("model.layers.{index}.self_attn.sinks"));
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
         let base = bases[index];
         attention.rope = (base != 0.0).then(|| {
             let known = ropes.iter().position(|rope| rope.theta == base);

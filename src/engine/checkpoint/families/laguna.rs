@@ -11,7 +11,7 @@ use crate::spec::{
     SharedExpertSpec,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::ExpertWeight;
+use vllm_batch_base::layers::{ExpertWeight, Reach};
 
 /// Rotary embeddings where the file does not say.
 fn default_ropes() -> Value {
@@ -40,7 +40,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let mut attention = llama::attention(config, defaults, (index, heads[index]))?;
         let head_dim = attention.heads.head_dim;
         attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
-        attention.sliding_window = slides[index].then_some(window);
+        attention.reach = Reach::of_window(slides[index].then_some(window));
         attention.rope = Some(usize::from(slides[index]));
         attention.gate_by(format!("model.layers.{index}.self_attn.g_proj"), gate);
         let inner = config.intermediate_size()?;

@@ -11,6 +11,7 @@ use crate::spec::{
     OutputGate, RecurrentSpec,
 };
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// A gate of each head.
 const GATE: OutputGate = OutputGate { span: GateSpan::Head, function: GateFunction::Sigmoid };
@@ -77,7 +78,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let is_sliding = kind == LayerType::Sliding;
         attention.norms.after = norm_after("post_operator_norm");
         attention.rope = Some(usize::from(is_sliding));
-        attention.sliding_window = window.filter(|_| is_sliding);
+        attention.reach = Reach::of_window(window.filter(|_| is_sliding));
         Ok(LayerSpec::new(attention, mlp))
     })?;
     spec.output.norm = Some(NormSpec::rms("model.embedding_norm", hidden, eps));

@@ -308,6 +308,7 @@ pub(super) fn unused(layers: std::ops::Range<usize>) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::{decoder_spec, tower_spec};
+    use vllm_batch_base::layers::Reach;
 
     fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -361,7 +362,7 @@ mod tests {
         let mistral = config(r#""model_type": "mistral", "num_key_value_heads": 2,"#);
         let decoder = decoder_spec(&mistral).unwrap();
         let attention = decoder.attentions().next().unwrap();
-        assert_eq!(attention.sliding_window, Some(4096));
+        assert_eq!(attention.reach, Reach::Window(4096));
         let tower = tower_spec(&mistral).unwrap().unwrap();
         assert_eq!(tower.newline, Some(("model.image_newline".to_owned(), vec![32])));
         assert!(tower.tensors().iter().all(|(name, _)| {

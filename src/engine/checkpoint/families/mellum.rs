@@ -7,6 +7,7 @@ use super::llama;
 use crate::hf_config::{HfConfig, LayerType};
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Llama's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -23,7 +24,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     for (index, attention) in spec.attentions_mut() {
         let head_dim = attention.heads.head_dim;
         attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
         attention.rope = Some(usize::from(slides[index]));
     }
     spec.output.of_further_tokens.push("mtp.".to_owned());

@@ -11,6 +11,7 @@ use crate::spec::{
     AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, NormSpec, QkvHeads, RopeSpec,
 };
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 const DEFAULTS: Defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::LLAMA };
 
@@ -36,7 +37,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let scale = root.number("attention_value_scale")?;
     let mut spec = llama::around_with(config, DEFAULTS, (ropes, max_model_len), |index| {
         let mut attention = attention(config, (index, slides[index]))?;
-        attention.sliding_window = slides[index].then_some(window);
+        attention.reach = Reach::of_window(slides[index].then_some(window));
         attention.rope = Some(usize::from(slides[index]));
         let mlp = llama::mlp(config, DEFAULTS, (index, config.intermediate_size()?))?;
         let mut layer = LayerSpec::new(attention, mlp);

@@ -24,6 +24,7 @@ pub(super) fn set_growth(config: &HfConfig, spec: &mut DecoderSpec) -> Result<()
     let beta = rope.number("llama_4_scaling_beta")?;
     let scale = beta.zip(original).map(|(beta, original)| PositionScale {
         beta: beta as f32,
+        offset: 0.0,
         original_max_position_embeddings: original as f32,
     });
     spec.attentions_mut().for_each(|(_, attention)| attention.position_scale = scale);

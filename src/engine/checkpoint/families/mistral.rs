@@ -4,12 +4,13 @@ use super::llama;
 use crate::hf_config::{HfConfig, LayerType};
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Llama's spec with the window.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let window = config.sliding_window()?;
-    spec.attentions_mut().for_each(|(_, attention)| attention.sliding_window = window);
+    spec.attentions_mut().for_each(|(_, attention)| attention.reach = Reach::of_window(window));
     Ok(spec)
 }
 
@@ -20,7 +21,9 @@ pub(super) fn ministral(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         return Err(config.error("`layer_types` is missing"));
     };
     for (index, attention) in spec.attentions_mut() {
-        attention.sliding_window.take_if(|_| types[index] != LayerType::Sliding);
+        if types[index] != LayerType::Sliding {
+            attention.reach = Reach::All;
+        }
     }
     Ok(spec)
 }

@@ -5,6 +5,7 @@ use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Gate, up and down.
 pub(super) const PARTS: [&str; 3] = ["w1", "w3", "w2"];
@@ -14,7 +15,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let defaults = Defaults { rope_theta: 1e6, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
     let mut spec = llama::spec_with(config, defaults)?;
     let window = config.sliding_window()?;
-    spec.attentions_mut().for_each(|(_, attention)| attention.sliding_window = window);
+    spec.attentions_mut().for_each(|(_, attention)| attention.reach = Reach::of_window(window));
     // Noise of training.
     config.root().ignore(&["router_jitter_noise"]);
     let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;

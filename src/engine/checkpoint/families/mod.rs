@@ -66,6 +66,7 @@ mod lfm2;
 mod lfm2_vl;
 mod lfm3;
 pub(super) mod llama;
+mod llama4;
 pub(super) mod llava;
 mod mamba;
 mod mamba1;
@@ -366,6 +367,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         pixtral::lighton_ocr,
         pixtral::lighton_ocr_tower,
         "LightOnOCR 1, 2",
+    ),
+    family("Llama4ForCausalLM", llama4::spec, "Llama 4, text"),
+    family(
+        "Llama4ForConditionalGeneration",
+        multimodal::llama4,
+        "Llama 4 Scout, Maverick, text part",
     ),
     family(
         "LlamaForCausalLM",

@@ -9,7 +9,7 @@ use crate::spec::{
     LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec, Part, RopeSpec,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::Activation;
+use vllm_batch_base::layers::{Activation, Reach};
 
 /// Keys of classifiers, of encoders and of training.
 pub(crate) const OF_OTHERS: &[&str] = &[
@@ -44,7 +44,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let mut layer = layer(config, index, LinearSpec::stacked(qkv, hidden))?;
         if let Some(attention) = &mut layer.attention {
             attention.rope = Some(usize::from(slides[index]));
-            attention.sliding_window = slides[index].then_some(window);
+            attention.reach = Reach::of_window(slides[index].then_some(window));
         }
         Ok(layer)
     })?;

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{BuildSpec, aria, deepseek, exaone4, gemma4, muse_glimmer};
+use super::{BuildSpec, aria, deepseek, exaone4, gemma4, llama4, muse_glimmer};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -54,6 +54,7 @@ const IMAGE_TENSORS: &[&str] = &[
     "model.visual.",
     "mm_projector.",
     "multi_modal_projector.",
+    "vision_model.",
     "vision_tower.",
     "visual.",
 ];
@@ -76,6 +77,11 @@ pub(super) fn kimi_k25(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     }
     config.text_part().assume(&[("tie_word_embeddings", json!(true))]);
     text_part(config, deepseek::v3)
+}
+
+/// Llama 4.
+pub(super) fn llama4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, llama4::spec)
 }
 
 /// Muse Glimmer.

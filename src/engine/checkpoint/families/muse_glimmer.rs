@@ -7,6 +7,7 @@ use super::gemma2;
 use crate::hf_config::{HfConfig, LayerType};
 use crate::spec::{BlockNorms, DecoderSpec, NormSpec, OutputGate, QkNormSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// The spec of a text config.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -47,7 +48,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let norm = || NormSpec::rms("", heads.head_dim, eps).without_weight();
         attention.qk_norm = Some(QkNormSpec::per_head(norm(), norm()));
         attention.scale = factor / (heads.head_dim as f32).sqrt();
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
         attention.rope = turns(index).then_some(0);
         let gate = format!("model.layers.{index}.self_attn.gate_proj");
         attention.gate_by(gate, OutputGate::OF_VALUES);

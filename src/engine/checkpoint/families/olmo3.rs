@@ -5,6 +5,7 @@ use super::olmo2;
 use crate::hf_config::{HfConfig, LayerType};
 use crate::spec::{DecoderSpec, RopeScaling, RopeSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Base of the frequencies where the file has none.
 const ROPE_BASE: f64 = 500_000.0;
@@ -23,7 +24,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let window = root.size_or_none("sliding_window", 4096)?;
     let slides = config.sliding_layers(4)?;
     for (index, attention) in spec.attentions_mut() {
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
         attention.rope = Some(usize::from(slides[index]));
     }
     Ok(spec)

@@ -122,7 +122,7 @@ mod tests {
         assert_eq!((tower.bidirectional, tower.least_step(100)), (Bidirectional::Prompt, (100, 0)));
         assert_eq!(tower.tensors().len(), 3 + 2 * 16 + 2 + 2);
         let (decoder, _) = specs("", r#""model_type": "gemma2","#, "").unwrap();
-        let windows: Vec<_> = decoder.attentions().map(|block| block.sliding_window).collect();
+        let windows: Vec<_> = decoder.attentions().map(|block| block.reach.window()).collect();
         assert_eq!(windows, [Some(4096), None]);
     }
 

@@ -4,6 +4,7 @@ use super::llama::{self, Defaults};
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, LinearSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Llama's spec with fused tensors.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -21,7 +22,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let name = format!("model.layers.{index}.self_attn.qkv_proj");
         attention.qkv = LinearSpec::new(name, attention.heads.qkv_width(), hidden);
         attention.out.bias = false;
-        attention.sliding_window = window;
+        attention.reach = Reach::of_window(window);
     }
     for (index, mlp) in spec.mlps_mut() {
         let name = format!("model.layers.{index}.mlp.gate_up_proj");

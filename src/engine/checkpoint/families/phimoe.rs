@@ -6,7 +6,7 @@ use super::mixtral;
 use crate::hf_config::HfConfig;
 use crate::spec::{DecoderSpec, NormSpec};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::{NormKind, Routing};
+use vllm_batch_base::layers::{NormKind, Reach, Routing};
 
 /// Llama's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -16,7 +16,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         *norm = NormSpec { kind: NormKind::Layer, bias: true, ..norm.clone() };
     }
     let window = config.sliding_window()?;
-    spec.attentions_mut().for_each(|(_, attention)| attention.sliding_window = window);
+    spec.attentions_mut().for_each(|(_, attention)| attention.reach = Reach::of_window(window));
     let root = config.root();
     let bias = root.flag("lm_head_bias")?.unwrap_or(false);
     match &mut spec.output.lm_head {

@@ -16,7 +16,7 @@ fn spec(architecture: &str, keys: &str) -> Result<DecoderSpec, String> {
 }
 
 fn windows(spec: &DecoderSpec) -> Vec<Option<usize>> {
-    spec.attentions().map(|attention| attention.sliding_window).collect()
+    spec.attentions().map(|attention| attention.reach.window()).collect()
 }
 
 fn ropes(spec: &DecoderSpec) -> Vec<Option<usize>> {

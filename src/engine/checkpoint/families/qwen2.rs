@@ -4,6 +4,7 @@ use super::llama;
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Reach;
 
 /// Llama's spec with q, k, v biases and Qwen's windows.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -25,7 +26,7 @@ pub(super) fn set_windows(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(
     let first_sliding = root.optional_size("max_window_layers")?.unwrap_or(28);
     let slides = config.sliding_layers_or(|index| index >= first_sliding)?;
     for (index, attention) in spec.attentions_mut() {
-        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.reach = Reach::of_window(window.filter(|_| slides[index]));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::layer_norm;
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::Activation;
+use vllm_batch_base::layers::{Activation, Reach};
 
 /// Llama's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -19,7 +19,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     for (_, attention) in spec.attentions_mut() {
         attention.qkv.bias = bias;
         attention.out.bias = bias;
-        attention.sliding_window = window;
+        attention.reach = Reach::of_window(window);
     }
     let activation = config.activation_or(Activation::GeluTanh)?;
     layer_norm::set_plain_mlps(&mut spec, ["c_fc", "c_proj"], bias, activation);

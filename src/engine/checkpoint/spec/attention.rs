@@ -1,6 +1,7 @@
 //! Attention of a layer: its heads, where its K and V come from, and what happens to q and k.
 
 use super::{BlockNorms, LatentSpec, LinearSpec, NamedShape, NormSpec, Part, QkvHeads};
+use vllm_batch_base::layers::Reach;
 
 /// Attention of a layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,8 +38,8 @@ pub struct AttentionSpec {
     pub alibi_slopes: Option<Vec<f32>>,
     /// The tensor (num_heads) of scores that are in the softmax and have no value (gpt-oss).
     pub sinks: Option<String>,
-    /// Positions a token attends to, itself included; None: all before it.
-    pub sliding_window: Option<usize>,
+    /// Which positions up to its own a token attends to.
+    pub reach: Reach,
     /// Tokens of images attend to none behind them, also where the tower says that they attend to
     /// all of their image (Gemma 4's global layers).
     pub is_causal: bool,
@@ -110,7 +111,7 @@ impl AttentionSpec {
             soft_cap: None,
             alibi_slopes: None,
             sinks: None,
-            sliding_window: None,
+            reach: Reach::All,
             is_causal: false,
             gate: None,
             out,
@@ -137,7 +138,7 @@ impl AttentionSpec {
 
     /// Every token attends to all positions before it, to heads of K and V, without biases.
     pub fn attends_to_all(&self) -> bool {
-        self.sliding_window.is_none() && self.alibi_slopes.is_none() && self.latent.is_none()
+        self.reach == Reach::All && self.alibi_slopes.is_none() && self.latent.is_none()
     }
 
     /// The heads that `qkv` gives, of q, k and v.
@@ -232,11 +233,13 @@ impl QkNormSpec {
     }
 }
 
-/// q *= 1 + beta * ln(1 + floor(position / original_max_position_embeddings)).
+/// q *= 1 + beta * ln(1 + floor((position + offset) / original_max_position_embeddings)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PositionScale {
     /// How fast it grows.
     pub beta: f32,
+    /// What is added to positions: 1 in Llama 4.
+    pub offset: f32,
     /// Positions up to which it is 1.
     pub original_max_position_embeddings: f32,
 }

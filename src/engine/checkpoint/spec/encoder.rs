@@ -6,6 +6,7 @@ use super::{
     LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, Parameters,
     QkvHeads, RopeSpec, distinct, read_as_values,
 };
+use vllm_batch_base::layers::Reach;
 
 /// A model that makes a state of every token, in one pass over a text. Families differ in these
 /// values only.
@@ -25,7 +26,7 @@ pub struct EncoderSpec {
     pub embed_norm: Option<NormSpec>,
     /// A token sees those up to it alone, and itself.
     pub is_causal: bool,
-    /// One per layer. Unless the model is causal, a `sliding_window` is the number of positions on
+    /// One per layer. Unless the model is causal, a window is the number of positions on
     /// each side.
     pub layers: Vec<LayerSpec>,
     /// Rotary embeddings that layers refer to.
@@ -164,6 +165,9 @@ impl EncoderSpec {
             None if any(&|block| block.gate.is_some()) => Some("a gate of attention"),
             None if any(&|block| block.kv != KvSource::Own) => {
                 Some("K and V that are not each layer's own")
+            }
+            None if any(&|block| matches!(block.reach, Reach::Chunk(_))) => {
+                Some("attention in chunks")
             }
             None if any(&|block| block.heads.head_dim != head_dim) => {
                 Some("heads of several widths")

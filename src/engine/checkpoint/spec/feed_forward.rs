@@ -1,7 +1,7 @@
 //! Feed-forward blocks: an MLP, or a mixture of experts.
 
 use super::{ActivationSpec, BlockNorms, LinearSpec, NamedShape, NormSpec};
-use vllm_batch_base::layers::{Activation, Routing};
+use vllm_batch_base::layers::{Activation, Routing, Weighted};
 
 pub use vllm_batch_base::layers::MlpForm;
 
@@ -44,6 +44,8 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// (experts): the weights are multiplied by these.
     pub weight_factors: Option<NamedShape>,
+    /// What the weights are factors of.
+    pub weighted: Weighted,
     /// Whether experts have gates, that of all tokens too.
     pub form: MlpForm,
     /// The activation of all experts.
@@ -223,6 +225,7 @@ impl ExpertsSpec {
             lacks_bias_as_zeros: false,
             routing,
             weight_factors: None,
+            weighted: Weighted::Outputs,
             form: MlpForm::Gated,
             activation,
             experts: Vec::new(),

@@ -2,6 +2,7 @@
 
 use crate::execute::model_executor::gpu_needs_of;
 use vllm_batch_base::config::{DType, DeviceKind, EngineConfig, KvCacheDType};
+use vllm_batch_base::layers::Reach;
 use vllm_batch_checkpoint::spec::{
     Bidirectional, ConnectorStep, DecoderSpec, LayerSpec, TowerSpec,
 };
@@ -37,7 +38,7 @@ fn refusal(
     let sees_whole = tower.bidirectional != Bidirectional::None;
     let is_of_some_layers = sees_whole && decoder.attentions().any(|attention| attention.is_causal);
     let is_past_windows = tower.bidirectional == Bidirectional::Prompt
-        && decoder.attentions().any(|attention| attention.sliding_window.is_some());
+        && decoder.attentions().any(|attention| attention.reach != Reach::All);
     let why = if sees_whole && head_dim > MAX_NARROW_HEAD_DIM {
         "no kernel over heads of such a width lets the tokens of an image see all of it"
     } else if is_of_some_layers {

@@ -2,6 +2,7 @@
 
 use crate::Step;
 use crate::paged_attention::{Biases, CacheAttention, attend};
+use vllm_batch_base::layers::Reach;
 use vllm_batch_device::cuda::DeviceBuffer;
 use vllm_batch_device::{Gpu, KvCache, Tensor};
 
@@ -19,7 +20,7 @@ pub(super) fn encoder_attention(
         num_kv_heads: shape.heads.num_kv_heads,
         scale: shape.scale,
         soft_cap: shape.soft_cap,
-        window: shape.before.map(|before| before + 1),
+        reach: Reach::of_window(shape.before.map(|before| before + 1)),
         biases: shape.bias.map_or(Biases::None, RelativeBias::of_kernels),
         sinks: None,
         after: Some(shape.after.unwrap_or(usize::MAX)),

@@ -149,6 +149,7 @@ impl From<&Routing> for TopKArgs {
             ExpertWeight::Score => (0, 0.0, 0.0),
             ExpertWeight::Share { added, at_least } => (1, added, at_least),
             ExpertWeight::Softmax => (2, 0.0, 0.0),
+            ExpertWeight::Sigmoid => (3, 0.0, 0.0),
         };
         let score = match best.score {
             Score::Logits => 0,
@@ -253,6 +254,14 @@ pub(super) fn add_experts(
     let parts = out.width().div_ceil(GPU_BLOCK as usize * 8) as u32;
     let grid = [out.num_rows() as u32, parts];
     gpu.launch(("experts", "add_experts"), grid, (GPU_BLOCK, 0), &mut args);
+}
+
+/// Each row of x times the weight of its one expert, which is 1 then.
+pub(super) fn weigh_inputs(gpu: &Gpu, x: &Tensor, scratch: &GpuScratch) {
+    let mut args = Args::new();
+    args.tensor(x).ptr(scratch.weights.ptr()).dims([x.width()]);
+    let grid = [x.num_rows() as u32, 1];
+    gpu.launch(("experts", "weigh_inputs"), grid, (GPU_BLOCK, 0), &mut args);
 }
 
 /// Each row of `out` times the sigmoid of that row of x times the gate.

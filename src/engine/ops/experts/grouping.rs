@@ -49,6 +49,11 @@ impl Grouping {
         starts[0] = 0;
     }
 
+    /// All factors are 1.
+    pub(super) fn forget_weights(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.weight = 1.0);
+    }
+
     /// The rows of an expert, upward.
     pub(super) fn rows_of(&self, expert: usize) -> &[ExpertRow] {
         &self.rows[self.starts[expert]..self.starts[expert + 1]]

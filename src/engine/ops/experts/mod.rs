@@ -13,7 +13,7 @@ mod routing;
 mod tests;
 
 pub(crate) use routing::Chosen;
-use vllm_batch_base::layers::Routing;
+use vllm_batch_base::layers::{Routing, Weighted};
 
 pub(crate) use cuda::{ExpertTables, GpuScratch};
 
@@ -43,6 +43,8 @@ pub struct ExpertsWeight {
     pub routing: Routing,
     /// (experts): the weights of those that are chosen are multiplied by these.
     pub weight_factors: Option<Vec<f32>>,
+    /// What the weights are factors of.
+    pub weighted: Weighted,
     /// Whether experts have gates.
     pub form: MlpForm,
     /// The activation of all experts.
@@ -257,6 +259,34 @@ pub fn choose_experts(
         }
     });
     grouping.set(chosen, num_chosen, num_experts);
+}
+
+/// Multiplies each row of x by the weight of its one expert, which [`choose_experts`] chose last:
+/// the expert's outputs have a weight of 1 from there on.
+///
+/// # Panics
+/// As [`add_experts`]; or rows have several experts.
+pub fn weigh_inputs(device: &Device, x: &mut Tensor, scratch: &mut ExpertsScratch) {
+    let (cpu, scratch) = match (device, scratch) {
+        (Device::Cpu(cpu), ExpertsScratch::Cpu(scratch)) => (cpu, scratch),
+        (Device::Cuda(gpu), ExpertsScratch::Cuda(scratch)) => {
+            return cuda::weigh_inputs(gpu, x, scratch);
+        }
+        _ => panic!("the scratch is of another device"),
+    };
+    let (num_rows, width) = (x.num_rows(), x.width());
+    assert_eq!(scratch.chosen.len(), num_rows, "rows of one expert each");
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new("weigh_inputs"), work);
+    let shared = SharedMut::new(x.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for (row, chosen) in (start..end).zip(&scratch.chosen[start..end]) {
+            // SAFETY: each row belongs to one item.
+            let values = unsafe { shared.slice(row * width, width) };
+            values.iter_mut().for_each(|value| *value *= chosen.weight);
+        }
+    });
+    scratch.grouping.forget_weights();
 }
 
 /// out = these rows of x.

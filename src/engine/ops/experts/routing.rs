@@ -68,14 +68,18 @@ fn weigh(best: &TopK, isa: Isa, chosen: &mut [Chosen], values: &mut [f32]) {
             let sum = (sum + added).max(at_least);
             chosen.iter_mut().for_each(|chosen| chosen.weight /= sum);
         }
-        ExpertWeight::Softmax => {
-            let values = &mut values[..chosen.len()];
-            values.iter_mut().zip(&*chosen).for_each(|(value, of)| *value = of.weight);
-            dispatch(isa, Scored { score: Score::Softmax, values });
-            chosen.iter_mut().zip(values).for_each(|(chosen, value)| chosen.weight = *value);
-        }
+        ExpertWeight::Softmax => weigh_by(Score::Softmax, isa, chosen, values),
+        ExpertWeight::Sigmoid => weigh_by(Score::Sigmoid, isa, chosen, values),
     }
     chosen.iter_mut().for_each(|chosen| chosen.weight *= best.scale);
+}
+
+/// Scores of the weights of those that are chosen alone.
+fn weigh_by(score: Score, isa: Isa, chosen: &mut [Chosen], values: &mut [f32]) {
+    let values = &mut values[..chosen.len()];
+    values.iter_mut().zip(&*chosen).for_each(|(value, of)| *value = of.weight);
+    dispatch(isa, Scored { score, values });
+    chosen.iter_mut().zip(values).for_each(|(chosen, value)| chosen.weight = *value);
 }
 
 /// Rules out the experts of all groups but the best.
@@ -251,6 +255,12 @@ mod tests {
         assert_chosen(&of(Score::Logits, ExpertWeight::Softmax), &shares);
         let at_least = ExpertWeight::Share { added: 0.2, at_least: 1.6 };
         assert_chosen(&of(Score::Softmax, at_least), &[(1, 0.25), (2, 0.125)]);
+        // Large ones are apart, though their sigmoids are not.
+        let far = [20.0, 40.0, 30.0];
+        let best = top_k(1, Score::Logits, ExpertWeight::Sigmoid);
+        assert_chosen(&choose(&Routing::TopK(best), &far, None), &[(1, 1.0)]);
+        let by_sigmoid = of(Score::Logits, ExpertWeight::Sigmoid);
+        assert_chosen(&by_sigmoid, &[(1, 0.8), (2, 2.0 / 3.0)]);
         // n / (n + 1)
         assert_chosen(&of(Score::Sigmoid, ExpertWeight::Score), &[(1, 0.8), (2, 2.0 / 3.0)]);
     }

@@ -35,6 +35,7 @@ fn weight(device: &Device, dtype: DType, form: MlpForm) -> ExpertsWeight {
         choice_bias: None,
         routing: Routing::TopK(routing),
         weight_factors: Some(FACTORS.into()),
+        weighted: Weighted::Outputs,
         form,
         activation: Activation::Silu,
         experts: (0..NUM_EXPERTS as u64)
@@ -142,5 +143,52 @@ fn rows_are_gated_by_a_sigmoid() {
         let x: Vec<f64> = x.row(row).iter().map(|x| f64::from(*x)).collect();
         let expected = 2.0 / (1.0 + (-times(&gate, &x)[0]).exp());
         assert!(out.row(row).iter().all(|out| (f64::from(*out) - expected).abs() < 1e-5));
+    }
+}
+
+#[test]
+fn inputs_of_one_expert_are_weighted_in_the_place_of_outputs() {
+    const NUM_ROWS: usize = 20;
+    let (x, before) = (values(NUM_ROWS, 0.37), values(NUM_ROWS, 0.11));
+    for isa in Isa::all_available() {
+        let device = Device::cpu_with_isa(2, isa);
+        let best = TopK {
+            num: 1,
+            score: Score::Logits,
+            groups: None,
+            weight: ExpertWeight::Sigmoid,
+            scale: 1.0,
+        };
+        let weight = ExpertsWeight {
+            routing: Routing::TopK(best),
+            weight_factors: None,
+            weighted: Weighted::Inputs,
+            ..weight(&device, DType::Float32, MlpForm::Gated)
+        };
+        let shape = ExpertsShape { num_experts: NUM_EXPERTS, num_chosen: 1, inner: INNER };
+        let of = (&device, DType::Float32);
+        let mut scratch = ExpertsScratch::new(of, (NUM_ROWS, HIDDEN), shape).unwrap();
+        let mut out = Tensor::from_vec(before.clone(), HIDDEN);
+        let mut inputs = Tensor::from_vec(x.clone(), HIDDEN);
+        choose_experts(&device, (&inputs, RowSlots::default()), &weight, &mut scratch);
+        weigh_inputs(&device, &mut inputs, &mut scratch);
+        add_experts(&device, &inputs, &weight, &mut scratch, &mut out);
+        for row in 0..NUM_ROWS {
+            let x: Vec<f64> = x[row * HIDDEN..][..HIDDEN].iter().map(|x| f64::from(*x)).collect();
+            let logits = times(&matrix(NUM_EXPERTS, HIDDEN, 1), &x);
+            let best = (0..NUM_EXPERTS).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
+            let score = 1.0 / (1.0 + (-logits[best]).exp());
+            let x: Vec<f64> = x.iter().map(|x| x * score).collect();
+            let gate_up = times(&matrix(2 * INNER, HIDDEN, 10 + best as u64), &x);
+            let (gate, up) = gate_up.split_at(INNER);
+            let inner = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up);
+            let inner: Vec<f64> = inner.collect();
+            let added = times(&matrix(HIDDEN, INNER, 20 + best as u64), &inner);
+            let before = &before[row * HIDDEN..][..HIDDEN];
+            for ((got, added), before) in out.row(row).iter().zip(added).zip(before) {
+                let off = (f64::from(*got) - f64::from(*before) - added).abs();
+                assert!(off < 2e-5, "{isa:?}, row {row}: {off}");
+            }
+        }
     }
 }

@@ -16,6 +16,7 @@ use crate::step::WorkList;
 use crate::{Step, WeightValues};
 use defines::{AttentionDefines, DecodeLayer};
 use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::Reach;
 use vllm_batch_device::cuda::{Args, DevicePtr};
 use vllm_batch_device::gpu::Kernel;
 use vllm_batch_device::kv_cache::KvLayerShape;
@@ -70,8 +71,8 @@ pub(crate) struct CacheAttention {
     pub num_kv_heads: usize,
     pub scale: f32,
     pub soft_cap: Option<f32>,
-    /// Positions that a token sees up to itself, itself included; None: all.
-    pub window: Option<usize>,
+    /// Which positions up to its own a token sees.
+    pub reach: Reach,
     pub biases: Biases,
     /// (num_heads) scores of positions without values.
     pub sinks: Option<DevicePtr>,
@@ -135,7 +136,7 @@ pub(super) fn paged_attention(
         num_kv_heads: shape.num_kv_heads,
         scale: shape.scale,
         soft_cap: shape.soft_cap,
-        window: shape.sliding_window,
+        reach: shape.reach,
         biases: slopes.map_or(Biases::None, Biases::Alibi),
         sinks: shape.sinks.map(WeightValues::device_ptr),
         after: None,
@@ -158,7 +159,7 @@ impl CacheAttention {
             // `AttentionWork::seq` is an entry of the tables, not a row.
             max_blocks_per_seq: 1,
             qkv_stride: qkv.width() as u32,
-            window: self.window.map_or(0, |window| window as u32),
+            window: self.reach.most().map_or(0, |most| most as u32),
             after: self.after.unwrap_or(0).min(FURTHEST) as u32,
             bias_stride: stride as u32,
             bias_origin: origin as u32,
@@ -180,6 +181,7 @@ impl CacheAttention {
             has_images: !step.batch.attended_ends.is_empty(),
             has_biases: !matches!(self.biases, Biases::None),
             has_sinks: self.sinks.is_some(),
+            is_chunked: matches!(self.reach, Reach::Chunk(_)),
             launch: None,
         }
     }

@@ -20,6 +20,7 @@ pub(super) use cuda::{
 pub use cuda::{Launch as AttentionLaunch, WgmmaTrial, prefill_by_wgmma, wgmma_prefill_sizes};
 pub(super) use sharing::Sharing;
 
+use vllm_batch_base::layers::Reach;
 use vllm_batch_device::kv_cache::KvData;
 use vllm_batch_device::op_times::Op;
 use vllm_batch_device::{CacheLayer, Device, Tensor};
@@ -39,8 +40,8 @@ pub struct AttentionShape<'a> {
     pub scale: f32,
     /// Gemma 2's bound on scores.
     pub soft_cap: Option<f32>,
-    /// A token attends to this many positions, itself included; None: all.
-    pub sliding_window: Option<usize>,
+    /// Which positions up to its own a token attends to.
+    pub reach: Reach,
     /// A token attends to none behind it, also where the step has images that others see whole.
     pub is_causal: bool,
     /// A bias of slope * (j - i) for the query at position i and the key at j, after the soft cap.

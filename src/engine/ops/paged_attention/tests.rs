@@ -7,7 +7,7 @@ use super::super::rotary_and_cache;
 use super::*;
 use crate::batch::Batch;
 use vllm_batch_base::config::DType;
-use vllm_batch_base::layers::{QkvHeads, alibi_slopes};
+use vllm_batch_base::layers::{QkvHeads, Reach, alibi_slopes};
 use vllm_batch_base::matrix::SourceMatrix;
 use vllm_batch_device::KvCache;
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
@@ -38,7 +38,7 @@ impl Case<'_> {
             num_kv_heads,
             scale: 0.3,
             soft_cap: None,
-            sliding_window: None,
+            reach: Reach::All,
             is_causal: false,
             alibi: None,
             sinks: None,
@@ -162,7 +162,7 @@ impl Case<'_> {
         for token in 0..num_tokens {
             for head in 0..self.shape.num_heads {
                 let kv_head = head / (self.shape.num_heads / self.shape.num_kv_heads);
-                let start = self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
+                let start = self.shape.reach.first(token);
                 let weight = |position: usize| {
                     let dot =
                         |d| at(token, head * hd + d) * at(position, first_k + kv_head * hd + d);
@@ -228,11 +228,13 @@ fn v_may_have_another_width_than_k() {
 fn heads_of_a_token_may_be_shared_out() {
     let sinks = of_heads((0..40).map(|head| head as f32 / 8.0 - 2.0).collect());
     for isa in Isa::all_available() {
-        for (num_kv_heads, window) in [(1, None), (2, Some(21))] {
+        for (num_kv_heads, reach) in
+            [(1, Reach::All), (2, Reach::Window(21)), (2, Reach::Chunk(21))]
+        {
             let mut case = Case { isa, v_dim: 8, ..Case::new(num_kv_heads, 12) };
             case.shape = AttentionShape {
                 num_heads: 40,
-                sliding_window: window,
+                reach,
                 is_causal: false,
                 sinks: Some(&sinks),
                 ..case.shape
@@ -245,10 +247,11 @@ fn heads_of_a_token_may_be_shared_out() {
 }
 
 #[test]
-fn windows_and_soft_caps_are_applied() {
-    for window in [1, 5, 16, 40] {
+fn windows_chunks_and_soft_caps_are_applied() {
+    let both = [1, 5, 16, 40].map(|len| [Reach::Window(len), Reach::Chunk(len)]);
+    for reach in both.into_iter().flatten() {
         let mut case = Case::new(3, 32);
-        case.shape.sliding_window = Some(window);
+        case.shape.reach = reach;
         case.shape.soft_cap = Some(1.5);
         case.check(&[60, 3], 60);
     }
@@ -270,7 +273,7 @@ fn tokens_of_an_image_attend_to_all_of_it() {
         for (num_kv_heads, window) in [(3, None), (1, None), (2, Some(5)), (2, Some(64))] {
             for dtype in [DType::Float32, DType::BFloat16] {
                 let mut case = Case { isa, dtype, images: &images, ..Case::new(num_kv_heads, 24) };
-                case.shape.sliding_window = window;
+                case.shape.reach = Reach::of_window(window);
                 case.check(&[1, 5, 11, 70, 75], 100);
                 let whole = case.run(&[75], 75).remove(0);
                 for (lens, chunk) in [(&[75, 70][..], 1), (&[75, 12], 7), (&[75, 75], 33)] {
@@ -307,13 +310,17 @@ fn of_heads(values: Vec<f32>) -> WeightValues {
 fn biases_fall_with_the_distance_by_each_heads_slope() {
     let slopes = slopes();
     for isa in Isa::all_available() {
-        for (num_kv_heads, soft_cap, window) in
-            [(6, None, None), (2, Some(1.5), None), (1, None, Some(21)), (3, Some(1.5), Some(5))]
-        {
+        for (num_kv_heads, soft_cap, reach) in [
+            (6, None, Reach::All),
+            (2, Some(1.5), Reach::All),
+            (1, None, Reach::Window(21)),
+            (3, Some(1.5), Reach::Window(5)),
+            (3, Some(1.5), Reach::Chunk(19)),
+        ] {
             let mut case = Case { isa, ..Case::new(num_kv_heads, 24) };
             case.shape = AttentionShape {
                 soft_cap,
-                sliding_window: window,
+                reach,
                 is_causal: false,
                 alibi: Some(&slopes),
                 ..case.shape
@@ -328,16 +335,15 @@ fn biases_fall_with_the_distance_by_each_heads_slope() {
 fn sinks_take_their_share_of_each_heads_softmax() {
     let (sinks, slopes) = (sinks(), slopes());
     for isa in Isa::all_available() {
-        for (num_kv_heads, soft_cap, window, alibi) in [
-            (6, None, None, None),
-            (2, Some(1.5), None, Some(&slopes)),
-            (1, None, Some(21), None),
-            (3, None, Some(5), Some(&slopes)),
+        for (num_kv_heads, soft_cap, reach, alibi) in [
+            (6, None, Reach::All, None),
+            (2, Some(1.5), Reach::All, Some(&slopes)),
+            (1, None, Reach::Window(21), None),
+            (3, None, Reach::Window(5), Some(&slopes)),
         ] {
             let mut case = Case { isa, ..Case::new(num_kv_heads, 24) };
             let sinks = Some(&sinks);
-            case.shape =
-                AttentionShape { soft_cap, sliding_window: window, alibi, sinks, ..case.shape };
+            case.shape = AttentionShape { soft_cap, reach, alibi, sinks, ..case.shape };
             case.check(&[1, 16, 17, 70], 100);
             case.check(&[33, 5], 7);
         }
@@ -358,15 +364,17 @@ fn a_layer_may_have_fewer_kv_heads_than_the_cache() {
 fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
     let (slopes, sinks) = (slopes(), sinks());
     for isa in Isa::all_available() {
-        for (dtype, window, alibi, sinks) in [
-            (DType::Float32, None, None, None),
-            (DType::Float32, None, Some(&slopes), Some(&sinks)),
-            (DType::BFloat16, Some(21), None, Some(&sinks)),
-            (DType::BFloat16, Some(21), Some(&slopes), None),
-            (DType::Float16, None, None, None),
+        for (dtype, reach, alibi, sinks) in [
+            (DType::Float32, Reach::All, None, None),
+            (DType::Float32, Reach::All, Some(&slopes), Some(&sinks)),
+            (DType::BFloat16, Reach::Window(21), None, Some(&sinks)),
+            (DType::BFloat16, Reach::Window(21), Some(&slopes), None),
+            (DType::Float32, Reach::Chunk(21), None, None),
+            (DType::BFloat16, Reach::Chunk(37), None, None),
+            (DType::Float16, Reach::All, None, None),
         ] {
             let mut case = Case { isa, dtype, v_dim: 20, ..Case::new(2, 24) };
-            case.shape = AttentionShape { sliding_window: window, alibi, sinks, ..case.shape };
+            case.shape = AttentionShape { reach, alibi, sinks, ..case.shape };
             let whole = case.run(&[75], 75).remove(0);
             for (block_size, chunk) in [(16, 1), (32, 7), (48, 32), (16, 75)] {
                 let other = Case { block_size, ..case };

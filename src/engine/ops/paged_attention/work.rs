@@ -17,8 +17,7 @@ pub(super) fn work(
     layer: CacheLayer<'_>,
 ) -> Work {
     let kv = layer.shape();
-    let window = shape.sliding_window.map_or(u64::MAX, |window| window as u64);
-    let (mut num_scores, mut num_positions) = (0, 0);
+    let (mut num_scores, mut num_positions) = (0.0, 0);
     // Where the sequence before begins to attend.
     let mut before = 0;
     for place in 0..sharing.len() {
@@ -26,9 +25,9 @@ pub(super) fn work(
         let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
         let (end, num_tokens) = (u64::from(batch.seq_lens[seq]), u64::from(end - start));
         let start = end - num_tokens;
-        num_scores += sum_of_attended(end, window) - sum_of_attended(start, window);
-        num_scores += num_after(batch, shape, seq);
-        let first = end - end.min(num_tokens.saturating_add(window) - 1);
+        let seen = |end: u64| shape.reach.num_seen_before(end as usize);
+        num_scores += seen(end) - seen(start) + num_after(batch, shape, seq) as f64;
+        let first = shape.reach.first(start as usize) as u64;
         let shared_end = (sharing.depth(place) * kv.block_size) as u64;
         num_positions += end - first - shared_end.saturating_sub(first.max(before));
         before = first;
@@ -37,7 +36,7 @@ pub(super) fn work(
     let kv_bytes = of_heads(shape.num_kv_heads) * layer.cache.element_bytes();
     let row_bytes = of_heads(shape.num_heads) * size_of::<f32>();
     Work {
-        flops: 2.0 * of_heads(shape.num_heads) as f64 * num_scores as f64,
+        flops: 2.0 * of_heads(shape.num_heads) as f64 * num_scores,
         bytes: (num_positions as usize * kv_bytes + batch.num_tokens() * row_bytes) as f64,
     }
 }
@@ -52,18 +51,13 @@ fn num_after(batch: &Batch, shape: AttentionShape<'_>, seq: usize) -> u64 {
     tokens.map(|token| u64::from(after(token))).sum()
 }
 
-/// Positions that the first `num_tokens` of a sequence attend to, one after the other.
-fn sum_of_attended(num_tokens: u64, window: u64) -> u64 {
-    let growing = num_tokens.min(window);
-    growing * (growing + 1) / 2 + (num_tokens - growing) * window.min(num_tokens)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
     use super::*;
     use vllm_batch_base::config::DType;
+    use vllm_batch_base::layers::Reach;
     use vllm_batch_device::KvCache;
     use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 
@@ -91,10 +85,12 @@ mod tests {
         let mut sharing = Sharing::default();
         sharing.find(&batch, 16);
         let ranges = [(0, 7), (4, 9), (11, 12), (39, 40), (48, 50), (63, 64)];
-        for window in [None, Some(1), Some(3), Some(5), Some(100)] {
+        let windows = [1, 3, 5, 100].map(Reach::Window);
+        let chunks = [1, 6, 32, 100].map(Reach::Chunk);
+        for reach in [Reach::All].into_iter().chain(windows).chain(chunks) {
             let (mut num_scores, mut slots) = (0, HashSet::new());
             for (seq, (start, end)) in ranges.into_iter().enumerate() {
-                let first = |token: usize| (token + 1).saturating_sub(window.unwrap_or(token + 1));
+                let first = |token: usize| reach.first(token);
                 num_scores += (start..end).map(|token| token + 1 - first(token)).sum::<usize>();
                 let table = batch.block_table(seq);
                 slots.extend((first(start)..end).map(|position| (table[position / 16], position)));
@@ -106,7 +102,7 @@ mod tests {
                     num_kv_heads,
                     scale: 1.0,
                     soft_cap: None,
-                    sliding_window: window,
+                    reach,
                     is_causal: false,
                     alibi: None,
                     sinks: None,
@@ -118,7 +114,7 @@ mod tests {
                 assert_eq!(
                     work(&batch, &sharing, attention, cache.layer(0)),
                     Work { flops, bytes },
-                    "{window:?}"
+                    "{reach:?}"
                 );
             }
         }

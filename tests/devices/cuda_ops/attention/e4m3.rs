@@ -20,8 +20,8 @@ fn check_all(dtype: DType, seed: u64, cases: &[Case], seqs: &[Seq]) {
 #[test]
 fn paged_attention_decode_beside_prefill_over_e4m3() {
     let alibi = Case { has_alibi: true, soft_cap: Some(20.0), ..case(6, 2, 32, 16) };
-    let capped = Case { soft_cap: Some(20.0), window: Some(33), ..case(4, 2, 80, 48) };
-    let sinks = Case { has_sinks: true, window: Some(257), ..case(4, 2, 16, 16) };
+    let capped = Case { soft_cap: Some(20.0), reach: Reach::Window(33), ..case(4, 2, 80, 48) };
+    let sinks = Case { has_sinks: true, reach: Reach::Window(257), ..case(4, 2, 16, 16) };
     let slopes = Case { has_alibi: true, ..case(2, 1, 64, 16) };
     check_all(DType::BFloat16, 1200, &[case(4, 1, 128, 16), alibi, capped, sinks], &MIX);
     check_all(DType::Float16, 1210, &[case(3, 1, 96, 32), slopes], &MIX);

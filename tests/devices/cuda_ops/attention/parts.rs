@@ -135,7 +135,7 @@ fn paged_attention_merge_of_cut_chunks_has_the_bits_of_whole_chunks() {
 /// They keep rows whole.
 #[test]
 fn paged_attention_decode_keeps_rows_whole_with_windows_and_biases() {
-    let window = Case { window: Some(300), ..case(4, 2, 16, 16) };
+    let window = Case { reach: Reach::Window(300), ..case(4, 2, 16, 16) };
     let alibi = Case { has_alibi: true, ..case(4, 2, 16, 16) };
     for (num_sms, seqs) in [(MANY_SMS, &UNEVEN[..]), (MANY_SMS, &CHUNKS), (ONE_SM, &SHARING)] {
         let whole = (1040, of_sms(num_sms), (false, false));

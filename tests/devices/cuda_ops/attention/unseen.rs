@@ -62,7 +62,7 @@ fn outputs(
 /// Whether a token attends to something odd.
 fn sees(case: Case, seq: Seq, position: usize, odd: &[Odd]) -> bool {
     let seed = |of: usize| if of < seq.prefix.1 { seq.prefix.0 } else { seq.seed };
-    let first = case.window.map_or(0, |window| (position + 1).saturating_sub(window));
+    let first = case.reach.first(position);
     odd.iter()
         .any(|odd| odd.seed == seed(odd.position) && (first..=position).contains(&odd.position))
 }
@@ -127,12 +127,14 @@ fn check(dtype: DType, seed: u64, cases: &[Case]) {
 
 #[test]
 fn unseen_values_that_are_not_finite_reach_no_token_of_a_prompt() {
-    let window = Case { window: Some(9), ..case(4, 2, 16, 16) };
+    let window = Case { reach: Reach::Window(9), ..case(4, 2, 16, 16) };
     let alibi = Case { has_alibi: true, ..case(6, 2, 16, 16) };
     check(DType::BFloat16, 1100, &[case(4, 1, 64, 16), case(2, 2, 128, 32), window, alibi]);
-    let capped = Case { soft_cap: Some(20.0), window: Some(40), ..case(20, 1, 24, 48) };
+    let capped = Case { soft_cap: Some(20.0), reach: Reach::Window(40), ..case(20, 1, 24, 48) };
     check(DType::Float16, 1110, &[case(8, 1, 64, 32), capped]);
     check(DType::BFloat16, 1120, &[case(2, 1, 256, 16)]);
+    let chunks = Case { reach: Reach::Chunk(21), ..case(4, 2, 16, 16) };
+    check(DType::BFloat16, 1125, &[chunks]);
 }
 
 #[test]
@@ -147,7 +149,7 @@ fn unseen_values_of_nan_in_a_cache_of_fp8_reach_no_token() {
     let Some(pair) = Pair::open_with(DType::BFloat16, KvCacheDType::Fp8, (1140, shim)) else {
         return;
     };
-    let window = Case { window: Some(9), ..case(4, 2, 16, 16) };
+    let window = Case { reach: Reach::Window(9), ..case(4, 2, 16, 16) };
     for case in [case(4, 1, 64, 16), window] {
         check_odd(&pair, case, &SEQS, &VALUES);
     }
@@ -155,7 +157,7 @@ fn unseen_values_of_nan_in_a_cache_of_fp8_reach_no_token() {
 
 #[test]
 fn unseen_values_that_are_not_finite_reach_no_token_in_wide_heads() {
-    let window = Case { window: Some(9), ..case(4, 2, 264, 16) };
+    let window = Case { reach: Reach::Window(9), ..case(4, 2, 264, 16) };
     for case in [latents(20, (16, 48), 32), latents(3, (8, 24), 16), window] {
         let Some(pair) = Pair::open(DType::BFloat16, 1150, None) else { return };
         check_odd(&pair, case, &SEQS, &VALUES);

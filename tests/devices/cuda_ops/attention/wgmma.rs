@@ -66,16 +66,17 @@ fn paged_attention_prefill_wgmma_in_heads_of_128() {
 
 #[test]
 fn paged_attention_prefill_wgmma_with_windows_soft_caps_biases_and_sinks() {
-    let with = |window, soft_cap, case: Case| Case { window, soft_cap, ..case };
+    let with = |reach, soft_cap, case: Case| Case { reach, soft_cap, ..case };
     let windows = [
-        with(Some(33), None, case(2, 1, 64, 16)),
-        with(Some(100), Some(20.0), case(2, 1, 64, 16)),
-        with(Some(1), None, case(3, 1, 128, 16)),
+        with(Reach::Window(33), None, case(2, 1, 64, 16)),
+        with(Reach::Window(100), Some(20.0), case(2, 1, 64, 16)),
+        with(Reach::Window(1), None, case(3, 1, 128, 16)),
+        with(Reach::Chunk(70), None, case(3, 1, 128, 16)),
     ];
     check_wgmma(DType::BFloat16, 915, &windows, &PROMPTS);
     let biases = [
         Case { has_alibi: true, ..case(4, 2, 64, 16) },
-        Case { has_sinks: true, ..with(Some(70), None, case(8, 1, 64, 16)) },
+        Case { has_sinks: true, ..with(Reach::Window(70), None, case(8, 1, 64, 16)) },
     ];
     check_wgmma(DType::Float16, 916, &biases, &PROMPTS);
 }

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use vllm_batch::engine::base::config::PrefillKernel;
+use vllm_batch::engine::base::layers::Reach;
 use vllm_batch::engine::ops::WgmmaTrial;
 
 use super::*;
@@ -83,7 +84,7 @@ impl<'a> Prompts<'a> {
             num_kv_heads: self.heads.num_kv_heads,
             scale,
             soft_cap: None,
-            sliding_window: None,
+            reach: Reach::All,
             is_causal: false,
             alibi: None,
             sinks: None,

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use vllm_batch_base::config::{DType, Quantization};
+use vllm_batch_base::layers::Reach;
 use vllm_batch_checkpoint::spec::{
     AttentionSpec, DecoderSpec, ExpertsSpec, LinearSpec, Part, RecurrentSpec,
 };
@@ -87,8 +88,8 @@ pub struct ModelCost {
 struct AttentionCost {
     /// Operations per token and position that it attends to.
     position_flops: f64,
-    /// Positions that a token attends to at most.
-    window: Option<usize>,
+    /// Positions that a token attends to.
+    reach: Reach,
     /// Bytes of the K and V that it reads, per token, be they its own or another layer's.
     kv_bytes: f64,
 }
@@ -103,7 +104,7 @@ impl AttentionCost {
         Self {
             // Scores and values: products as wide as all heads of q, and of what they get of V.
             position_flops: 2.0 * (attention.heads.num_heads * width) as f64,
-            window: attention.sliding_window,
+            reach: attention.reach,
             kv_bytes: kv_bytes_per_token * kv_values(attention) as f64 / of_all as f64,
         }
     }
@@ -176,7 +177,7 @@ impl ModelCost {
     pub fn row_flops(&self, row: RowLengths) -> f64 {
         let end = row.prompt + row.output - 1;
         let of_attention =
-            |of: &AttentionCost| of.position_flops * positions(row.cached, end, of.window);
+            |of: &AttentionCost| of.position_flops * positions(row.cached, end, of.reach);
         let attention: f64 = self.attentions.iter().map(of_attention).sum();
         (end - row.cached) as f64 * self.layers_flops
             + row.output as f64 * self.head_flops
@@ -209,8 +210,8 @@ impl ModelCost {
     pub fn attention_seconds(&self, row: RowLengths, rates: Rates) -> f64 {
         let end = row.prompt + row.output - 1;
         let of_layer = |of: &AttentionCost| {
-            let flops = of.position_flops * positions(row.cached, row.prompt, of.window);
-            let bytes = of.kv_bytes * positions(row.prompt, end, of.window);
+            let flops = of.position_flops * positions(row.cached, row.prompt, of.reach);
+            let bytes = of.kv_bytes * positions(row.prompt, end, of.reach);
             flops / rates.attention_flops + bytes / rates.bandwidth
         };
         let states = (row.output - 1) as f64 * self.state_bytes(1) / rates.bandwidth;
@@ -233,7 +234,7 @@ impl ModelCost {
     pub fn kv_bytes(&self, num_rows: usize, num_positions: u64) -> f64 {
         let mean = num_positions as f64 / num_rows.max(1) as f64;
         let read = |of: &AttentionCost| {
-            of.kv_bytes * of.window.map_or(mean, |window| mean.min(window as f64))
+            of.kv_bytes * of.reach.most().map_or(mean, |most| mean.min(most as f64))
         };
         // A sum of nothing would be -0.
         let per_row = self.attentions.iter().map(read).fold(0.0, |sum, bytes| sum + bytes);
@@ -272,15 +273,9 @@ fn share(experts: &ExpertsSpec) -> f64 {
     experts.routing.num_chosen() as f64 / experts.experts.len() as f64
 }
 
-/// Sum of the positions that tokens `start..end` attend to: token i sees i + 1, or its window.
-fn positions(start: usize, end: usize, window: Option<usize>) -> f64 {
-    // Of the first `n` tokens.
-    let sum = |n: usize| {
-        let growing = n.min(window.unwrap_or(n));
-        let full = (n - growing) as f64 * window.unwrap_or(0) as f64;
-        growing as f64 * (growing + 1) as f64 / 2.0 + full
-    };
-    sum(end) - sum(start)
+/// Sum of the positions that tokens `start..end` attend to.
+fn positions(start: usize, end: usize, reach: Reach) -> f64 {
+    reach.num_seen_before(end) - reach.num_seen_before(start)
 }
 
 #[cfg(test)]
@@ -288,22 +283,6 @@ mod tests {
     use super::*;
     use vllm_batch_checkpoint::decoder_spec;
     use vllm_batch_checkpoint::hf_config::HfConfig;
-
-    #[test]
-    fn positions_are_counted_as_a_loop_would() {
-        for (start, end, window) in [
-            (0, 0, None),
-            (0, 5, None),
-            (2, 7, None),
-            (0, 9, Some(4)),
-            (3, 9, Some(4)),
-            (6, 9, Some(4)),
-        ] {
-            let one = |i: usize| (i + 1).min(window.unwrap_or(usize::MAX)) as f64;
-            let expected: f64 = (start..end).map(one).sum();
-            assert_eq!(positions(start, end, window), expected, "{start}..{end} {window:?}");
-        }
-    }
 
     fn plain_cost(spec: &DecoderSpec, kv_bytes_per_token: f64) -> ModelCost {
         let code_bytes = &HashMap::new();

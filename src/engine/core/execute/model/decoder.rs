@@ -502,14 +502,14 @@ impl Pass<'_> {
             ops::norm_and_rotate(device, (qkv, spec.own_heads()), left, step);
         }
         scale_q(device, spec, step, qkv);
-        let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
+        let AttentionSpec { scale, soft_cap, reach, .. } = *spec;
         let QkvHeads { num_heads, num_kv_heads, .. } = spec.heads;
         let shape = AttentionShape {
             num_heads,
             num_kv_heads,
             scale,
             soft_cap,
-            sliding_window,
+            reach,
             is_causal: spec.is_causal,
             alibi: weights.alibi.as_ref(),
             sinks: weights.sinks.as_ref(),

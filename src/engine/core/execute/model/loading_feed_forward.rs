@@ -75,6 +75,7 @@ impl Loader<'_> {
             weight_factors: factors
                 .map(|tensor| self.checkpoint.vector(tensor, 1.0))
                 .transpose()?,
+            weighted: spec.weighted,
             form: spec.form,
             activation: spec.activation,
             experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,

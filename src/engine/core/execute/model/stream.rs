@@ -6,6 +6,7 @@ use super::loading::{
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::Weighted;
 use vllm_batch_checkpoint::spec::{
     AttentionSpec, Kept, LayerSpec, LinearSpec, MlpForm, NormSpan, PositionScale, QkNormOrder,
     Wiring,
@@ -327,6 +328,9 @@ impl Stream {
             }
             _ => {
                 ops::choose_experts(device, (normed, *slots), experts, scratch);
+                if experts.weighted == Weighted::Inputs {
+                    ops::weigh_inputs(device, normed, scratch);
+                }
                 match (&weights.latent, latent) {
                     (Some(weights), Some([x, sum])) => {
                         x.reshape(num_rows, weights.into.shape().0);
@@ -482,10 +486,11 @@ pub(super) fn begin_heads<'a>(
 
 /// Lets q grow with the position, in models where it does.
 pub(super) fn scale_q(device: &Device, spec: &AttentionSpec, step: Step<'_>, qkv: &mut Tensor) {
-    let Some(PositionScale { beta, original_max_position_embeddings: original }) =
+    let Some(PositionScale { beta, offset, original_max_position_embeddings: original }) =
         spec.position_scale
     else {
         return;
     };
-    ops::scale_by_position(device, qkv, spec.heads.q(), step.positions(), beta, original);
+    let (positions, original) = (step.positions(), (offset, original));
+    ops::scale_by_position(device, qkv, spec.heads.q(), positions, beta, original);
 }

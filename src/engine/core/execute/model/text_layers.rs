@@ -104,10 +104,11 @@ impl TextLayers<'_> {
         let left = begin_heads(device, (spec, weights), rope, seen, qkv);
         ops::rotate_texts(device, (qkv, spec.heads), left, seen, scratch);
         scale_q(device, spec, seen, qkv);
-        // A decoder counts the token itself.
+        // Chunks are refused. A decoder counts the token itself.
+        let window = spec.reach.window();
         let (before, after) = match self.is_causal {
-            true => (spec.sliding_window.map(|window| window - 1), Some(0)),
-            false => (spec.sliding_window, spec.sliding_window),
+            true => (window.map(|window| window - 1), Some(0)),
+            false => (window, window),
         };
         let AttentionSpec { heads, scale, soft_cap, .. } = *spec;
         let shape =

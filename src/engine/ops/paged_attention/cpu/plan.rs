@@ -66,7 +66,7 @@ pub(super) struct Piece {
     pub num_tokens: u32,
     /// Tokens of the group before it.
     pub at: u32,
-    /// First position that it attends to; tokens whose windows begin elsewhere are not in it.
+    /// First position that it attends to; tokens that begin elsewhere are not in it.
     pub start: u32,
     /// Where what the first and the last token attend to ends.
     pub first_end: u32,
@@ -166,15 +166,15 @@ impl Plan {
     /// A sequence that shares nothing.
     fn add_sequence(&mut self, task: &Task<'_>, seq: usize) {
         let (start, end) = tokens_of(task, seq);
-        let max_tokens = match is_windowed(task, seq) {
-            // Tokens whose windows begin at different positions have nothing to share.
-            true => 1,
-            false => (max_rows(task, seq) / task.heads_per_kv()).clamp(1, MAX_ITEM_TOKENS),
-        };
-        for token in (start..end).step_by(max_tokens) {
-            let num_tokens = (end - token).min(max_tokens);
+        let max_tokens = (max_rows(task, seq) / task.heads_per_kv()).clamp(1, MAX_ITEM_TOKENS);
+        let mut token = start;
+        while token < end {
+            // Tokens that begin to attend at different positions have nothing to share.
+            let alike = task.shape.reach.num_alike(task.batch.positions[token] as usize);
+            let num_tokens = (end - token).min(max_tokens).min(alike.unwrap_or(max_tokens));
             self.add_piece(task, (seq, 0), token..token + num_tokens);
             self.close_group(task);
+            token += num_tokens;
         }
     }
 
@@ -210,7 +210,6 @@ impl Plan {
         let first_piece = self.groups.last().map_or(0, |group| group.pieces.1 as usize);
         let at = self.pieces[first_piece..].last().map_or(0, |piece| piece.at + piece.num_tokens);
         let last = task.batch.positions[tokens.start] as usize + tokens.len() - 1;
-        let window = task.shape.sliding_window.unwrap_or(usize::MAX);
         self.pieces.push(Piece {
             seq: seq as u32,
             token: tokens.start as u32,
@@ -218,7 +217,7 @@ impl Plan {
             at,
             start: match last < task.batch.prefix_len(seq) {
                 true => 0,
-                false => (last + 1).saturating_sub(window) as u32,
+                false => task.shape.reach.first(last) as u32,
             },
             first_end: task.shape.attended_end(task.batch, tokens.start),
             last_end: task.shape.attended_end(task.batch, tokens.end - 1),
@@ -299,9 +298,9 @@ fn tokens_of(task: &Task<'_>, seq: usize) -> (usize, usize) {
 }
 
 /// Whether some token of a sequence does not attend to all before it.
-fn is_windowed(task: &Task<'_>, seq: usize) -> bool {
+fn is_cut(task: &Task<'_>, seq: usize) -> bool {
     let seq_len = task.batch.seq_lens[seq] as usize;
-    task.shape.sliding_window.is_some_and(|window| seq_len > window)
+    task.shape.reach.most().is_some_and(|most| seq_len > most)
 }
 
 /// Rows of an item of one sequence, at most.
@@ -311,7 +310,7 @@ fn max_rows(task: &Task<'_>, seq: usize) -> usize {
 }
 
 /// Whether a sequence may be computed together with others: it has so few tokens that they leave
-/// room, and its windows begin where the others' do.
+/// room, and all of them attend to all before them.
 fn may_share(task: &Task<'_>, seq: usize) -> bool {
     let (start, end) = tokens_of(task, seq);
     let heads_per_kv = task.heads_per_kv();
@@ -320,7 +319,7 @@ fn may_share(task: &Task<'_>, seq: usize) -> bool {
         _ if heads_per_kv > ITEM_HEADS => false,
         num_tokens => 2 * num_tokens * heads_per_kv <= max_rows(task, seq),
     };
-    is_short && !is_windowed(task, seq)
+    is_short && !is_cut(task, seq)
 }
 
 /// Leading positions that the sequence at a place shares with the one before, if both are to be

@@ -6,8 +6,8 @@ use super::plan::{Group, Plan};
 use super::*;
 use crate::{Step, rotary_and_cache};
 use vllm_batch_base::config::DType;
-use vllm_batch_base::layers::QkvHeads;
 use vllm_batch_base::layers::alibi_slopes;
+use vllm_batch_base::layers::{QkvHeads, Reach};
 use vllm_batch_base::matrix::SourceMatrix;
 use vllm_batch_base::split_mix::mix;
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
@@ -28,7 +28,7 @@ struct Case<'a> {
     num_seqs: usize,
     /// Tokens of a sequence in the step, at most.
     max_tokens: usize,
-    window: Option<usize>,
+    reach: Reach,
     soft_cap: Option<f32>,
     alibi: Option<&'a WeightValues>,
     sinks: Option<&'a WeightValues>,
@@ -51,7 +51,7 @@ impl Case<'_> {
             block_size: 16,
             num_seqs: 12,
             max_tokens: 1,
-            window: None,
+            reach: Reach::All,
             soft_cap: None,
             alibi: None,
             sinks: None,
@@ -64,7 +64,7 @@ impl Case<'_> {
             num_kv_heads: self.heads.num_kv_heads,
             scale: 0.3,
             soft_cap: self.soft_cap,
-            sliding_window: self.window,
+            reach: self.reach,
             is_causal: false,
             alibi: self.alibi,
             sinks: self.sinks,
@@ -292,8 +292,16 @@ fn bits_are_the_same_with_everything_that_bends_scores() {
     let slopes = of_heads(alibi_slopes(6, 8.0).into_iter().map(|slope| 20.0 * slope).collect());
     let sinks = of_heads(vec![-100.0, -1.5, 0.0, 2.5, 9.0, 200.0]);
     for_each_kind(|isa, dtype| {
-        for (seed, window) in [(1, None), (2, Some(1000)), (3, Some(61)), (4, Some(16))] {
-            let case = Case { window, max_tokens: 2, num_seqs: 24, ..Case::new(isa, dtype) };
+        for (seed, reach) in [
+            (1, Reach::All),
+            (2, Reach::Window(1000)),
+            (3, Reach::Window(61)),
+            (4, Reach::Window(16)),
+            (5, Reach::Chunk(1000)),
+            (6, Reach::Chunk(61)),
+            (7, Reach::Chunk(16)),
+        ] {
+            let case = Case { reach, max_tokens: 2, num_seqs: 24, ..Case::new(isa, dtype) };
             Case { soft_cap: Some(1.5), alibi: Some(&slopes), ..case }.check(seed);
             Case { sinks: Some(&sinks), ..case }.check(seed + 10);
         }

@@ -17,6 +17,8 @@ pub(super) struct AttentionDefines {
     pub has_biases: bool,
     /// Heads have sinks.
     pub has_sinks: bool,
+    /// Tokens see their own chunk of positions, of the window's length.
+    pub is_chunked: bool,
     /// Of kernels that are compiled for how they are launched.
     pub launch: Option<LaunchDefines>,
 }
@@ -132,6 +134,7 @@ impl AttentionDefines {
             ("IMAGES", self.has_images),
             (of_biases, self.has_biases),
             ("SINKS", self.has_sinks),
+            ("REACH_CHUNKS", self.is_chunked),
         ];
         let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
         let numbers = latent.into_iter().chain(of_launch);

@@ -305,6 +305,7 @@ mod tests {
             has_images: false,
             has_biases: false,
             has_sinks: false,
+            is_chunked: false,
             launch: None,
         };
         let launch = Launch::new(64, 227 << 10, false);

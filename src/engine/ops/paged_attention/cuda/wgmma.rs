@@ -7,7 +7,7 @@ use super::{Biases, CacheAttention, ROWS, attend};
 use crate::batch::Batch;
 use crate::{StepInputs, StepLimits, rotary_and_cache};
 use vllm_batch_base::config::{DType, KvCacheDType, PrefillKernel};
-use vllm_batch_base::layers::QkvHeads;
+use vllm_batch_base::layers::{QkvHeads, Reach};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::cuda::gemm::Random;
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
@@ -214,7 +214,7 @@ impl<'a> WgmmaTrial<'a> {
             num_kv_heads: heads.num_kv_heads,
             scale,
             soft_cap: None,
-            window: None,
+            reach: Reach::All,
             biases: Biases::None,
             sinks: None,
             after: None,
