@@ -15,6 +15,7 @@ import json
 import sys
 from pathlib import Path
 
+import latest
 import newer
 import torch
 import transformers
@@ -102,7 +103,7 @@ def configs():
         conv_L_cache=3, rope_parameters=plain, num_experts=4, num_experts_per_tok=2,
         moe_intermediate_size=16, num_dense_layers=1)
     return {
-        **newer.configs(),
+        **newer.configs(), **latest.configs(),
         "glm4moe": ("qwen3", glm4moe), "granitemoe": ("llama3", granitemoe),
         "minicpm3": ("llama3", minicpm3),
         "lfm2": ("llama3", lfm2), "lfm2moe": ("llama3", lfm2moe),
@@ -215,12 +216,12 @@ def write(name, model, tokenizer, folder):
     newer.as_published(name, folder)
     for file in ["tokenizer.json", "tokenizer_config.json"]:
         (folder / file).write_text((tokenizer / file).read_text())
-    hparams = ModelBase.load_hparams(folder, False)
+    hparams = ModelBase.load_hparams(folder, False) | latest.PUBLISHED.get(name, {})
     converter = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     converter.set_vocab = vocabulary(name, tokenizer)
     path = HERE / f"{name}.gguf"
     with torch.inference_mode():
-        converter(folder, gguf.LlamaFileType.MOSTLY_F16, path, eager=True).write()
+        converter(folder, gguf.LlamaFileType.MOSTLY_F16, path, eager=True, hparams=hparams).write()
     assert path.stat().st_size < 130_000, path.stat().st_size
 
 
@@ -251,6 +252,7 @@ def mistakes(name, model):
     import copy
 
     yield from newer.mistakes(name, model, rebuilt)
+    yield from latest.mistakes(name, model, rebuilt)
     rope = model.config.to_dict().get("rope_parameters")
     other = copy.deepcopy(model)
     with torch.no_grad():

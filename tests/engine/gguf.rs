@@ -131,6 +131,54 @@ fn lfm2moe_answers_as_in_transformers() {
     check("lfm2moe");
 }
 
+/// Gates, windows and norms after blocks; experts by sigmoids, and embeddings that are multiplied, which no key says.
+#[test]
+fn afmoe_answers_as_in_transformers() {
+    check("afmoe");
+}
+
+/// Experts by sigmoids and a bias behind a dense layer.
+#[test]
+fn dots1_answers_as_in_transformers() {
+    check("dots1");
+}
+
+/// Experts by probabilities and a bias, under keys of their own.
+#[test]
+fn ernie4_5moe_answers_as_in_transformers() {
+    check("ernie4_5moe");
+}
+
+/// Windows, layers without a rotary embedding, and experts by sigmoids.
+#[test]
+fn exaonemoe_answers_as_in_transformers() {
+    check("exaonemoe");
+}
+
+/// Experts beside one of all tokens, whose width is written in another key.
+#[test]
+fn hunyuanmoe_answers_as_in_transformers() {
+    check("hunyuanmoe");
+}
+
+/// How many layers are dense is in no key.
+#[test]
+fn hyv3_answers_as_in_transformers() {
+    check("hyv3");
+}
+
+/// Norms of all heads together, half of a head rotated, experts by sigmoids.
+#[test]
+fn minimaxm2_answers_as_in_transformers() {
+    check("minimaxm2");
+}
+
+/// Kinds of layers are in no key; experts without gates.
+#[test]
+fn nemotron3_answers_as_in_transformers() {
+    check("nemotron3");
+}
+
 /// A llama with experts.
 #[test]
 fn mixtral_answers_as_in_transformers() {

@@ -28,7 +28,10 @@ pub(super) struct Arch {
 /// transformers' class of a file.
 pub(super) type Class = (&'static str, NameTable);
 
-const fn arch(name: &'static str, translate: fn(&mut Config<'_>) -> Result<Class, String>) -> Arch {
+pub(super) const fn arch(
+    name: &'static str,
+    translate: fn(&mut Config<'_>) -> Result<Class, String>,
+) -> Arch {
     Arch { name, translate }
 }
 
@@ -40,6 +43,7 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("command-r", command_r),
     arch("deepseek2", latent::deepseek2),
     arch("ernie4_5", ernie4_5),
+    arch("exaone", exaone),
     arch("exaone4", exaone4),
     arch("falcon", gpt::falcon),
     arch("gemma", gemma),
@@ -65,9 +69,13 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("mistral3", mistral3),
     arch("mpt", gpt::mpt),
     arch("nemotron", nemotron),
+    arch("nemotron_h", mamba::nemotron_h),
+    arch("nemotron_h_moe", mamba::nemotron_h),
     arch("olmo", olmo),
     arch("olmo2", olmo2),
     arch("olmoe", olmoe),
+    arch("orion", orion),
+    arch("pangu-embedded", pangu_embedded),
     arch("phi2", phi2),
     arch("phi3", phi3),
     arch("qwen2", qwen2),
@@ -79,6 +87,7 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("qwen3moe", qwen3moe),
     arch("qwen3next", delta_net::qwen3next),
     arch("qwen3vl", qwen3vl),
+    arch("qwen3vlmoe", qwen3vlmoe),
     arch("seed_oss", seed_oss),
     arch("smollm3", smollm3),
     arch("stablelm", stablelm),
@@ -124,11 +133,15 @@ impl Config<'_> {
     /// What Granite multiplies by.
     pub(super) fn granite_factors(&mut self) -> Result<(), String> {
         self.floats(&[
-            ("attention.scale", "attention_multiplier"),
             ("embedding_scale", "embedding_multiplier"),
             ("residual_scale", "residual_multiplier"),
             ("logit_scale", "logits_scaling"),
-        ])
+        ])?;
+        // Bamba has none, and scores as usual.
+        let scale = self.keys.float("attention.scale")?.filter(|scale| *scale != 0.0);
+        let usual = 1.0 / (self.head_dim()? as f64).sqrt();
+        self.set("attention_multiplier", scale.unwrap_or(usual));
+        Ok(())
     }
 }
 
@@ -283,6 +296,32 @@ fn qwen2vl(config: &mut Config<'_>) -> Result<Class, String> {
 fn qwen3vl(config: &mut Config<'_>) -> Result<Class, String> {
     config.keys.ignore(&["rope.dimension_sections", "n_deepstack_layers"]);
     qwen3(config)
+}
+
+/// The same with experts.
+fn qwen3vlmoe(config: &mut Config<'_>) -> Result<Class, String> {
+    config.keys.ignore(&["rope.dimension_sections", "n_deepstack_layers"]);
+    qwen3moe(config)
+}
+
+/// Llama under other names.
+fn exaone(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    Ok(("ExaoneForCausalLM", names::EXAONE))
+}
+
+/// The epsilon of LayerNorms has the name of the other norms'.
+fn orion(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    let eps = config.remove("layer_norm_eps");
+    config.set_some("rms_norm_eps", eps);
+    Ok(("OrionForCausalLM", names::PLAIN))
+}
+
+fn pangu_embedded(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("bias", config.keys.has("blk.0.attn_output.bias"));
+    Ok(("PanguEmbeddedForCausalLM", names::PLAIN))
 }
 
 fn phi2(config: &mut Config<'_>) -> Result<Class, String> {

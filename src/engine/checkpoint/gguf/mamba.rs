@@ -1,8 +1,8 @@
-//! Mamba 2 in GGUF files, alone or beside attention (Granite 4).
+//! Mamba 2 in GGUF files, alone or beside attention (Granite 4, Nemotron-H).
 
 use super::archs::Class;
 use super::config::Config;
-use super::names::{self, LLAMA_LAYER, NameTable, PLAIN, Parts, Qkv};
+use super::names::{self, CHOICE_BIAS, LLAMA_LAYER, NameTable, PLAIN, Parts, Qkv};
 use crate::families::experts::EXPERTS_APART;
 
 const MAMBA: Parts = &[
@@ -35,6 +35,31 @@ const BACKBONE: NameTable = NameTable {
     layers: "backbone.layers",
     inner: &[MIXER],
     ..PLAIN
+};
+
+/// A block a layer: of a scan, of attention, an MLP, or experts without gates.
+const NEMOTRON: NameTable = NameTable {
+    inner: &[
+        MIXER,
+        &[
+            ("attn_q", "mixer.q_proj"),
+            ("attn_k", "mixer.k_proj"),
+            ("attn_v", "mixer.v_proj"),
+            ("attn_output", "mixer.o_proj"),
+            ("ffn_up", "mixer.up_proj"),
+            ("ffn_down", "mixer.down_proj"),
+            ("ffn_gate_inp", "mixer.gate"),
+            (CHOICE_BIAS, "mixer.gate.e_score_correction_bias"),
+            ("ffn_up_exps", "mixer.experts.*.up_proj"),
+            ("ffn_down_exps", "mixer.experts.*.down_proj"),
+            ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
+            ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
+            ("ffn_latent_down", "mixer.fc1_latent_proj"),
+            ("ffn_latent_up", "mixer.fc2_latent_proj"),
+        ],
+    ],
+    further: Some("mtp.layers."),
+    ..BACKBONE
 };
 
 const GRANITE: NameTable = NameTable {
@@ -133,4 +158,69 @@ pub(super) fn granitehybrid(config: &mut Config<'_>) -> Result<Class, String> {
     // What does not turn may stand anywhere in a head.
     let qkv = if rotates { Qkv::Pairs } else { Qkv::AsTheyWere };
     Ok(("GraniteMoeHybridForCausalLM", NameTable { qkv, ..GRANITE }))
+}
+
+/// Kinds of layers are in no key: their tensors tell.
+pub(super) fn nemotron_h(config: &mut Config<'_>) -> Result<Class, String> {
+    let num_further = config.further_layers()?;
+    let has_experts = config.keys.optional_size("expert_count")?.unwrap_or(0) > 0;
+    if has_experts {
+        config.experts()?;
+    }
+    config.shape()?;
+    config.norm_eps("layer_norm_epsilon")?;
+    config.checked_num_layers()?;
+    let num_blocks = config.keys.size("block_count")? as usize;
+    let kv_heads = config.keys.sizes_by_layer("attention.head_count_kv", num_blocks)?;
+    let of_attention = kv_heads.iter().copied().find(|num| *num > 0);
+    let pattern = blocks_of_nemotron(config)?;
+    if let Some(layer) = pattern.find('-') {
+        let inner = config.keys.shape(&format!("blk.{layer}.ffn_up.weight"))?[0];
+        config.set("intermediate_size", inner);
+    }
+    config.set("hybrid_override_pattern", pattern);
+    let num_heads = config.num_heads()?;
+    config.set("num_attention_heads", num_heads);
+    config.set("num_key_value_heads", of_attention.unwrap_or(num_heads));
+    config.set("head_dim", config.head_dim()?);
+    config.scan([
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "n_groups",
+        "ssm_state_size",
+        "conv_kernel",
+    ])?;
+    config.set("use_conv_bias", config.keys.has_any(".ssm_conv1d.bias"));
+    config.set("use_bias", config.keys.has_any(".ssm_in.bias"));
+    let of_mlps = [".ffn_up.bias", ".ffn_up_shexp.bias", ".ffn_latent_up.bias"];
+    config.set("mlp_bias", of_mlps.iter().any(|part| config.keys.has_any(part)));
+    // The tensors say how wide MLPs are, and nothing is rotated.
+    config.keys.ignore(&[
+        "feed_forward_length",
+        "rope.dimension_count",
+        "rope.freq_base",
+        "rope.scaling.finetuned",
+    ]);
+    if has_experts {
+        config.expect_sigmoids()?;
+        config.deepseek_experts()?;
+        config.remove("first_k_dense_replace");
+        config.sizes(&[
+            ("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"),
+            ("moe_latent_size", "moe_latent_size"),
+        ])?;
+        config.set("num_nextn_predict_layers", num_further);
+    }
+    Ok(("NemotronHForCausalLM", NEMOTRON))
+}
+
+/// A letter for each layer.
+fn blocks_of_nemotron(config: &Config<'_>) -> Result<String, String> {
+    let letter = |layer: u64| {
+        let has = |part: &str| config.keys.has(&format!("blk.{layer}.{part}.weight"));
+        let parts = [("ssm_in", 'M'), ("attn_q", '*'), ("ffn_gate_inp", 'E'), ("ffn_up", '-')];
+        let found = parts.into_iter().find(|(part, _)| has(part));
+        found.map(|(_, letter)| letter).ok_or_else(|| format!("layer {layer} has no block"))
+    };
+    (0..config.num_layers()?).map(letter).collect()
 }

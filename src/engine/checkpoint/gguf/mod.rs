@@ -12,6 +12,7 @@ mod mamba;
 mod names;
 mod open;
 mod rope;
+mod sparse;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ const ENCODERS: [&str; 9] = [
 ];
 
 /// Mixtures of experts that are not supported, which are known by their own names.
-const EXPERTS: [&str; 4] = ["dots1", "ernie4_5-moe", "hunyuan-moe", "phimoe"];
+const EXPERTS: [&str; 1] = ["phimoe"];
 
 impl Described {
     /// The model in the words of a folder.
@@ -99,8 +100,13 @@ impl Described {
         }
         let name = self.metadata.text("general.architecture")?;
         let name = name.ok_or("general.architecture is missing")?;
-        let known = || ARCHS.iter().map(|arch| arch.name).collect::<Vec<_>>().join(", ");
-        match ARCHS.iter().find(|arch| arch.name == name) {
+        let all = || ARCHS.iter().chain(sparse::ARCHS);
+        let known = || {
+            let mut names: Vec<_> = all().map(|arch| arch.name).collect();
+            names.sort_unstable();
+            names.join(", ")
+        };
+        match all().find(|arch| arch.name == name) {
             Some(arch) => Ok(arch),
             None if ENCODERS.contains(&name) => Err(format!(
                 "architecture {name} is an encoder: not supported in GGUF files; give `embed` the \
@@ -288,7 +294,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name() {
         let none = |written: Written, _: &dyn Fn(&str) -> String| written;
-        refused("dots1", none, "a mixture of experts");
+        refused("phimoe", none, "a mixture of experts");
         refused("mamba", none, "`mamba` is not supported in GGUF files; these are: arcee,");
         let with = |name: &'static str, value: u32| {
             move |written: Written, key: &dyn Fn(&str) -> String| {

@@ -401,6 +401,27 @@ pub(super) const HUNYUAN: NameTable = NameTable {
     ..PLAIN
 };
 
+pub(super) const EXAONE: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "transformer.wte"),
+        ("output_norm", "transformer.ln_f"),
+        ("output", "lm_head"),
+    ],
+    layers: "transformer.h",
+    inner: &[&[
+        ("attn_norm", "ln_1"),
+        ("attn_q", "attn.attention.q_proj"),
+        ("attn_k", "attn.attention.k_proj"),
+        ("attn_v", "attn.attention.v_proj"),
+        ("attn_output", "attn.attention.out_proj"),
+        ("ffn_norm", "ln_2"),
+        ("ffn_gate", "mlp.c_fc_0"),
+        ("ffn_up", "mlp.c_fc_1"),
+        ("ffn_down", "mlp.c_proj"),
+    ]],
+    ..PLAIN
+};
+
 pub(super) const STARCODER_2: NameTable = NameTable {
     inner: &[&[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")], LLAMA_LAYER],
     ..PLAIN
