@@ -45,6 +45,9 @@ from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
 from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
 from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
+from transformers.models.glm46v.image_processing_glm46v import Glm46VImageProcessor
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
+from transformers.models.glm46v.video_processing_glm46v import Glm46VVideoProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
@@ -66,6 +69,10 @@ from transformers.models.paligemma.processing_paligemma import PaliGemmaProcesso
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.paddleocr_vl.image_processing_paddleocr_vl import (
+    PaddleOCRVLImageProcessor,
+)
+from transformers.models.paddleocr_vl.processing_paddleocr_vl import PaddleOCRVLProcessor
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
@@ -100,8 +107,10 @@ MODELS = [
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("internvl", GotOcr2ImageProcessor, 32, 32),
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
+    ("glm46v", Glm46VImageProcessor, 2048, 8192),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("lfm2_vl", Lfm2VlImageProcessor, 6, 32),
+    ("glm_ocr", Glm46VImageProcessor, 1024, 8192),
     ("lighton_ocr", PixtralImageProcessor, 45, 6),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_next", LlavaNextImageProcessor, 24, 24),
@@ -138,7 +147,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
-# What templates of Qwen and GLM have around an image.
+# Of models whose tokens have positions on axes.
+WITH_AXES = (Glm46VProcessor, Glm4vProcessor, PaddleOCRVLProcessor, Qwen2VLProcessor)
+# What their templates have around an image.
 BRACKET = "<fake_token_around_image>"
 
 
@@ -148,6 +159,9 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             do_convert_rgb=None, do_normalize=True, do_pan_and_scan=None, do_rescale=True,
             do_resize=True, image_mean=[0.5] * 3, image_processor_type=cls.__name__,
             image_seq_length=256, image_std=[0.5] * 3, pan_and_scan_max_num_crops=None,
+IN_BRACKETS = (
+    Glm46VImageProcessor, Glm4vImageProcessor, PaddleOCRVLImageProcessor, Qwen2VLImageProcessor,
+)
             pan_and_scan_min_crop_size=None, pan_and_scan_min_ratio_to_activate=None,
             processor_class="Gemma3Processor", resample=2, rescale_factor=1 / 255,
             size=dict(height=tile, width=tile),
@@ -215,11 +229,12 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             patch_size=dict(height=tile, width=tile), processor_class="PixtralProcessor",
             resample=3, rescale_factor=1 / 255, size=dict(longest_edge=longest),
         )
-    if cls is Glm4vImageProcessor:
+    if cls in (Glm4vImageProcessor, Glm46VImageProcessor):
         return dict(
             do_rescale=True, image_mean=[0.48145466, 0.4578275, 0.40821073],
             image_processor_type=cls.__name__, image_std=[0.26862954, 0.26130258, 0.27577711],
-            merge_size=2, patch_size=8, processor_class="Glm4vProcessor", temporal_patch_size=2,
+            merge_size=2, patch_size=8, temporal_patch_size=2,
+            processor_class=cls.__name__.replace("Image", ""),
             size=dict(shortest_edge=longest, longest_edge=tile),
         )
     if cls is Lfm2VlImageProcessor:
@@ -277,7 +292,7 @@ def logits_of(model, processor, ids, pixels: dict, prompt_len: int) -> torch.Ten
     """(tokens, vocabulary), by the multimodal class, which some families tell which tokens are of
     images or of the prompt."""
     more, is_image = dict(pixels), ids == model.config.image_token_id
-    if isinstance(processor, (Glm4vProcessor, Qwen2VLProcessor)) and pixels:
+    if isinstance(processor, WITH_AXES) and hasattr(model.model, "get_rope_index") and pixels:
         more["mm_token_type_ids"] = is_image.int()
     if isinstance(processor, Gemma4Processor):
         more["mm_token_type_ids"] = is_image.int()
@@ -293,8 +308,9 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
     images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
     if not isinstance(processor, AyaVisionProcessor):
         text = text.replace("<image>", shown(type(processor.image_processor)))
-    has_axes = isinstance(processor, (Glm4vProcessor, Qwen2VLProcessor))
-    if has_axes:
+    is_in_brackets = isinstance(processor, WITH_AXES)
+    has_axes = is_in_brackets and hasattr(model.model, "get_rope_index")
+    if is_in_brackets:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
     is_prefix = isinstance(processor, PaliGemmaProcessor)
     if is_prefix:
@@ -317,7 +333,8 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         )
         out["axes"] = axes[:, 0].T.tolist()
     if images:
-        features = model.get_image_features(**pixels).pooler_output
+        inner = model if hasattr(model, "get_image_features") else model.model
+        features = inner.get_image_features(**pixels).pooler_output
         # Texts whose class multiplies all embeddings.
         multiplier = getattr(model.config.get_text_config(), "embedding_multiplier", 1.0)
         features = multiplier * torch.cat(list(features)).flatten(0, -2)
@@ -434,7 +451,7 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
     if image_processor is LlavaOnevisionImageProcessor:
         return LlavaOnevisionProcessor(
             images, tokenizer, LlavaOnevisionVideoProcessor(), num_image_tokens=(tile // patch) ** 2,
-            vision_feature_select_strategy=config["vision_feature_select_strategy"],
+            vision_feature_select_strategy=config.get("vision_feature_select_strategy", "default"),
             vision_aspect_ratio=config["vision_aspect_ratio"],
         )
     if image_processor is Lfm2VlImageProcessor:
@@ -487,7 +504,7 @@ def main() -> None:
         keys = preprocessor_config(image_processor, longest, tile)
         if not check:
             (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
-            is_in_brackets = image_processor in (Glm4vImageProcessor, Qwen2VLImageProcessor)
+            is_in_brackets = image_processor in IN_BRACKETS
             bracket = BRACKET if is_in_brackets else ""
             mark = f"{bracket}{shown(image_processor)}{bracket}"
             template = CHAT_TEMPLATE.replace("<image>", mark)

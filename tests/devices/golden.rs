@@ -110,8 +110,10 @@ families! {
     glm4_moe
     glm4_moe_lite
     glm4v
+    glm46v
     glm4v_moe
     gpt2
+    glm_ocr
     gpt_bigcode
     gpt_neo
     gpt_neox

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 29] = [
+const MODELS: [&str; 31] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -32,8 +32,10 @@ const MODELS: [&str; 29] = [
     "testdata/golden/gemma4_moe",
     "testdata/golden/glm4v",
     "testdata/golden/glm4v_moe",
+    "testdata/golden/glm46v",
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
+    "testdata/golden/glm_ocr",
     "testdata/golden/qwen3_vl_moe",
     "testdata/golden/lfm2_vl",
     "testdata/golden/lighton_ocr",

@@ -69,8 +69,80 @@ def glm4v_moe(config: dict) -> dict:
     }
 
 
+def ocr_tower(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Tensors of GLM-OCR's: biases, norms of q and k, no learned positions. And one of a layer that
+    predicts a further token."""
+    left_out = ("post_conv", "embeddings", "mlp", "merger.down", "merger.gate", "merger.up")
+    shapes = {
+        name: shape for name, shape in tower(hidden).items()
+        if not any(f".{part}" in name for part in left_out)
+    }
+    visual, inner = "model.visual.", 3 * hidden
+    shapes |= {
+        "model.language_model.layers.2.eh_proj.weight": (hidden, 2 * hidden),
+        f"{visual}merger.down_proj.weight": (hidden, inner),
+        f"{visual}merger.gate_proj.weight": (inner, hidden),
+        f"{visual}merger.up_proj.weight": (inner, hidden),
+    }
+    for block in (f"{visual}blocks.{index}." for index in range(DEPTH)):
+        shapes |= {
+            f"{block}attn.qkv.bias": (3 * WIDTH,), f"{block}attn.proj.bias": (WIDTH,),
+            f"{block}attn.q_norm.weight": (WIDTH // HEADS,),
+            f"{block}attn.k_norm.weight": (WIDTH // HEADS,),
+        }
+        for part, shape in {
+            "gate_proj": (INNER, WIDTH), "up_proj": (INNER, WIDTH), "down_proj": (WIDTH, INNER),
+        }.items():
+            shapes[f"{block}mlp.{part}.weight"] = shape
+            shapes[f"{block}mlp.{part}.bias"] = shape[:1]
+    return shapes
+
+
+def glm_ocr(config: dict) -> dict:
+    """As in GLM-OCR's own files, which transformers 5 wrote."""
+    left_out = ("architectures", "tie_word_embeddings", "transformers_version")
+    text = {key: value for key, value in config.items() if key not in left_out}
+    text["model_type"], text["num_nextn_predict_layers"] = "glm_ocr_text", 1
+    text["rope_parameters"] = dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0, mrope_section=[4, 2, 2]
+    )
+    out = glm4v(config)
+    vision = dict(out["vision_config"], attention_bias=True, model_type="glm_ocr_vision")
+    return {
+        **out, "architectures": ["GlmOcrForConditionalGeneration"], "model_type": "glm_ocr",
+        "text_config": text, "vision_config": vision, "transformers_version": "5.0.1dev0",
+    }
+
+
+def glm46v(config: dict) -> dict:
+    """GLM-4.1V in the class that transformers has for GLM-4.6V."""
+    return {
+        **glm4v(config), "architectures": ["Glm46VForConditionalGeneration"],
+        "model_type": "glm46v",
+    }
+
+
 ROPE = rope(10000.0, partial_rotary_factor=0.5)
 FAMILIES: dict[str, Family] = {
+    "glm46v": small(
+        "Glm4Config",
+        dims(32, 48, 2, 2, 1, head_dim=16, attention_bias=True, tie_word_embeddings=False,
+             rms_norm_eps=1e-5, rope_parameters=ROPE),
+        [other_pairs(16, 8), without("post_mlp_layernorm")],
+        layout=wrapped("model.language_model.", "lm_head.", tower(32), glm46v, of_tower),
+        oracle="transformers Glm4ForCausalLM, inside of a multimodal checkpoint",
+        shared="images", old_config=True,
+    ),
+    "glm_ocr": small(
+        "Glm4Config",
+        dims(32, 48, 2, 4, 2, head_dim=16, attention_bias=False, tie_word_embeddings=False,
+             rms_norm_eps=1e-5, rope_parameters=rope(10000.0, partial_rotary_factor=1.0)),
+        [other_pairs(16, 16), dict(rope_parameters=ROPE),
+         swapped("post_self_attn_layernorm", "post_mlp_layernorm")],
+        layout=wrapped("model.language_model.", "lm_head.", ocr_tower(32), glm_ocr, of_tower),
+        oracle="transformers Glm4ForCausalLM, inside of a multimodal checkpoint",
+        shared="images",
+    ),
     "glm4v": small(
         "Glm4Config",
         dims(48, 64, 2, 3, 1, head_dim=16, attention_bias=True, tie_word_embeddings=False,

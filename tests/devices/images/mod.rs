@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 32] = [
+const MODELS: [&str; 34] = [
     "aya_vision",
     "cohere2_vision",
     "gemma3_multimodal",
@@ -33,8 +33,10 @@ const MODELS: [&str; 32] = [
     "gemma4_moe",
     "glm4v",
     "glm4v_moe",
+    "glm46v",
     "idefics3",
     "internvl",
+    "glm_ocr",
     "internvl_chat",
     "internvl_published",
     "lfm2_vl",
@@ -304,10 +306,16 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
             "{num_behind} tensors of the model are left unused: they are for sounds, or behind \
              the layer of the vision tower that images are taken from"
         );
-        let is_hybrid = model.starts_with("qwen3_5");
-        let further = "2 tensors of the model are left unused: they predict further tokens";
+        let num_further = match model {
+            "exaone4_5" | "glm_ocr" => 1,
+            _ if model.starts_with("qwen3_5") => 2,
+            _ => 0,
+        };
+        let further = format!(
+            "{num_further} tensors of the model are left unused: they predict further tokens"
+        );
         let notes = match num_behind {
-            0 if is_hybrid => vec![further.to_owned()],
+            0 if num_further > 0 => vec![further],
             0 => Vec::new(),
             _ => vec![note],
         };

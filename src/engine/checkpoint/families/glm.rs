@@ -8,13 +8,18 @@ use vllm_batch_base::EngineError;
 
 /// Llama's spec with what differs.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    spec_with(config, 0.5)
+}
+
+/// The same where the file does not say which part of a head is rotated, and a class has this one.
+pub(super) fn spec_with(config: &HfConfig, part: f64) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let root = config.root();
     // Llama's defaults are other ones.
     root.positive("rms_norm_eps")?;
     root.size("head_dim")?;
     root.size("num_key_value_heads")?;
-    let defaults = RopeDefaults::new(10_000.0, 0.5);
+    let defaults = RopeDefaults::new(10_000.0, part);
     spec.ropes = vec![config.rope_with(LayerType::Full, defaults)?];
     llama::turn_pairs(&mut spec);
     let bias = root.flag("attention_bias")?.unwrap_or(true);

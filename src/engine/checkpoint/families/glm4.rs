@@ -7,7 +7,15 @@ use vllm_batch_base::EngineError;
 
 /// GLM's spec with the norms.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let mut spec = glm::spec(config)?;
+    normalized(config, glm::spec(config)?)
+}
+
+/// GLM's spec of a class that rotates whole heads, with the norms.
+pub(super) fn spec_of_whole_heads(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    normalized(config, glm::spec_with(config, 1.0)?)
+}
+
+fn normalized(config: &HfConfig, mut spec: DecoderSpec) -> Result<DecoderSpec, EngineError> {
     let (hidden, eps) = (spec.hidden_size(), config.rms_norm_eps()?);
     let norm = |index: usize, part: &str| {
         Some(NormSpec::rms(format!("model.layers.{index}.{part}"), hidden, eps))

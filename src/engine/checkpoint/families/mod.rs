@@ -309,6 +309,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
+    seeing(
+        "Glm46VForConditionalGeneration",
+        glm4v::spec_of_either,
+        glm4v::tower,
+        "GLM-4.6V, GLM-4.6V-Flash, in a class of their own",
+    ),
     family("GPTJForCausalLM", gptj::spec, "GPT-J"),
     family("GPTNeoForCausalLM", gpt_neo::spec, "GPT-Neo"),
     family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
@@ -320,6 +326,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "GraniteMoeSharedForCausalLM",
         granite_moe::shared,
         "Granite with experts, one of all tokens",
+    seeing("GlmOcrForConditionalGeneration", glm4v::ocr, glm4v::ocr_tower, "GLM-OCR"),
     ),
     family(
         "GraniteMoeSWAForCausalLM",

@@ -5,8 +5,8 @@ use super::qwen_vision::{self, QwenVision, name};
 use super::qwen2;
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ActivationSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec,
-    LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, TowerSpec,
+    ActivationSpec, AxisFrequency, BlockNorms, ConnectorSpec, DecoderSpec, LayerSpec, LinearSpec,
+    MlpForm, MlpSpec, NormSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -58,16 +58,8 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 /// What makes embeddings of patches that are normalized: an MLP of those of a token together.
 pub(super) fn merger(vision: &QwenVision<'_>, norm: NormSpec, hidden_size: usize) -> ConnectorSpec {
     let merged = vision.width * vision.merge_size * vision.merge_size;
-    let linear = |part: &str, n| LinearSpec::new(name(part), n, merged).with_bias(true);
-    ConnectorSpec {
-        steps: vec![
-            ConnectorStep::Norm(norm),
-            ConnectorStep::Merge,
-            ConnectorStep::Linear(linear("merger.mlp.0", merged)),
-            ConnectorStep::Activate(Activation::Gelu),
-        ],
-        last: linear("merger.mlp.2", hidden_size),
-    }
+    let parts = ["merger.mlp.0", "merger.mlp.2"].map(name);
+    qwen_vision::merger(norm, parts, (merged, hidden_size))
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use super::vision::{self, axial_theta, image_token_id};
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
-    AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, DecoderSpec, ImageText, LayerSpec,
-    LinearSpec, RopeScaling, RopeSpec, TowerSpec,
+    AttentionSpec, AxisFrequency, BlockNorms, ConnectorSpec, ConnectorStep, DecoderSpec, ImageText,
+    LayerSpec, LinearSpec, NormSpec, RopeScaling, RopeSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::QkvHeads;
+use vllm_batch_base::layers::{Activation, QkvHeads};
 
 /// Prefixes of the tower's tensors, for those who run the model for text alone.
 const IMAGE_TENSORS: &[&str] = &["model.visual.", "visual."];
@@ -32,8 +32,11 @@ pub(super) struct QwenVision<'a> {
     pub merge_size: usize,
     /// Pixels of a patch's side.
     pub patch_size: usize,
+    /// Heads of a layer.
+    pub heads: QkvHeads,
+    /// The token of an image where the file names none.
+    pub default_token: usize,
     num_frames: usize,
-    heads: QkvHeads,
 }
 
 impl<'a> QwenVision<'a> {
@@ -55,6 +58,7 @@ impl<'a> QwenVision<'a> {
             patch_size: size("patch_size", patch_size)?,
             num_frames: size("temporal_patch_size", 2)?,
             heads,
+            default_token: 151_655,
             keys,
         };
         let keys = &vision.keys;
@@ -80,7 +84,8 @@ impl<'a> QwenVision<'a> {
         let linear = |part: &str, n| {
             LinearSpec::new(format!("{prefix}.{part}"), n, self.width).with_bias(true)
         };
-        let (qkv, out) = (linear("attn.qkv", 3 * self.width), linear("attn.proj", self.width));
+        let num_rows = self.heads.q_width() + 2 * self.heads.kv_width();
+        let (qkv, out) = (linear("attn.qkv", num_rows), linear("attn.proj", self.width));
         AttentionSpec { rope: Some(0), ..AttentionSpec::new(norms, self.heads, qkv, out) }
     }
 
@@ -94,10 +99,10 @@ impl<'a> QwenVision<'a> {
         let patches = LinearSpec::of_patches(name("patch_embed.proj"), self.width, self.patch_size);
         let patches = patches.of_frames(self.num_frames);
         let (image_token_id, text) =
-            (image_token_id(config, "image_token_id", 151_655)?, ImageText::Bare);
+            (image_token_id(config, "image_token_id", self.default_token)?, ImageText::Bare);
         let tower = TowerSpec {
             merge_size: self.merge_size,
-            rope: Some(self.rope()?),
+            rope: Some(axial_rope(&self.keys, self.heads.head_dim)?),
             ..TowerSpec::new(image_token_id, text, self.patch_size, patches, layers, connector)
         };
         let hidden_size = config.text_part().hidden_size()?;
@@ -109,12 +114,31 @@ impl<'a> QwenVision<'a> {
             ))),
         }
     }
+}
 
-    /// Every second frequency of a head, of the row and then of the column.
-    fn rope(&self) -> Result<RopeSpec, EngineError> {
-        let (theta, rotary_dim) = (axial_theta(&self.keys, 10_000.0)?, self.heads.head_dim);
-        let axes = AxisFrequency::rows_and_columns(rotary_dim / 2, [0, 0]);
-        Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None, axes })
+/// Every second frequency of a head, of the row and then of the column.
+pub(super) fn axial_rope(keys: &Section<'_>, head_dim: usize) -> Result<RopeSpec, EngineError> {
+    let (theta, rotary_dim) = (axial_theta(keys, 10_000.0)?, head_dim);
+    let axes = AxisFrequency::rows_and_columns(rotary_dim / 2, [0, 0]);
+    Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None, axes })
+}
+
+/// What makes embeddings of patches that are normalized: an MLP, of these parts, of those of a
+/// token together.
+pub(super) fn merger(
+    norm: NormSpec,
+    [first, last]: [String; 2],
+    (merged, hidden_size): (usize, usize),
+) -> ConnectorSpec {
+    let linear = |part: String, n| LinearSpec::new(part, n, merged).with_bias(true);
+    ConnectorSpec {
+        steps: vec![
+            ConnectorStep::Norm(norm),
+            ConnectorStep::Merge,
+            ConnectorStep::Linear(linear(first, merged)),
+            ConnectorStep::Activate(Activation::Gelu),
+        ],
+        last: linear(last, hidden_size),
     }
 }
 
@@ -125,10 +149,18 @@ pub(super) fn text_part(
     build: BuildSpec,
     axes: &[AxisFrequency],
 ) -> Result<DecoderSpec, EngineError> {
+    let mut spec = text_part_without_axes(config, build)?;
+    set_axes(config.text_part(), &mut spec, axes)?;
+    Ok(spec)
+}
+
+/// The same where positions have one axis.
+pub(super) fn text_part_without_axes(
+    config: &HfConfig,
+    build: BuildSpec,
+) -> Result<DecoderSpec, EngineError> {
     ignore_tokens(config);
-    let text = config.text_part();
-    let mut spec = build(text)?;
-    set_axes(text, &mut spec, axes)?;
+    let mut spec = build(config.text_part())?;
     spec.embedding.of_images = IMAGE_TENSORS;
     Ok(spec)
 }
