@@ -125,6 +125,7 @@ MODELS = [
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
     ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
     ("qwen3_5_moe_multimodal", Qwen2VLImageProcessor, 1024, 8192),
+    ("paddleocr_vl", PaddleOCRVLImageProcessor, 2048, 8192),
     ("qwen3_5_multimodal", Qwen2VLImageProcessor, 2048, 8192),
     ("qwen3_vl", Qwen2VLImageProcessor, 2048, 8192),
     ("qwen3_vl_moe", Qwen2VLImageProcessor, 1024, 8192),
@@ -272,6 +273,14 @@ IN_BRACKETS = (
 
 
 def rounded(values: torch.Tensor) -> list[float]:
+    if cls is PaddleOCRVLImageProcessor:
+        return dict(
+            auto_map=dict(AutoImageProcessor=f"image_processing_paddleocr_vl.{cls.__name__}"),
+            do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
+            image_mean=[0.5] * 3, image_processor_type=cls.__name__, image_std=[0.5] * 3,
+            max_pixels=tile, merge_size=2, min_pixels=longest, patch_size=8,
+            processor_class="PaddleOCRVLProcessor", resample=3, rescale_factor=1 / 255,
+        )
     return [round(float(value), 6) for value in values]
 
 
@@ -481,6 +490,13 @@ def load_model(folder: Path, config: dict):
     tensors = internvl.of_hf(load_file(folder / "model.safetensors"))
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return model.eval()
+    if image_processor is PaddleOCRVLImageProcessor:
+        names = dict(image_token="<image>")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        return PaddleOCRVLProcessor(images, tokenizer)
+    if image_processor is Glm46VImageProcessor:
+        tokenizer.image_token = "<image>"
+        return Glm46VProcessor(images, tokenizer, Glm46VVideoProcessor())
 
 
 def main() -> None:

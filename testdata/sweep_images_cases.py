@@ -6,7 +6,7 @@ CASES: list[tuple[str, str, dict, dict]] = []
 FOLDERS = [
     "aya_vision", "cohere2_vision", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm4v", "glm4v_moe",
     "granite_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
-    "llava_onevision", "ministral3_multimodal", "mistral3", "paligemma", "paligemma2", "pixtral",
+    "llava_onevision", "ministral3_multimodal", "mistral3", "paddleocr_vl", "paligemma", "paligemma2", "pixtral",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm",
 ]

@@ -203,6 +203,7 @@ families! {
     opt350
     orion
     paligemma
+    paddleocr_vl
     paligemma2
     pangu_embedded
     persimmon

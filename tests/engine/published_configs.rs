@@ -161,6 +161,8 @@ const PUBLISHED: &[Published] = &[
     ("opt-350m", 331_196_416, 2_048),
     ("orion-14b-chat", 14_498_703_360, 4_096),
     ("paligemma-3b-pt-224", 2_923_466_480, 8_192),
+    // With its own output layer, which the class of transformers ties.
+    ("paddleocr-vl", 905_601_648, 131_072),
     ("paligemma2-3b-pt-224", 3_032_242_416, 8_192),
     ("persimmon-8b-base", 9_397_175_296, 16_384),
     ("phi-1.5", 1_418_270_720, 2_048),

@@ -58,6 +58,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
     ("GlmOcrForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),
+    ("PaddleOCRVLForConditionalGeneration", "`vision_config` is missing"),
     ("LightOnOcrForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaOnevisionForConditionalGeneration", "`vision_config` is missing"),

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 34] = [
+const MODELS: [&str; 35] = [
     "aya_vision",
     "cohere2_vision",
     "gemma3_multimodal",
@@ -51,6 +51,7 @@ const MODELS: [&str; 34] = [
     "mistral3",
     "paligemma",
     "paligemma2",
+    "paddleocr_vl",
     "pixtral",
     "qwen2_5_vl",
     "qwen2_vl",
@@ -298,7 +299,7 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
             "llava" | "llava_next" => 16 + 2,
             "llava_saved" | "llava_next_saved" => 2 * 16 + 2,
             "ministral3_multimodal" => 2 * 9,
-            "aya_vision" | "granite_vision" | "llava_onevision" => 2,
+            "aya_vision" | "granite_vision" | "llava_onevision" | "paddleocr_vl" => 2,
             "gemma4_e2b" => 1,
             _ => 0,
         };

@@ -7,10 +7,16 @@ use vllm_batch_base::EngineError;
 
 /// Llama's spec with q and k in pairs, and `use_bias`.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let mut spec = with_halves(config)?;
+    llama::turn_pairs(&mut spec);
+    Ok(spec)
+}
+
+/// The same where the rotary embedding turns halves of heads (PaddleOCR-VL).
+pub(super) fn with_halves(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let defaults =
         Defaults { rope_theta: 500_000.0, rms_norm_eps: 1e-5, is_tied: true, ..Defaults::LLAMA };
     let mut spec = llama::spec_with(config, defaults)?;
-    llama::turn_pairs(&mut spec);
     let root = config.root();
     let bias = root.flag("use_bias")?.unwrap_or(false);
     // Positions of the first files' own code are divided by this.

@@ -95,6 +95,7 @@ mod olmoe;
 mod opt;
 mod orion;
 mod paligemma;
+mod paddleocr_vl;
 mod pangu_embedded;
 mod persimmon;
 mod phi;
@@ -452,6 +453,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("PanguEmbeddedForCausalLM", pangu_embedded::spec, "openPangu Embedded 1B, 7B"),
     family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
     family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
+    seeing(
+        "PaddleOCRVLForConditionalGeneration",
+        paddleocr_vl::spec,
+        paddleocr_vl::tower,
+        "PaddleOCR-VL",
+    ),
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
     family("PhimoeForCausalLM", phimoe::spec, "Phi-3.5-MoE"),
     seeing(

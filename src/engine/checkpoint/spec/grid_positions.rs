@@ -24,6 +24,9 @@ pub enum GridFit {
     /// Each patch has a mixture of the four around its place, where the corners of the grid are
     /// those of the square (Qwen3-VL).
     Between,
+    /// Each patch has a mixture of the four around its place, where the middles of patches are at
+    /// the same share of the way; beyond the edge are those at the edge (PaddleOCR-VL).
+    BetweenMiddles,
     /// Each patch has a mixture of the sixteen around its place, where the middles of patches are
     /// at the same share of the way, by cubic convolution; beyond the edge are those at the edge
     /// (GLM-4.1V).
@@ -80,7 +83,7 @@ impl GridPositions {
 
     /// Patches have mixtures of rows of the table.
     pub fn are_mixed(&self) -> bool {
-        matches!(self.fit, GridFit::Between | GridFit::Cubic | GridFit::Linear | GridFit::ByAxis)
+        !matches!(self.fit, GridFit::OwnAlone | GridFit::SameShare)
     }
 
     /// The mixtures of the patches of a grid.
@@ -93,6 +96,7 @@ impl GridPositions {
             let of_index = |index: usize| match self.fit {
                 GridFit::OwnAlone | GridFit::SameShare => unreachable!("no mixtures"),
                 GridFit::Between => between(index, (size, side)),
+                GridFit::BetweenMiddles => between_middles(index, (size, side)),
                 GridFit::Cubic => cubic(index, (size, side)),
                 GridFit::Linear => linear(index, (size, side)),
                 GridFit::ByAxis => vec![(first + index, 1.0)],
@@ -110,6 +114,14 @@ fn between(index: usize, (size, side): (usize, usize)) -> Vec<(usize, f32)> {
     let place = index as f32 * last as f32 / (size - 1).max(1) as f32;
     let (low, share) = (place.floor() as usize, place - place.floor());
     vec![(low.min(last), 1.0 - share), ((low + 1).min(last), share)]
+}
+
+/// The same with the middles of patches, as PaddleOCR-VL asks it.
+fn between_middles(index: usize, (size, side): (usize, usize)) -> Vec<(usize, f32)> {
+    let place = (index as f32 + 0.5) * side as f32 / size as f32 - 0.5;
+    let (low, share) = (place.floor(), place - place.floor());
+    let tap = |tap: f32| (tap as i64).clamp(0, side as i64 - 1) as usize;
+    vec![(tap(low), 1.0 - share), (tap(low + 1.0), share)]
 }
 
 /// In f32, as `grid_sample` of torch has it of what `Glm4vVisionEmbeddings` of transformers asks.
@@ -167,6 +179,14 @@ mod tests {
         assert_eq!(place(3, (5, 2), (1, 0)), [(0, 0.5), (1, 0.0), (3, 0.5), (4, 0.0)]);
         assert_eq!(place(3, (5, 2), (1, 1)), [(2, 0.5), (2, 0.0), (5, 0.5), (5, 0.0)]);
         assert_eq!(place(4, (1, 3), (0, 1)), [(1, 0.5), (2, 0.5), (5, 0.0), (6, 0.0)]);
+    }
+
+    #[test]
+    fn positions_between_middles_are_those_at_the_edge_beyond_it() {
+        assert_eq!(between_middles(0, (4, 2)), [(0, 0.75), (0, 0.25)]);
+        assert_eq!(between_middles(1, (4, 2)), [(0, 0.75), (1, 0.25)]);
+        assert_eq!(between_middles(3, (4, 2)), [(1, 0.75), (1, 0.25)]);
+        assert_eq!(between_middles(1, (2, 5)), [(3, 0.75), (4, 0.25)]);
     }
 
     /// The weights of `F.grid_sample(mode="bicubic", padding_mode="border")` of torch 2.15.

@@ -395,7 +395,11 @@ impl MappedFiles {
         let clip = clip.into_iter().flat_map(|rest| {
             [format!("vision_tower.{rest}"), format!("model.vision_tower.{rest}")]
         });
-        let found = candidates.iter().cloned().chain(clip).find_map(entry);
+        // As the first files of PaddleOCR-VL have it.
+        let projector = shorter.strip_prefix("projector.");
+        let projector = projector.map(|rest| format!("mlp_AR.{rest}"));
+        let others = clip.chain(projector);
+        let found = candidates.iter().cloned().chain(others).find_map(entry);
         // What TensorFlow calls them.
         let old = |name: &String| {
             let weight = name.strip_suffix("LayerNorm.weight");

@@ -55,11 +55,11 @@ impl ImageProcessor {
             num_frames: 1,
         };
         processor.sizing = match family.kind {
-            Kind::Smart | Kind::SmartOfFrames => {
-                processor.num_frames = keys.count("temporal_patch_size")?.unwrap_or(2);
+            Kind::Smart | Kind::SmartOfFrames | Kind::SmartOfOne => {
+                let default = if family.kind == Kind::SmartOfOne { 1 } else { 2 };
+                processor.num_frames = keys.count("temporal_patch_size")?.unwrap_or(default);
                 processor.order = PatchOrder::Merged;
-                let counted = (family.kind == Kind::SmartOfFrames).then_some(processor.num_frames);
-                smart(&mut keys, size, (tower, counted))?
+                smart(&mut keys, size, (tower, family.kind, processor.num_frames))?
             }
             Kind::Crops => crops(&mut keys, tower)?,
             Kind::Fixed => fixed(&mut keys, family, size)?,
@@ -121,7 +121,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
     };
     let Some(sides) = sides else { return Ok(default) };
     let asked = match family.kind {
-        Kind::Smart | Kind::SmartOfFrames => {
+        Kind::Smart | Kind::SmartOfFrames | Kind::SmartOfOne => {
             sides.only(["shortest_edge", "longest_edge"]).map(|[min, max]| Asked::Areas(min, max))
         }
         Kind::Fixed | Kind::AnyRes => {
@@ -173,24 +173,27 @@ fn filter(keys: &mut Keys<'_>, family: &Family) -> Result<Filter, ConfigError> {
     }
 }
 
-/// `counted`: the frames of a patch, where all of them count.
+/// Of one of the three kinds, with so many frames of a patch.
 fn smart(
     keys: &mut Keys<'_>,
     size: Option<Asked>,
-    (tower, counted): (Tower, Option<usize>),
+    (tower, kind, num_frames): (Tower, Kind, usize),
 ) -> Result<Sizing, ConfigError> {
     same(keys, "patch_size", tower.patch_size)?;
     same(keys, "merge_size", tower.merge_size)?;
-    let (min, max) = match counted {
-        None => (keys.count("min_pixels")?, keys.count("max_pixels")?),
-        Some(_) => (None, None),
+    let (min, max) = match kind {
+        Kind::SmartOfFrames => (None, None),
+        _ => (keys.count("min_pixels")?, keys.count("max_pixels")?),
     };
     let Some(Asked::Areas(min_size, max_size)) = size else {
         return Err(ConfigError::new("`do_resize` is false, which is not read here"));
     };
     let (min_pixels, max_pixels) = (min.unwrap_or(min_size), max.unwrap_or(max_size));
-    let num_frames = counted.unwrap_or(1);
-    let small = if counted.is_some() { SmallSides::Grown } else { SmallSides::Bounded };
+    let (num_frames, small) = match kind {
+        Kind::SmartOfFrames => (num_frames, SmallSides::Grown),
+        Kind::SmartOfOne => (1, SmallSides::GrownInTurn),
+        _ => (1, SmallSides::Bounded),
+    };
     match min_pixels <= max_pixels {
         true => Ok(Sizing::Smart(Areas { min_pixels, max_pixels, num_frames, small })),
         false => Err(ConfigError::new("`min_pixels` is more than `max_pixels`")),

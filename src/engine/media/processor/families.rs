@@ -7,6 +7,7 @@ use crate::resize::Filter;
 pub(super) enum Kind {
     Smart,
     SmartOfFrames,
+    SmartOfOne,
     Crops,
     Fixed,
     Grid,
@@ -79,6 +80,15 @@ pub(super) const FAMILIES: &[Family] = &[
         squares: Squares::None,
     },
     Family {
+    Family {
+        names: &["PaddleOCRVLImageProcessor"],
+        kind: Kind::SmartOfOne,
+        size: DefaultSize::Areas(384 * 384, 1536 * 1536),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
+        crop: None,
+        squares: Squares::None,
+    },
         names: &["Lfm2VlImageProcessor"],
         kind: Kind::Crops,
         size: DefaultSize::Square(512),

@@ -10,6 +10,7 @@ use super::sizes::Size;
 /// Keys that say nothing of pixels, or what is so for all images here.
 const HARMLESS: &[&str] = &[
     "_valid_processor_keys",
+    "auto_map",
     "data_format",
     "device",
     "disable_grouping",

@@ -64,6 +64,8 @@ pub(super) enum SmallSides {
     Bounded,
     /// The same, once what is smaller than a token has grown to one (GLM-4.1V).
     Grown,
+    /// The same of heights and then of widths, to the nearest pixel (PaddleOCR-VL).
+    GrownInTurn,
     /// A side is a token at least (LFM2-VL).
     Raised,
 }
@@ -97,8 +99,8 @@ impl Crops {
     }
 }
 
-/// `smart_resize` of Qwen, of GLM-4.1V and of LFM2-VL: both sides are multiples of `factor`, the
-/// area is within the bounds.
+/// `smart_resize` of Qwen, of GLM-4.1V, of PaddleOCR-VL and of LFM2-VL: both sides are multiples of
+/// `factor`, the area is within the bounds.
 pub(super) fn smart(size: Size, factor: usize, areas: &Areas) -> Result<Size, MediaError> {
     let &Areas { min_pixels, max_pixels, num_frames, small } = areas;
     let (mut width, mut height) = (size.width as f64, size.height as f64);
@@ -106,6 +108,12 @@ pub(super) fn smart(size: Size, factor: usize, areas: &Areas) -> Result<Size, Me
     if small == SmallSides::Grown && width.min(height) < step {
         let scale = (step / height).max(step / width);
         (width, height) = ((width * scale).trunc(), (height * scale).trunc());
+    }
+    if small == SmallSides::GrownInTurn {
+        let grown = |side: f64, other: f64| (side * step / other).round_ties_even();
+        (width, height) =
+            if height < step { (grown(width, height), step) } else { (width, height) };
+        (width, height) = if width < step { (step, grown(height, width)) } else { (width, height) };
     }
     if small != SmallSides::Raised && width.max(height) / width.min(height) > MAX_RATIO {
         return Err(MediaError::unsupported(format!(

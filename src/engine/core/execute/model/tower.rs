@@ -304,7 +304,11 @@ impl Tower {
         let is_fit = match positions.fit {
             GridFit::OwnAlone => (rows, columns) == (side, side),
             GridFit::ByAxis => rows.max(columns) <= side,
-            GridFit::SameShare | GridFit::Between | GridFit::Cubic | GridFit::Linear => true,
+            GridFit::SameShare
+            | GridFit::Between
+            | GridFit::BetweenMiddles
+            | GridFit::Cubic
+            | GridFit::Linear => true,
         };
         if is_fit {
             return Ok(());
