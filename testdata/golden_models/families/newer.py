@@ -41,18 +41,6 @@ SWA = [
 IMAGE_TOKEN = 270  # an id that no prompt has
 
 
-def exaone4_5(config: dict) -> dict:
-    return dict(
-        architectures=["Exaone4_5_ForConditionalGeneration"], model_type="exaone4_5",
-        image_token_id=IMAGE_TOKEN, video_token_id=IMAGE_TOKEN + 1, dtype="bfloat16",
-        text_config=config, tie_word_embeddings=False,
-        vision_config=dict(
-            depth=1, fullatt_block_indexes=[0], hidden_size=24, intermediate_size=40,
-            model_type="exaone4_5_vision", num_heads=2, num_key_value_heads=1, out_hidden_size=48,
-        ),
-    )
-
-
 def aria(config: dict) -> dict:
     return dict(
         architectures=["AriaForConditionalGeneration"], model_type="aria", ignore_index=-100,
@@ -132,18 +120,6 @@ FAMILIES: dict[str, Family] = {
             zeroed("shared_experts.down_proj.bias"), zeroed("o_proj.bias"),
         ],
         model_class="AriaTextForCausalLM",
-    ),
-    "exaone4_5": small(
-        "Exaone4Config",
-        dims(
-            48, 64, 3, 3, 1, tie_word_embeddings=False, rms_norm_eps=1e-5, sliding_window=8,
-            layer_types=[SLIDING, FULL, SLIDING], rope_parameters=rope(10000.0),
-        ),
-        [dict(sliding_window=7), swapped("q_norm", "k_norm"), dict(layer_types=[FULL] * 3)],
-        layout=wrapped(
-            "model.language_model.", "lm_head.",
-            {"model.visual.merger.ln_q.weight": (24,), "mtp.norm.weight": (48,)}, exaone4_5,
-        ),
     ),
     "minimax_m2": small(
         "MiniMaxM2Config",

@@ -1,7 +1,7 @@
 """Qwen's models that see images. Their text parts are checked here; `generate_images.py` adds what
 the multimodal class makes of images."""
 
-from ..family import Family, dims, rope, small
+from ..family import FULL, SLIDING, Family, dims, rope, small
 from ..layouts import of_tower, with_turned_experts, wrapped
 from ..mistakes import swapped, without, zeroed
 from ..routing import swapped_gate_and_up
@@ -155,7 +155,45 @@ def qwen3_vl_moe(config: dict) -> dict:
     }
 
 
+def exaone4_5_tower(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Qwen2.5-VL's with shared keys and values; and a tensor of layers of further tokens."""
+    tensors = {f"model.{name}": shape for name, shape in qwen2_5_tower(hidden).items()}
+    for block in (f"model.visual.blocks.{index}." for index in range(DEPTH)):
+        rows = WIDTH + 2 * WIDTH // HEADS
+        tensors |= {f"{block}attn.qkv.weight": (rows, WIDTH), f"{block}attn.qkv.bias": (rows,)}
+    return tensors | {"mtp.norm.weight": (hidden,)}
+
+
+def exaone4_5(config: dict) -> dict:
+    """As transformers 5 writes it. Windows of 3 x 3 tokens."""
+    text = {key: value for key, value in config.items() if key != "transformers_version"}
+    return dict(
+        architectures=["Exaone4_5_ForConditionalGeneration"], model_type="exaone4_5",
+        **VISION_TOKENS, dtype="bfloat16", text_config=text, tie_word_embeddings=False,
+        vision_config=dict(
+            depth=DEPTH, fullatt_block_indexes=[1], hidden_act="silu", hidden_size=WIDTH,
+            in_channels=3, initializer_range=0.02, intermediate_size=INNER,
+            model_type="exaone4_5_vision", num_heads=HEADS, num_key_value_heads=1,
+            out_hidden_size=config["hidden_size"], patch_size=PATCH, spatial_merge_size=2,
+            temporal_patch_size=2, window_size=48,
+        ),
+    )
+
+
 FAMILIES: dict[str, Family] = {
+    "exaone4_5": small(
+        "Exaone4Config",
+        dims(
+            48, 64, 3, 3, 1, tie_word_embeddings=False, rms_norm_eps=1e-5, sliding_window=8,
+            layer_types=[SLIDING, FULL, SLIDING], rope_parameters=rope(10000.0),
+        ),
+        [dict(sliding_window=7), swapped("q_norm", "k_norm"), dict(layer_types=[FULL] * 3)],
+        layout=wrapped(
+            "model.language_model.", "lm_head.", exaone4_5_tower(48), exaone4_5, of_tower
+        ),
+        oracle="transformers Exaone4ForCausalLM, inside of a multimodal checkpoint",
+        shared="images",
+    ),
     "qwen2_5_vl": qwen2(
         wrapped("model.", "lm_head.", qwen2_5_tower(48), qwen2_5_vl, of_tower), old_config=True
     ),

@@ -265,7 +265,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
     family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
-    family("Exaone4_5_ForConditionalGeneration", multimodal::exaone4_5, "EXAONE 4.5, text part"),
+    seeing(
+        "Exaone4_5_ForConditionalGeneration",
+        qwen2_5_vl::exaone4_5,
+        qwen2_5_vl::exaone4_5_tower,
+        "EXAONE 4.5",
+    ),
     family("Exaone4ForCausalLM", exaone4::spec, "EXAONE 4.0"),
     family("ExaoneForCausalLM", exaone::spec, "EXAONE 3, 3.5, Deep"),
     family("ExaoneMoeForCausalLM", exaone_moe::spec, "K-EXAONE"),

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{BuildSpec, aria, deepseek, exaone4, gemma4, llama4, muse_glimmer};
+use super::{BuildSpec, aria, deepseek, gemma4, llama4, muse_glimmer};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -87,13 +87,6 @@ pub(super) fn llama4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// Muse Glimmer.
 pub(super) fn muse_glimmer(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, muse_glimmer::spec)
-}
-
-/// EXAONE 4.5, with layers that predict further tokens, which are left out.
-pub(super) fn exaone4_5(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let mut spec = text_part(config, exaone4::spec)?;
-    spec.output.of_further_tokens.push("mtp.".to_owned());
-    Ok(spec)
 }
 
 /// Aria.

@@ -1,8 +1,9 @@
 //! Qwen2.5-VL: Qwen2 with positions on three axes, and a tower with RMSNorm, gated MLPs with
-//! biases, and windows in most layers.
+//! biases, and windows in most layers. EXAONE 4.5: EXAONE 4, and such a tower whose heads share
+//! keys and values.
 
-use super::qwen_vision::{QwenVision, name};
-use super::qwen2_vl;
+use super::qwen_vision::{self, QwenVision, name};
+use super::{exaone4, qwen2_vl};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ActivationSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
@@ -20,9 +21,37 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     qwen2_vl::text_part(config)
 }
 
+/// The text part of EXAONE 4.5, with layers that predict further tokens, which are left out.
+pub(super) fn exaone4_5(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its keys are this file's too.
+    exaone4_5_tower(config)?;
+    let mut spec = qwen_vision::text_part_without_axes(config, exaone4::spec)?;
+    spec.output.of_further_tokens.push("mtp.".to_owned());
+    Ok(spec)
+}
+
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("hidden_size", 3584), [14, 32, 16])?;
+    tower_of(config, vision)
+}
+
+/// The tower of EXAONE 4.5.
+pub(super) fn exaone4_5_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let mut vision = QwenVision::read(config, ("hidden_size", 3584), [14, 32, 16])?;
+    let (num_heads, num_kv_heads) =
+        (vision.heads.num_heads, vision.keys.size_or("num_key_value_heads", 8)?);
+    if !num_heads.is_multiple_of(num_kv_heads) {
+        return Err(config.error(format!(
+            "`vision_config` has {num_heads} heads, which cannot share {num_kv_heads}"
+        )));
+    }
+    vision.heads.num_kv_heads = num_kv_heads;
+    vision.default_token = 67;
+    tower_of(config, vision)
+}
+
+fn tower_of(config: &HfConfig, vision: QwenVision<'_>) -> Result<TowerSpec, EngineError> {
     let inner = vision.keys.size_or("intermediate_size", 3420)?;
     let hidden_size = vision.keys.size_or("out_hidden_size", 3584)?;
     let activation = match vision.keys.text("hidden_act")? {
