@@ -136,6 +136,7 @@ PROMPTS = [
     ("two images, and text between", ["thin.png", "palette8.png"],
      "First <image> then, much later, <image> and then?"),
     ("the same image twice", ["rgb.png", "rgb.png"], "<image><image>\nBoth?"),
+    ("vipllava", CLIPImageProcessor, 24, 24),
     ("text alone", [], "User: What is this?<end_of_utterance>\nAssistant:"),
 ]
 

@@ -8,7 +8,7 @@ FOLDERS = [
     "granite_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
     "llava_onevision", "ministral3_multimodal", "mistral3", "paddleocr_vl", "paligemma", "paligemma2", "pixtral",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
-    "qwen3_vl_moe", "smolvlm",
+    "qwen3_vl_moe", "smolvlm", "vipllava",
 ]
 
 

@@ -242,6 +242,7 @@ families! {
     telechat3_yarn
     vault_gemma
     youtu
+    vipllava
     youtu_plain_q
 }
 

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 31] = [
+const MODELS: [&str; 33] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -41,6 +41,8 @@ const MODELS: [&str; 31] = [
     "testdata/golden/lighton_ocr",
     "testdata/golden/paligemma",
     "testdata/golden/paligemma2",
+    "testdata/golden/paddleocr_vl",
+    "testdata/golden/vipllava",
     "testdata/golden/pixtral",
     "testdata/golden/internvl_chat",
     "testdata/golden/granite_vision",

@@ -224,6 +224,8 @@ const PUBLISHED: &[Published] = &[
     ("vicuna-7b-v1.5-16k", 6_738_415_616, 16_384),
     ("vicuna-7b-v1.5", 6_738_415_616, 4_096),
     ("yarn-llama-2-7b-128k", 6_738_415_616, 131_072),
+    // Without the last layer of CLIP, and the norm behind it, which nothing reads.
+    ("vip-llava-7b-hf", 7_067_616_256, 4_096),
     ("yi-34b-chat", 34_388_917_248, 4_096),
     ("yi-6b", 6_061_035_520, 4_096),
     ("zephyr-7b-beta", 7_241_732_096, 32_768),

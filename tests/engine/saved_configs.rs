@@ -66,6 +66,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Mistral3ForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2VLForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen2_5_VLForConditionalGeneration", "`vision_config` is missing"),
+    ("VipLlavaForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen3VLForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen3VLMoeForConditionalGeneration", "`vision_config` is missing"),
     ("Qwen3_5ForConditionalGeneration", "`vision_config` is missing"),

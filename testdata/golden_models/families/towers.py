@@ -302,3 +302,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "smolvlm": llama((48, 64, 2, 3, 1), siglip(4, 3, 2, 48), smolvlm),
 }
+    "vipllava": llama(
+        (32, 64, 2, 4, 2),
+        clip("vision_tower.vision_model.", 3, 4) | projector("multi_modal_projector.", 32, 3) | {
+            f"multi_modal_projector.projector_layernorm.{part}": (3 * WIDTH,)
+            for part in ("weight", "bias")
+        },
+        vipllava, model="language_model.model.", head="language_model.lm_head.", old_config=True,
+    ),

@@ -62,6 +62,7 @@ const MODELS: [&str; 35] = [
     "smolvlm",
 ];
 
+    "vipllava",
 /// Of a logit, and of an embedding.
 const TOLERANCE: f32 = 1e-4;
 
@@ -296,7 +297,7 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
         assert_eq!(info.parameters.all, summary.spec.parameters().all + of_tower.all);
         assert_eq!(info.weight_bytes, 4 * info.parameters.all);
         let num_behind = match model {
-            "llava" | "llava_next" => 16 + 2,
+            "llava" | "llava_next" | "vipllava" => 16 + 2,
             "llava_saved" | "llava_next_saved" => 2 * 16 + 2,
             "ministral3_multimodal" => 2 * 9,
             "aya_vision" | "granite_vision" | "llava_onevision" | "paddleocr_vl" => 2,

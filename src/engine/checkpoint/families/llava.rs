@@ -1,6 +1,6 @@
 //! LLaVA 1.5: a text model, and CLIP or SigLIP up to one of its last layers, or several beside each
 //! other, whose patches go through an MLP. LLaVA-NeXT (1.6): the same with tiles. LLaVA-OneVision:
-//! more of them, whose picture is made smaller.
+//! more of them, whose picture is made smaller. ViP-LLaVA: LLaVA with a norm of several states.
 
 use serde_json::{Value, json};
 
@@ -134,6 +134,37 @@ pub(super) fn onevision_tower(config: &HfConfig) -> Result<TowerSpec, EngineErro
              another number of tiles"
         ))),
     }
+}
+
+/// ViP-LLaVA, of Llama.
+pub(super) fn vip_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let text = config.text_part();
+    assume_defaults(text, "llama")?;
+    // Its keys are this file's too.
+    vip_tower(config)?;
+    // Of training; tokens of an image, which are counted.
+    config.root().ignore(&["ignore_index", "image_seq_length"]);
+    text_part(config, "llama", IMAGE_TENSORS)
+}
+
+/// The tower of ViP-LLaVA.
+pub(super) fn vip_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let root = config.root();
+    // Its name in published files.
+    let layers = root.value("vision_feature_layers").cloned();
+    config.assume(&[
+        ("vision_feature_layer", layers.unwrap_or(json!([-2, -5, -8, -11, 6]))),
+        ("vision_feature_select_strategy", json!("default")),
+    ]);
+    let mut tower = tower(config)?;
+    if tower.class_token.is_none() {
+        return Err(config.error("a tower without a class token is not supported"));
+    }
+    let eps = root.number("projector_layernorm_eps")?.unwrap_or(1e-5) as f32;
+    let width = tower.width() * tower.num_states();
+    let norm = NormSpec::layer(format!("{PROJECTOR}.projector_layernorm"), width, eps);
+    tower.connector.steps.insert(0, ConnectorStep::Norm(norm));
+    Ok(tower)
 }
 
 /// Tiles that a picture may have tokens of, once it is made smaller.

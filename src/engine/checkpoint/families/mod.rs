@@ -513,3 +513,4 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
     family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
 ];
+    seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),
