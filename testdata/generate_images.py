@@ -37,17 +37,21 @@ from transformers.models.cohere2_vision.image_processing_cohere2_vision import (
     Cohere2VisionImageProcessor,
 )
 from transformers.models.cohere2_vision.processing_cohere2_vision import Cohere2VisionProcessor
+from transformers.models.deepseek_vl.image_processing_deepseek_vl import (
+    DeepseekVLImageProcessor,
+)
+from transformers.models.deepseek_vl.processing_deepseek_vl import DeepseekVLProcessor
 from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
 from transformers.models.gemma4.image_processing_gemma4 import Gemma4ImageProcessor
 from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
 from transformers.models.gemma4.video_processing_gemma4 import Gemma4VideoProcessor
+from transformers.models.glm46v.image_processing_glm46v import Glm46VImageProcessor
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
+from transformers.models.glm46v.video_processing_glm46v import Glm46VVideoProcessor
 from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
 from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
 from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
-from transformers.models.glm46v.image_processing_glm46v import Glm46VImageProcessor
-from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
-from transformers.models.glm46v.video_processing_glm46v import Glm46VVideoProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
@@ -65,14 +69,14 @@ from transformers.models.llava_onevision.processing_llava_onevision import Llava
 from transformers.models.llava_onevision.video_processing_llava_onevision import (
     LlavaOnevisionVideoProcessor,
 )
-from transformers.models.paligemma.processing_paligemma import PaliGemmaProcessor
-from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
-from transformers.models.pixtral.processing_pixtral import PixtralProcessor
-from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.paddleocr_vl.image_processing_paddleocr_vl import (
     PaddleOCRVLImageProcessor,
 )
 from transformers.models.paddleocr_vl.processing_paddleocr_vl import PaddleOCRVLProcessor
+from transformers.models.paligemma.processing_paligemma import PaliGemmaProcessor
+from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
+from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
@@ -97,20 +101,22 @@ class AyaVisionImages(GotOcr2ImageProcessor):
 MODELS = [
     ("aya_vision", AyaVisionImages, 32, 32),
     ("cohere2_vision", Cohere2VisionImageProcessor, 32, 32),
+    ("deepseek_vl", DeepseekVLImageProcessor, 32, 8),
+    ("exaone4_5", Qwen2VLImageProcessor, 2048, 8192),
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
     ("gemma4_e2b", Gemma4ImageProcessor, 70, 4),
     ("gemma4_moe", Gemma4ImageProcessor, 70, 4),
+    ("glm46v", Glm46VImageProcessor, 2048, 8192),
     ("glm4v", Glm4vImageProcessor, 2048, 16384),
     ("glm4v_moe", Glm4vImageProcessor, 1024, 8192),
+    ("glm_ocr", Glm46VImageProcessor, 1024, 8192),
     ("granite_vision", LlavaNextImageProcessor, 26, 26),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("internvl", GotOcr2ImageProcessor, 32, 32),
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
-    ("glm46v", Glm46VImageProcessor, 2048, 8192),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("lfm2_vl", Lfm2VlImageProcessor, 6, 32),
-    ("glm_ocr", Glm46VImageProcessor, 1024, 8192),
     ("lighton_ocr", PixtralImageProcessor, 45, 6),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_next", LlavaNextImageProcessor, 24, 24),
@@ -119,24 +125,24 @@ MODELS = [
     ("llava_saved", CLIPImageProcessor, 16, 16),
     ("ministral3_multimodal", PixtralImageProcessor, 48, 4),
     ("mistral3", PixtralImageProcessor, 48, 8),
+    ("paddleocr_vl", PaddleOCRVLImageProcessor, 2048, 8192),
     ("paligemma", SiglipImageProcessor, 32, 16),
     ("paligemma2", SiglipImageProcessor, 40, 25),
     ("pixtral", PixtralImageProcessor, 40, 8),
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
     ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
     ("qwen3_5_moe_multimodal", Qwen2VLImageProcessor, 1024, 8192),
-    ("paddleocr_vl", PaddleOCRVLImageProcessor, 2048, 8192),
     ("qwen3_5_multimodal", Qwen2VLImageProcessor, 2048, 8192),
     ("qwen3_vl", Qwen2VLImageProcessor, 2048, 8192),
     ("qwen3_vl_moe", Qwen2VLImageProcessor, 1024, 8192),
     ("smolvlm", SmolVLMImageProcessor, 64, 32),
+    ("vipllava", CLIPImageProcessor, 24, 24),
 ]
 PROMPTS = [
     ("one image", ["wide2.png"], "User:<image>What is this?<end_of_utterance>\nAssistant:"),
     ("two images, and text between", ["thin.png", "palette8.png"],
      "First <image> then, much later, <image> and then?"),
     ("the same image twice", ["rgb.png", "rgb.png"], "<image><image>\nBoth?"),
-    ("vipllava", CLIPImageProcessor, 24, 24),
     ("text alone", [], "User: What is this?<end_of_utterance>\nAssistant:"),
 ]
 
@@ -153,6 +159,9 @@ CHAT_TEMPLATE = (
 WITH_AXES = (Glm46VProcessor, Glm4vProcessor, PaddleOCRVLProcessor, Qwen2VLProcessor)
 # What their templates have around an image.
 BRACKET = "<fake_token_around_image>"
+IN_BRACKETS = (
+    Glm46VImageProcessor, Glm4vImageProcessor, PaddleOCRVLImageProcessor, Qwen2VLImageProcessor,
+)
 
 
 def preprocessor_config(cls, longest: int, tile: int) -> dict:
@@ -161,9 +170,6 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             do_convert_rgb=None, do_normalize=True, do_pan_and_scan=None, do_rescale=True,
             do_resize=True, image_mean=[0.5] * 3, image_processor_type=cls.__name__,
             image_seq_length=256, image_std=[0.5] * 3, pan_and_scan_max_num_crops=None,
-IN_BRACKETS = (
-    Glm46VImageProcessor, Glm4vImageProcessor, PaddleOCRVLImageProcessor, Qwen2VLImageProcessor,
-)
             pan_and_scan_min_crop_size=None, pan_and_scan_min_ratio_to_activate=None,
             processor_class="Gemma3Processor", resample=2, rescale_factor=1 / 255,
             size=dict(height=tile, width=tile),
@@ -252,12 +258,28 @@ IN_BRACKETS = (
             return_row_col_info=True, return_tensors=None, size=dict(height=tile, width=tile),
             tile_size=tile, use_thumbnail=True,
         )
+    if cls is DeepseekVLImageProcessor:
+        return dict(
+            background_color=[122, 116, 104], do_normalize=True, do_pad=True, do_rescale=True,
+            do_resize=True, image_mean=[0.48145466, 0.4578275, 0.40821073],
+            image_processor_type=cls.__name__, image_std=[0.26862954, 0.26130258, 0.27577711],
+            min_size=tile, processor_class="DeepseekVLProcessor", resample=3,
+            rescale_factor=1 / 255, size=dict(height=longest, width=longest),
+        )
     if cls is SiglipImageProcessor:
         return dict(
             do_convert_rgb=None, do_normalize=True, do_rescale=True, do_resize=True,
             image_mean=[0.5] * 3, image_processor_type=cls.__name__, image_seq_length=tile,
             image_std=[0.5] * 3, processor_class="PaliGemmaProcessor", resample=3,
             rescale_factor=1 / 255, size=dict(height=longest, width=longest),
+        )
+    if cls is PaddleOCRVLImageProcessor:
+        return dict(
+            auto_map=dict(AutoImageProcessor=f"image_processing_paddleocr_vl.{cls.__name__}"),
+            do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
+            image_mean=[0.5] * 3, image_processor_type=cls.__name__, image_std=[0.5] * 3,
+            max_pixels=tile, merge_size=2, min_pixels=longest, patch_size=8,
+            processor_class="PaddleOCRVLProcessor", resample=3, rescale_factor=1 / 255,
         )
     if cls is Qwen2VLImageProcessor:
         return dict(
@@ -274,14 +296,6 @@ IN_BRACKETS = (
 
 
 def rounded(values: torch.Tensor) -> list[float]:
-    if cls is PaddleOCRVLImageProcessor:
-        return dict(
-            auto_map=dict(AutoImageProcessor=f"image_processing_paddleocr_vl.{cls.__name__}"),
-            do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
-            image_mean=[0.5] * 3, image_processor_type=cls.__name__, image_std=[0.5] * 3,
-            max_pixels=tile, merge_size=2, min_pixels=longest, patch_size=8,
-            processor_class="PaddleOCRVLProcessor", resample=3, rescale_factor=1 / 255,
-        )
     return [round(float(value), 6) for value in values]
 
 
@@ -453,7 +467,7 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         is_next = image_processor is LlavaNextImageProcessor
         return (LlavaNextProcessor if is_next else LlavaProcessor)(
             images, tokenizer, patch_size=patch,
-            vision_feature_select_strategy=config["vision_feature_select_strategy"],
+            vision_feature_select_strategy=config.get("vision_feature_select_strategy", "default"),
             num_additional_image_tokens=int(
                 config["vision_config"]["model_type"] == "clip_vision_model"
             ),
@@ -461,9 +475,14 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
     if image_processor is LlavaOnevisionImageProcessor:
         return LlavaOnevisionProcessor(
             images, tokenizer, LlavaOnevisionVideoProcessor(), num_image_tokens=(tile // patch) ** 2,
-            vision_feature_select_strategy=config.get("vision_feature_select_strategy", "default"),
+            vision_feature_select_strategy=config["vision_feature_select_strategy"],
             vision_aspect_ratio=config["vision_aspect_ratio"],
         )
+    if image_processor is DeepseekVLImageProcessor:
+        names = dict(image_token="<image>")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        num_tokens = (images.size["height"] // patch) ** 2
+        return DeepseekVLProcessor(images, tokenizer, num_image_tokens=num_tokens)
     if image_processor is Lfm2VlImageProcessor:
         return Lfm2VlProcessor(images, tokenizer)
     if image_processor is SiglipImageProcessor:
@@ -471,6 +490,13 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
     if image_processor is Glm4vImageProcessor:
         tokenizer.image_token = "<image>"
         return Glm4vProcessor(images, tokenizer, Glm4vVideoProcessor())
+    if image_processor is PaddleOCRVLImageProcessor:
+        names = dict(image_token="<image>")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        return PaddleOCRVLProcessor(images, tokenizer)
+    if image_processor is Glm46VImageProcessor:
+        tokenizer.image_token = "<image>"
+        return Glm46VProcessor(images, tokenizer, Glm46VVideoProcessor())
     if image_processor is Qwen2VLImageProcessor:
         tokenizer.image_token = "<image>"
         return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
@@ -491,13 +517,6 @@ def load_model(folder: Path, config: dict):
     tensors = internvl.of_hf(load_file(folder / "model.safetensors"))
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return model.eval()
-    if image_processor is PaddleOCRVLImageProcessor:
-        names = dict(image_token="<image>")
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
-        return PaddleOCRVLProcessor(images, tokenizer)
-    if image_processor is Glm46VImageProcessor:
-        tokenizer.image_token = "<image>"
-        return Glm46VProcessor(images, tokenizer, Glm46VVideoProcessor())
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ processor. `saved`: the processor is saved as transformers 5 does."""
 CASES: list[tuple[str, str, dict, dict]] = []
 
 FOLDERS = [
-    "aya_vision", "cohere2_vision", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm4v", "glm4v_moe",
+    "aya_vision", "cohere2_vision", "deepseek_vl", "exaone4_5", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm46v",
+    "glm4v", "glm4v_moe", "glm_ocr",
     "granite_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
     "llava_onevision", "ministral3_multimodal", "mistral3", "paddleocr_vl", "paligemma", "paligemma2", "pixtral",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
@@ -158,7 +159,26 @@ case("gemma4_moe", "pool", vision(pooling_kernel_size=3), {"pooling_kernel_size"
 case("gemma4_moe", "forward", text(use_bidirectional_attention=None))
 case("gemma4_moe", "dense", text(enable_moe_block=False))
 case("gemma4_moe", "heads", vision(num_key_value_heads=1, head_dim=16, global_head_dim=16))
-for base in ("glm4v", "glm4v_moe"):
+case("deepseek_vl", "larger", vision(image_size=48, num_hidden_layers=1), {"size": {"height": 48, "width": 48}, "min_size": 20})
+case("deepseek_vl", "mean", {}, {"image_mean": [0.5, 0.3, 0.1]})
+case("deepseek_vl", "tied", {"tie_word_embeddings": True})
+case("exaone4_5", "heads", vision(num_key_value_heads=3, window_size=16))
+case("exaone4_5", "whole", vision(fullatt_block_indexes=[0, 1, 2], num_heads=6, num_key_value_heads=2))
+case("exaone4_5", "merge", vision(spatial_merge_size=1), {"merge_size": 1})
+case("vipllava", "layer", {"vision_feature_layers": -3})
+case("vipllava", "layers", {"vision_feature_layers": [1, -1], "projector_hidden_act": "silu"})
+case("paddleocr_vl", "bias", {"use_bias": True, "tie_word_embeddings": True})
+case("paddleocr_vl", "merge", vision(spatial_merge_size=1), {"merge_size": 1})
+case("paddleocr_vl", "table", vision(image_size=72, num_attention_heads=2))
+case("paddleocr_vl", "table1", vision(image_size=8))
+case("paddleocr_vl", "patch", vision(patch_size=4, layer_norm_eps=1e-2), {"patch_size": 4})
+case("glm_ocr", "bias", vision(attention_bias=False, rms_norm_eps=1e-2))
+case("glm_ocr", "merge", vision(spatial_merge_size=1), {"merge_size": 1})
+case("glm_ocr", "patch", vision(patch_size=4, temporal_patch_size=1), {"patch_size": 4, "temporal_patch_size": 1})
+half = dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[1, 2, 1])
+case("glm_ocr", "half", text(rope_parameters=half, num_key_value_heads=1))
+case("glm_ocr", "whole", text(rope_parameters=dict(rope_type="default", rope_theta=1e3, mrope_section=[2, 3, 3])))
+for base in ("glm46v", "glm4v", "glm4v_moe"):
     case(base, "bias", vision(attention_bias=True, rms_norm_eps=1e-2))
     case(base, "table", vision(image_size=56))
     case(base, "table1", vision(image_size=8))

@@ -74,6 +74,7 @@ families! {
     deepseek_v2
     deepseek_v2_lite
     deepseek_v3
+    deepseek_vl
     dots1
     ernie4_5
     ernie4_5_moe
@@ -109,11 +110,11 @@ families! {
     glm4
     glm4_moe
     glm4_moe_lite
-    glm4v
     glm46v
+    glm4v
     glm4v_moe
-    gpt2
     glm_ocr
+    gpt2
     gpt_bigcode
     gpt_neo
     gpt_neox
@@ -202,8 +203,8 @@ families! {
     opt
     opt350
     orion
-    paligemma
     paddleocr_vl
+    paligemma
     paligemma2
     pangu_embedded
     persimmon
@@ -241,8 +242,8 @@ families! {
     telechat3
     telechat3_yarn
     vault_gemma
-    youtu
     vipllava
+    youtu
     youtu_plain_q
 }
 

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 33] = [
+const MODELS: [&str; 35] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -28,21 +28,23 @@ const MODELS: [&str; 33] = [
     "testdata/golden/qwen3_5_multimodal",
     "testdata/golden/internvl",
     "testdata/golden/internvl_published",
+    "testdata/golden/deepseek_vl",
+    "testdata/golden/exaone4_5",
     "testdata/golden/gemma4_e2b",
     "testdata/golden/gemma4_moe",
+    "testdata/golden/glm46v",
     "testdata/golden/glm4v",
     "testdata/golden/glm4v_moe",
-    "testdata/golden/glm46v",
+    "testdata/golden/glm_ocr",
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
-    "testdata/golden/glm_ocr",
     "testdata/golden/qwen3_vl_moe",
     "testdata/golden/lfm2_vl",
     "testdata/golden/lighton_ocr",
-    "testdata/golden/paligemma",
-    "testdata/golden/paligemma2",
     "testdata/golden/paddleocr_vl",
     "testdata/golden/vipllava",
+    "testdata/golden/paligemma",
+    "testdata/golden/paligemma2",
     "testdata/golden/pixtral",
     "testdata/golden/internvl_chat",
     "testdata/golden/granite_vision",

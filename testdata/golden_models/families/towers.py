@@ -169,6 +169,44 @@ def granite_vision(config: dict) -> dict:
     )
 
 
+def vipllava(config: dict) -> dict:
+    """As in ViP-LLaVA's own files."""
+    out = llava(config)
+    del out["vision_feature_layer"], out["vision_feature_select_strategy"]
+    return out | dict(
+        architectures=["VipLlavaForConditionalGeneration"], model_type="vipllava",
+        projector_layernorm_eps=1e-2, vision_feature_layers=[-2, -4, 2],
+    )
+
+
+def deepseek_vl(config: dict) -> dict:
+    """As in DeepSeek-VL's own files, which transformers 4 wrote."""
+    text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
+    return dict(
+        architectures=["DeepseekVLForConditionalGeneration"], image_token_id=IMAGE_TOKEN,
+        model_type="deepseek_vl", text_config=text, tie_word_embeddings=False,
+        torch_dtype="bfloat16", transformers_version="4.54.0",
+        vision_config=dict(
+            attention_dropout=0.0, hidden_act="gelu", hidden_size=WIDTH, image_size=32,
+            intermediate_size=INNER, layer_norm_eps=1e-6, model_type="siglip_vision_model",
+            num_attention_heads=3, num_channels=3, num_hidden_layers=3, patch_size=PATCH,
+            torch_dtype="bfloat16", vision_use_head=False,
+        ),
+    )
+
+
+def deepseek_vl_tower(hidden: int) -> dict[str, tuple[int, ...]]:
+    """SigLIP's, and an MLP."""
+    tensors = {
+        name.replace("model.vision_model.", "model.vision_model.vision_model."): shape
+        for name, shape in siglip(4, 3, 1, 1).items() if "connector" not in name
+    }
+    return tensors | {
+        "model.aligner.linear1.weight": (hidden, WIDTH), "model.aligner.linear1.bias": (hidden,),
+        "model.aligner.linear2.weight": (hidden, hidden), "model.aligner.linear2.bias": (hidden,),
+    }
+
+
 def smolvlm(config: dict) -> dict:
     """All keys, as transformers 5 writes them."""
     text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
@@ -228,6 +266,10 @@ def llama(
 
 
 FAMILIES: dict[str, Family] = {
+    "deepseek_vl": llama(
+        (32, 64, 2, 4, 2), deepseek_vl_tower(32), deepseek_vl, model="model.language_model.",
+        old_config=True,
+    ),
     "granite_vision": small(
         "GraniteConfig",
         dims(32, 64, 2, 4, 2, tie_word_embeddings=True, rms_norm_eps=1e-5,
@@ -300,8 +342,6 @@ FAMILIES: dict[str, Family] = {
         },
         llava_saved, model="model.language_model.",
     ),
-    "smolvlm": llama((48, 64, 2, 3, 1), siglip(4, 3, 2, 48), smolvlm),
-}
     "vipllava": llama(
         (32, 64, 2, 4, 2),
         clip("vision_tower.vision_model.", 3, 4) | projector("multi_modal_projector.", 32, 3) | {
@@ -310,3 +350,5 @@ FAMILIES: dict[str, Family] = {
         },
         vipllava, model="language_model.model.", head="language_model.lm_head.", old_config=True,
     ),
+    "smolvlm": llama((48, 64, 2, 3, 1), siglip(4, 3, 2, 48), smolvlm),
+}

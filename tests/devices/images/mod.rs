@@ -24,19 +24,21 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 35] = [
+const MODELS: [&str; 38] = [
     "aya_vision",
     "cohere2_vision",
+    "deepseek_vl",
+    "exaone4_5",
     "gemma3_multimodal",
     "gemma3_published",
     "gemma4_e2b",
     "gemma4_moe",
+    "glm46v",
     "glm4v",
     "glm4v_moe",
-    "glm46v",
+    "glm_ocr",
     "idefics3",
     "internvl",
-    "glm_ocr",
     "internvl_chat",
     "internvl_published",
     "lfm2_vl",
@@ -49,9 +51,9 @@ const MODELS: [&str; 35] = [
     "llava_saved",
     "ministral3_multimodal",
     "mistral3",
+    "paddleocr_vl",
     "paligemma",
     "paligemma2",
-    "paddleocr_vl",
     "pixtral",
     "qwen2_5_vl",
     "qwen2_vl",
@@ -60,9 +62,9 @@ const MODELS: [&str; 35] = [
     "qwen3_vl",
     "qwen3_vl_moe",
     "smolvlm",
+    "vipllava",
 ];
 
-    "vipllava",
 /// Of a logit, and of an embedding.
 const TOLERANCE: f32 = 1e-4;
 

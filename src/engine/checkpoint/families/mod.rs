@@ -16,6 +16,7 @@ mod cohere_vision;
 mod cwm;
 mod decilm;
 mod deepseek;
+mod deepseek_vl;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -94,8 +95,8 @@ mod olmo3;
 mod olmoe;
 mod opt;
 mod orion;
-mod paligemma;
 mod paddleocr_vl;
+mod paligemma;
 mod pangu_embedded;
 mod persimmon;
 mod phi;
@@ -262,6 +263,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("DeepseekForCausalLM", deepseek::v1, "DeepSeek-MoE 16B"),
     family("DeepseekV2ForCausalLM", deepseek::v2, "DeepSeek V2, V2-Lite"),
     family("DeepseekV3ForCausalLM", deepseek::v3, "DeepSeek V3, R1, Kimi K2"),
+    seeing(
+        "DeepseekVLForConditionalGeneration",
+        deepseek_vl::spec,
+        deepseek_vl::tower,
+        "DeepSeek-VL 1.3B, 7B",
+    ),
     family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
     family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
@@ -302,6 +309,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "Gemma 4 12B, text part",
     ),
     family("GemmaForCausalLM", gemma::spec, "Gemma 1, CodeGemma"),
+    seeing(
+        "Glm46VForConditionalGeneration",
+        glm4v::spec_of_either,
+        glm4v::tower,
+        "GLM-4.6V, GLM-4.6V-Flash, in a class of their own",
+    ),
     family("Glm4ForCausalLM", glm4::spec, "GLM-4-0414, Z1"),
     family("Glm4MoeForCausalLM", glm4_moe::spec, "GLM-4.5, GLM-4.6, GLM-4.7"),
     family("Glm4MoeLiteForCausalLM", deepseek::v3, "GLM-4.7-Flash"),
@@ -313,14 +326,9 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "GLM-4.5V, GLM-4.6V",
     ),
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
+    seeing("GlmOcrForConditionalGeneration", glm4v::ocr, glm4v::ocr_tower, "GLM-OCR"),
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
-    seeing(
-        "Glm46VForConditionalGeneration",
-        glm4v::spec_of_either,
-        glm4v::tower,
-        "GLM-4.6V, GLM-4.6V-Flash, in a class of their own",
-    ),
     family("GPTJForCausalLM", gptj::spec, "GPT-J"),
     family("GPTNeoForCausalLM", gpt_neo::spec, "GPT-Neo"),
     family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
@@ -332,7 +340,6 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "GraniteMoeSharedForCausalLM",
         granite_moe::shared,
         "Granite with experts, one of all tokens",
-    seeing("GlmOcrForConditionalGeneration", glm4v::ocr, glm4v::ocr_tower, "GLM-OCR"),
     ),
     family(
         "GraniteMoeSWAForCausalLM",
@@ -446,6 +453,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
     family("OPTForCausalLM", opt::spec, "OPT"),
     family("OrionForCausalLM", orion::spec, "Orion 14B"),
+    seeing(
+        "PaddleOCRVLForConditionalGeneration",
+        paddleocr_vl::spec,
+        paddleocr_vl::tower,
+        "PaddleOCR-VL",
+    ),
     Architecture {
         chat_template: Some(paligemma::CHAT_TEMPLATE),
         ..seeing(
@@ -458,12 +471,6 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("PanguEmbeddedForCausalLM", pangu_embedded::spec, "openPangu Embedded 1B, 7B"),
     family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
     family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
-    seeing(
-        "PaddleOCRVLForConditionalGeneration",
-        paddleocr_vl::spec,
-        paddleocr_vl::tower,
-        "PaddleOCR-VL",
-    ),
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
     family("PhimoeForCausalLM", phimoe::spec, "Phi-3.5-MoE"),
     seeing(
@@ -511,6 +518,6 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
     family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
+    seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),
     family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
 ];
-    seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),

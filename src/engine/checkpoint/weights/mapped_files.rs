@@ -391,9 +391,12 @@ impl MappedFiles {
         ];
         let entry = |name: String| Some((name.clone(), self.tensors.get(&name)?));
         // As transformers 5 has CLIP in other models.
-        let clip = shorter.strip_prefix("vision_tower.vision_model.");
-        let clip = clip.into_iter().flat_map(|rest| {
-            [format!("vision_tower.{rest}"), format!("model.vision_tower.{rest}")]
+        let clip = ["vision_tower", "vision_model"].into_iter().flat_map(|tower| {
+            let rest =
+                shorter.strip_prefix(tower).and_then(|rest| rest.strip_prefix(".vision_model."));
+            let names =
+                rest.map(|rest| [format!("{tower}.{rest}"), format!("model.{tower}.{rest}")]);
+            names.into_iter().flatten()
         });
         // As the first files of PaddleOCR-VL have it.
         let projector = shorter.strip_prefix("projector.");

@@ -70,6 +70,7 @@ impl ImageProcessor {
             Kind::Bounded => bounded(&mut keys, size, tower)?,
             Kind::Budget => budget(&mut keys, size, tower)?,
             Kind::Patches => patches(&mut keys, size, tower)?,
+            Kind::Letterbox => letterbox(&mut keys, family, size)?,
         };
         if family.kind != Kind::Fixed {
             keys.flag("do_pad", false)?;
@@ -128,7 +129,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             let shortest = sides.only(["shortest_edge"]).map(|[side]| Side::Shortest(side));
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
-        Kind::Grid | Kind::Canvas | Kind::Crops => {
+        Kind::Grid | Kind::Canvas | Kind::Crops | Kind::Letterbox => {
             sides.both().map(|size| Asked::Side(Side::Both(size)))
         }
         // They have none.
@@ -438,6 +439,30 @@ fn budget(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizi
         ))),
         Some(_) => Ok(Sizing::Budget { max_tokens }),
     }
+}
+
+fn letterbox(
+    keys: &mut Keys<'_>,
+    family: &Family,
+    size: Option<Asked>,
+) -> Result<Sizing, ConfigError> {
+    let Some(Asked::Side(Side::Both(Size { width: side, height }))) = size else {
+        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+    };
+    let min_side = keys.count("min_size")?.unwrap_or(14);
+    if side != height || min_side > side || side > MAX_TILE_SIDE {
+        return Err(ConfigError::new(format!(
+            "`size` of {side} by {height} and `min_size` of {min_side} make no square"
+        )));
+    }
+    if !keys.flag("do_pad", true)? {
+        return Err(ConfigError::new("`do_pad` is false, which is not read here"));
+    }
+    // The class makes it of the mean, whatever a file says.
+    keys.value("background_color");
+    let (mean, _) = family.mean_and_std;
+    let mean = keys.bands("image_mean")?.unwrap_or(mean);
+    Ok(Sizing::Letterbox { side, min_side, colour: mean.map(|mean| (mean * 255.0) as u8) })
 }
 
 /// Most patches of an image; their sides are tried one after the other.

@@ -17,6 +17,7 @@ pub(super) enum Kind {
     Bounded,
     Budget,
     Patches,
+    Letterbox,
 }
 
 /// A size where a configuration has none.
@@ -80,7 +81,6 @@ pub(super) const FAMILIES: &[Family] = &[
         squares: Squares::None,
     },
     Family {
-    Family {
         names: &["PaddleOCRVLImageProcessor"],
         kind: Kind::SmartOfOne,
         size: DefaultSize::Areas(384 * 384, 1536 * 1536),
@@ -89,6 +89,7 @@ pub(super) const FAMILIES: &[Family] = &[
         crop: None,
         squares: Squares::None,
     },
+    Family {
         names: &["Lfm2VlImageProcessor"],
         kind: Kind::Crops,
         size: DefaultSize::Square(512),
@@ -193,6 +194,15 @@ pub(super) const FAMILIES: &[Family] = &[
         size: DefaultSize::Square(1),
         filter: Filter::Bilinear,
         mean_and_std: HALF,
+        crop: None,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["DeepseekVLImageProcessor"],
+        kind: Kind::Letterbox,
+        size: DefaultSize::Square(384),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
         crop: None,
         squares: Squares::None,
     },

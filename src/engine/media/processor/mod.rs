@@ -69,6 +69,9 @@ enum Sizing {
     Bounded { size: Option<Size> },
     /// As many whole tokens as a budget has room for (Gemma 4).
     Budget { max_tokens: usize },
+    /// The longer side is this, the other one at least that; in the middle of a square of this
+    /// colour (DeepSeek-VL).
+    Letterbox { side: usize, min_side: usize, colour: [u8; 3] },
     /// The largest scale at which the patches that an image fills or begins are so many at most
     /// (SigLIP 2).
     Patches { max_patches: usize },
@@ -391,6 +394,10 @@ impl ImageProcessor {
                 };
                 whole(size, resized, resized)
             }
+            &Sizing::Letterbox { side, min_side, .. } => {
+                let square = Size { width: side, height: side };
+                whole(size, sizes::longest_side(size, side, min_side), square)
+            }
             &Sizing::Patches { max_patches } => {
                 let resized = sizes::patches(size, token_side, max_patches);
                 whole(size, resized, resized)
@@ -452,6 +459,9 @@ impl ImageProcessor {
                 let split = patches::padded(&resized, steps.splits.size(steps.tile), [0; 3]);
                 patches.push_tiles(&split, steps.splits, steps.tile);
                 patches.push_tile(&self.resized(image, steps.tile), (0, 0));
+            }
+            Sizing::Letterbox { colour, .. } => {
+                patches.push_tile(&patches::padded(&resized, steps.tile, *colour), (0, 0));
             }
             Sizing::Tiles { is_split: false, .. } => {
                 patches.push_tile(&self.resized(&resized, steps.tile), (0, 0));

@@ -153,6 +153,16 @@ pub(super) fn shortest_edge(size: Size, shortest: usize) -> Size {
     }
 }
 
+/// The longer side becomes `longest`, the other one is at least `min_side`.
+pub(super) fn longest_side(size: Size, longest: usize, min_side: usize) -> Size {
+    let scale = longest as f64 / size.width.max(size.height) as f64;
+    let scaled = |side: usize| {
+        let side = (side as f64 * scale).round_ties_even() as usize;
+        side.clamp(min_side, longest)
+    };
+    Size { width: scaled(size.width), height: scaled(size.height) }
+}
+
 /// Sides that no image of Idefics 3 exceeds.
 const MAX_SIDE: usize = 4096;
 
