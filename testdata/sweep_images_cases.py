@@ -7,7 +7,7 @@ FOLDERS = [
     "aya_vision", "cohere2_vision", "deepseek_vl", "exaone4_5", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm46v",
     "glm4v", "glm4v_moe", "glm_ocr",
     "granite_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
-    "llava_onevision", "ministral3_multimodal", "mistral3", "paddleocr_vl", "paligemma", "paligemma2", "pixtral",
+    "llava_onevision", "ministral3_multimodal", "mistral3", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm", "vipllava",
 ]
@@ -165,6 +165,11 @@ case("deepseek_vl", "tied", {"tie_word_embeddings": True})
 case("exaone4_5", "heads", vision(num_key_value_heads=3, window_size=16))
 case("exaone4_5", "whole", vision(fullatt_block_indexes=[0, 1, 2], num_heads=6, num_key_value_heads=2))
 case("exaone4_5", "merge", vision(spatial_merge_size=1), {"merge_size": 1})
+case("muse_glimmer", "frames", vision(patch_temporal=1, layer_types=None), {"temporal_patch_size": 1})
+case("muse_glimmer", "merge", vision(merge_size=1) | {"out_hidden_size": 16}, {"merge_size": 1})
+case("muse_glimmer", "table", vision(pos_emb_height=6, pos_emb_width=6, num_hidden_layers=2, layer_types=None))
+case("muse_glimmer", "tokens", {"projector_hidden_size": 28, "projector_hidden_act": "silu"}, {"max_image_tokens": 200})
+case("muse_glimmer", "few", {}, {"max_image_tokens": 3})
 case("vipllava", "layer", {"vision_feature_layers": -3})
 case("vipllava", "layers", {"vision_feature_layers": [1, -1], "projector_hidden_act": "silu"})
 case("paddleocr_vl", "bias", {"use_bias": True, "tie_word_embeddings": True})

@@ -145,7 +145,7 @@ const PUBLISHED: &[Published] = &[
     ("mpt-7b-instruct", 6_649_286_656, 2_048),
     ("mpt-7b-storywriter", 6_649_286_656, 65_536),
     ("mpt-7b", 6_649_286_656, 2_048),
-    ("muse-glimmer-30b", 27_854_780_928, 131_072),
+    ("muse-glimmer-30b", 29_776_626_688, 131_072),
     ("nanochat-d32", 1_879_048_192, 2_048),
     ("nemotron-3-nano-30b-a3b", 31_577_940_288, 262_144),
     ("nemotron-mini-4b-instruct", 4_190_509_056, 4_096),

@@ -58,6 +58,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Glm4vMoeForConditionalGeneration", "`vision_config` is missing"),
     ("GlmOcrForConditionalGeneration", "`vision_config` is missing"),
     ("Lfm2VlForConditionalGeneration", "`vision_config` is missing"),
+    ("MuseGlimmerForConditionalGeneration", "`vision_config` is missing"),
     ("PaddleOCRVLForConditionalGeneration", "`vision_config` is missing"),
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),

@@ -10,9 +10,10 @@ from torch import nn
 
 from .. import muse  # a class that transformers lacks
 from ..family import FULL, SLIDING, Family, dims, rope, small
-from ..layouts import wrapped
+from ..layouts import of_tower, wrapped
 from ..mistakes import named, swapped, without, zeroed
 from ..routing import routers, swapped_gate_and_up, unbiased
+from .towers import IMAGE_TOKEN
 
 
 def rotated_everywhere(model: nn.Module) -> None:
@@ -83,14 +84,46 @@ VISION = dict(
 )
 
 
+MUSE_VISION = VISION | dict(
+    hidden_act="gelu", layer_norm_eps=1e-3, num_hidden_layers=3, patch_size=8,
+    layer_types=["window_attention", "full_attention", "window_attention"], merge_size=2,
+    patch_temporal=2, rope_parameters=dict(rope_type="axial", rope_theta=100.0),
+)
+
+
+def muse_tower(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Tensors of Muse Glimmer's tower, and of what makes tokens of its patches."""
+    width, inner, tower = 16, 24, "model.vision_tower."
+    tensors = {
+        f"{tower}patch_embedder.patch_embedding.weight": (width, 2 * 3 * 8 * 8),
+        f"{tower}patch_embedder.position_embedding_table.weight": (16, width),
+        "model.vision_adapter.fc1.weight": (20, 4 * width),
+        "model.vision_adapter.fc2.weight": (20, 20),
+        "model.vision_projection.weight": (hidden, 20),
+    }
+    norms = [f"{tower}ln_pre", f"{tower}ln_post"]
+    for layer in (f"{tower}layers.{index}." for index in range(3)):
+        norms += [f"{layer}norm1", f"{layer}norm2"]
+        for part, shape in {
+            "attn.q_proj": (width, width), "attn.k_proj": (width, width),
+            "attn.v_proj": (width, width), "attn.proj": (width, width), "mlp.fc1": (inner, width),
+            "mlp.fc2": (width, inner),
+        }.items():
+            tensors[f"{layer}{part}.weight"], tensors[f"{layer}{part}.bias"] = shape, shape[:1]
+    for norm in norms:
+        tensors[f"{norm}.weight"] = tensors[f"{norm}.bias"] = (width,)
+    return tensors
+
+
 def muse_glimmer(config: dict) -> dict:
     """As transformers writes the multimodal class."""
     text = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version")}
     return dict(
         architectures=["MuseGlimmerForConditionalGeneration"], dtype="bfloat16",
-        eos_token_id=config["eos_token_id"], image_token_id=287, model_type="muse_glimmer",
-        out_hidden_size=64, projector_hidden_size=16, text_config=text, tie_word_embeddings=False,
-        transformers_version=config["transformers_version"], vision_config=VISION,
+        eos_token_id=config["eos_token_id"], image_token_id=IMAGE_TOKEN,
+        model_type="muse_glimmer", out_hidden_size=64, projector_hidden_act="gelu",
+        projector_hidden_size=20, text_config=text, tie_word_embeddings=False,
+        transformers_version=config["transformers_version"], vision_config=MUSE_VISION,
     )
 
 
@@ -160,8 +193,8 @@ FAMILIES: dict[str, Family] = {
             swapped("post_attention_layernorm", "pre_feedforward_layernorm"),
         ],
         model_class="MuseGlimmerForCausalLM",
-        layout=wrapped("model.language_model.", "lm_head.", {}, muse_glimmer),
+        layout=wrapped("model.language_model.", "lm_head.", muse_tower(32), muse_glimmer, of_tower),
         oracle="transformers' text model with its output layer, inside of a multimodal checkpoint",
-        norm_mean=0.0, final_norm_mean=1.0,
+        norm_mean=0.0, final_norm_mean=1.0, shared="lfm2_images",
     ),
 }

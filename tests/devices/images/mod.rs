@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 38] = [
+const MODELS: [&str; 39] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
@@ -51,6 +51,7 @@ const MODELS: [&str; 38] = [
     "llava_saved",
     "ministral3_multimodal",
     "mistral3",
+    "muse_glimmer",
     "paddleocr_vl",
     "paligemma",
     "paligemma2",

@@ -86,6 +86,7 @@ pub(crate) mod modernbert_decoder;
 mod mpt;
 mod multimodal;
 mod muse_glimmer;
+mod muse_glimmer_vision;
 mod nanochat;
 mod nemotron;
 mod nemotron_h;
@@ -439,10 +440,11 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("ModernBertDecoderForCausalLM", modernbert_decoder::spec, "Ettin decoders"),
     family("MPTForCausalLM", mpt::spec, "MPT"),
     family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
-    family(
+    seeing(
         "MuseGlimmerForConditionalGeneration",
-        multimodal::muse_glimmer,
-        "Muse Glimmer 30B, text part",
+        muse_glimmer_vision::spec,
+        muse_glimmer_vision::tower,
+        "Muse Glimmer 30B",
     ),
     family("NanoChatForCausalLM", nanochat::spec, "nanochat d20 to d34"),
     family("NemotronForCausalLM", nemotron::spec, "Minitron, Nemotron-4"),

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{BuildSpec, aria, deepseek, gemma4, llama4, muse_glimmer};
+use super::{BuildSpec, aria, deepseek, gemma4, llama4};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -77,16 +77,6 @@ pub(super) fn kimi_k25(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     }
     config.text_part().assume(&[("tie_word_embeddings", json!(true))]);
     text_part(config, deepseek::v3)
-}
-
-/// Llama 4.
-pub(super) fn llama4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    text_part(config, llama4::spec)
-}
-
-/// Muse Glimmer.
-pub(super) fn muse_glimmer(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    text_part(config, muse_glimmer::spec)
 }
 
 /// Aria.

@@ -27,6 +27,9 @@ pub enum GridFit {
     /// Each patch has a mixture of the four around its place, where the middles of patches are at
     /// the same share of the way; beyond the edge are those at the edge (PaddleOCR-VL).
     BetweenMiddles,
+    /// The same of the grid with rows for columns, whose places stand row after row as patches do;
+    /// beyond the edge is nothing (Muse Glimmer).
+    Turned,
     /// Each patch has a mixture of the sixteen around its place, where the middles of patches are
     /// at the same share of the way, by cubic convolution; beyond the edge are those at the edge
     /// (GLM-4.1V).
@@ -48,11 +51,19 @@ pub struct Mixture {
     /// The same of columns.
     columns: Vec<Vec<(usize, f32)>>,
     by_axis: bool,
+    is_turned: bool,
 }
 
 impl Mixture {
     /// Rows of the table of a place of the grid, with their shares.
     pub fn of(&self, (row, column): (usize, usize)) -> impl Iterator<Item = (u32, f32)> + '_ {
+        let (row, column) = match self.is_turned {
+            false => (row, column),
+            true => {
+                let place = row * self.rows.len() + column;
+                (place / self.columns.len(), place % self.columns.len())
+            }
+        };
         let (rows, columns) = (&self.rows[row][..], &self.columns[column][..]);
         let sides = self.by_axis.then(|| [columns, rows].into_iter().flatten().copied());
         let products = (!self.by_axis).then(|| {
@@ -97,6 +108,7 @@ impl GridPositions {
                 GridFit::OwnAlone | GridFit::SameShare => unreachable!("no mixtures"),
                 GridFit::Between => between(index, (size, side)),
                 GridFit::BetweenMiddles => between_middles(index, (size, side)),
+                GridFit::Turned => within_middles(index, (size, side)),
                 GridFit::Cubic => cubic(index, (size, side)),
                 GridFit::Linear => linear(index, (size, side)),
                 GridFit::ByAxis => vec![(first + index, 1.0)],
@@ -104,7 +116,9 @@ impl GridPositions {
             (0..size).map(of_index).collect()
         };
         let by_axis = self.fit == GridFit::ByAxis;
-        Mixture { side, rows: axis(rows, side), columns: axis(columns, 0), by_axis }
+        let is_turned = self.fit == GridFit::Turned;
+        let (rows, columns) = if is_turned { (columns, rows) } else { (rows, columns) };
+        Mixture { side, rows: axis(rows, side), columns: axis(columns, 0), by_axis, is_turned }
     }
 }
 
@@ -118,10 +132,21 @@ fn between(index: usize, (size, side): (usize, usize)) -> Vec<(usize, f32)> {
 
 /// The same with the middles of patches, as PaddleOCR-VL asks it.
 fn between_middles(index: usize, (size, side): (usize, usize)) -> Vec<(usize, f32)> {
+    let clamped = |(tap, share): (i64, f32)| (tap.clamp(0, side as i64 - 1) as usize, share);
+    around_middle(index, (size, side)).map(clamped).to_vec()
+}
+
+/// The same where there is nothing beyond the edge, as Muse Glimmer asks it.
+fn within_middles(index: usize, (size, side): (usize, usize)) -> Vec<(usize, f32)> {
+    let taps = around_middle(index, (size, side)).into_iter();
+    let within = taps.filter(|(tap, _)| (0..side as i64).contains(tap));
+    within.map(|(tap, share)| (tap as usize, share)).collect()
+}
+
+fn around_middle(index: usize, (size, side): (usize, usize)) -> [(i64, f32); 2] {
     let place = (index as f32 + 0.5) * side as f32 / size as f32 - 0.5;
     let (low, share) = (place.floor(), place - place.floor());
-    let tap = |tap: f32| (tap as i64).clamp(0, side as i64 - 1) as usize;
-    vec![(tap(low), 1.0 - share), (tap(low + 1.0), share)]
+    [(low as i64, 1.0 - share), (low as i64 + 1, share)]
 }
 
 /// In f32, as `grid_sample` of torch has it of what `Glm4vVisionEmbeddings` of transformers asks.
@@ -183,10 +208,24 @@ mod tests {
 
     #[test]
     fn positions_between_middles_are_those_at_the_edge_beyond_it() {
-        assert_eq!(between_middles(0, (4, 2)), [(0, 0.75), (0, 0.25)]);
+        assert_eq!(between_middles(0, (4, 2)), [(0, 0.25), (0, 0.75)]);
         assert_eq!(between_middles(1, (4, 2)), [(0, 0.75), (1, 0.25)]);
         assert_eq!(between_middles(3, (4, 2)), [(1, 0.75), (1, 0.25)]);
         assert_eq!(between_middles(1, (2, 5)), [(3, 0.75), (4, 0.25)]);
+    }
+
+    /// `get_vision_interpolation_indices_and_weights` of transformers 5.24 with a grid of 2 x 3.
+    #[test]
+    fn turned_positions_stand_as_patches_do_and_are_nothing_beyond_the_edge() {
+        let table = LinearSpec::new("positions", 9, 8);
+        let positions = GridPositions { table, side: 3, fit: GridFit::Turned };
+        let mixture = positions.mix((2, 3));
+        let place = |place| mixture.of(place).collect::<Vec<_>>();
+        assert_eq!(place((0, 1))[..2], [(1, 0.25), (2, 0.75)]);
+        assert_eq!(place((0, 2))[..2], [(3, 0.75), (4, 0.25)]);
+        assert_eq!(place((1, 2))[..2], [(7, 0.25), (8, 0.75)]);
+        assert_eq!(within_middles(0, (4, 2)), [(0, 0.75)]);
+        assert_eq!(within_middles(3, (4, 2)), [(1, 0.75)]);
     }
 
     /// The weights of `F.grid_sample(mode="bicubic", padding_mode="border")` of torch 2.15.

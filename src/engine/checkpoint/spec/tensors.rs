@@ -143,15 +143,33 @@ pub enum Layout {
         /// The side of the square, where it is not flattened: (outputs, channels, side, side).
         side: Option<usize>,
     },
+    /// (outputs, inputs), where inputs are the samples of a patch, frame after frame: (frames, 3,
+    /// size, size).
+    ByFrame {
+        /// How many frames.
+        num_frames: usize,
+    },
 }
 
 impl Layout {
     /// The stored column of each of so many columns; None: they are as stored.
     pub fn columns(self, num_columns: usize) -> Option<Arc<[u32]>> {
-        let Self::ByChannel { num_merged, .. } = self else { return None };
-        let width = num_columns / num_merged;
-        let column = |index: usize| (index % width * num_merged + index / width) as u32;
-        Some((0..num_columns).map(column).collect())
+        match self {
+            Self::ByChannel { num_merged, .. } => {
+                let width = num_columns / num_merged;
+                let column = |index: usize| (index % width * num_merged + index / width) as u32;
+                Some((0..num_columns).map(column).collect())
+            }
+            Self::ByFrame { num_frames } => {
+                let len = num_columns / (3 * num_frames);
+                let column = |index: usize| {
+                    let (band, frame) = (index / len / num_frames, index / len % num_frames);
+                    ((frame * 3 + band) * len + index % len) as u32
+                };
+                Some((0..num_columns).map(column).collect())
+            }
+            Self::Rows | Self::Transposed | Self::Patches { .. } => None,
+        }
     }
 }
 
@@ -187,6 +205,11 @@ impl LinearSpec {
     /// The same over several rows, with the values of a channel of all of them beside each other.
     pub fn by_channel(self, num_merged: usize) -> Self {
         Self { layout: Layout::ByChannel { num_merged, side: None }, ..self }
+    }
+
+    /// The same over the samples of a patch of so many frames, frame after frame.
+    pub fn by_frame(self, num_frames: usize) -> Self {
+        Self { layout: Layout::ByFrame { num_frames }, ..self }
     }
 
     /// The same over a square of this side, not flattened.
@@ -260,7 +283,9 @@ impl LinearSpec {
                 Layout::ByChannel { num_merged, side: Some(side) } => {
                     vec![part.rows, k / num_merged, side, side]
                 }
-                Layout::Rows | Layout::ByChannel { side: None, .. } => vec![part.rows, k],
+                Layout::Rows | Layout::ByFrame { .. } | Layout::ByChannel { side: None, .. } => {
+                    vec![part.rows, k]
+                }
                 Layout::Transposed => vec![k, part.rows],
                 Layout::Patches { frames, size } => {
                     let bands = [part.rows, 3].into_iter().chain(frames);

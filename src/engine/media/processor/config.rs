@@ -70,6 +70,11 @@ impl ImageProcessor {
             Kind::Bounded => bounded(&mut keys, size, tower)?,
             Kind::Budget => budget(&mut keys, size, tower)?,
             Kind::Patches => patches(&mut keys, size, tower)?,
+            Kind::NearGrid => {
+                processor.num_frames = keys.count("temporal_patch_size")?.unwrap_or(2);
+                processor.order = PatchOrder::Merged;
+                near_grid(&mut keys, size, tower)?
+            }
             Kind::Letterbox => letterbox(&mut keys, family, size)?,
         };
         if family.kind != Kind::Fixed {
@@ -133,7 +138,7 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             sides.both().map(|size| Asked::Side(Side::Both(size)))
         }
         // They have none.
-        Kind::Budget | Kind::Patches => None,
+        Kind::Budget | Kind::Patches | Kind::NearGrid => None,
         Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
         Kind::Bounded => {
             let longest = sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side));
@@ -438,6 +443,23 @@ fn budget(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizi
             "`max_soft_tokens` is {max_tokens}, and {MAX_SOFT_TOKENS} is the limit"
         ))),
         Some(_) => Ok(Sizing::Budget { max_tokens }),
+    }
+}
+
+fn near_grid(
+    keys: &mut Keys<'_>,
+    size: Option<Asked>,
+    tower: Tower,
+) -> Result<Sizing, ConfigError> {
+    same(keys, "patch_size", tower.patch_size)?;
+    same(keys, "merge_size", tower.merge_size)?;
+    let max_tokens = keys.count("max_image_tokens")?.unwrap_or(4096);
+    match size {
+        None => Err(ConfigError::new("`do_resize` is false, which is not read here")),
+        Some(_) if max_tokens > MAX_PATCHES => Err(ConfigError::new(format!(
+            "`max_image_tokens` is {max_tokens}, and {MAX_PATCHES} is the limit"
+        ))),
+        Some(_) => Ok(Sizing::NearGrid { max_tokens }),
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) enum Kind {
     Budget,
     Patches,
     Letterbox,
+    NearGrid,
 }
 
 /// A size where a configuration has none.
@@ -203,6 +204,15 @@ pub(super) const FAMILIES: &[Family] = &[
         size: DefaultSize::Square(384),
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
+        crop: None,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["MuseGlimmerImageProcessor"],
+        kind: Kind::NearGrid,
+        size: DefaultSize::Square(1),
+        filter: Filter::Lanczos,
+        mean_and_std: HALF,
         crop: None,
         squares: Squares::None,
     },

@@ -72,6 +72,8 @@ enum Sizing {
     /// The longer side is this, the other one at least that; in the middle of a square of this
     /// colour (DeepSeek-VL).
     Letterbox { side: usize, min_side: usize, colour: [u8; 3] },
+    /// The whole tokens whose shape is nearest to the image's, at most so many (Muse Glimmer).
+    NearGrid { max_tokens: usize },
     /// The largest scale at which the patches that an image fills or begins are so many at most
     /// (SigLIP 2).
     Patches { max_patches: usize },
@@ -335,10 +337,6 @@ impl ImageProcessor {
     ) -> Result<Steps, MediaError> {
         let whole = |padded, resized, tile| Steps { padded, resized, tile, splits: Splits::NONE };
         Ok(match &self.sizing {
-            Sizing::Smart(areas) => {
-                let resized = sizes::smart(size, token_side, areas)?;
-                whole(size, resized, resized)
-            }
             Sizing::Fixed { size: wanted, crop, square } => {
                 let padded = if square.is_some() { size.squared() } else { size };
                 let resized = match wanted {
@@ -387,25 +385,30 @@ impl ImageProcessor {
                     }
                 }
             }
-            Sizing::Bounded { size: bounds } => {
-                let resized = match bounds {
-                    Some(bounds) => sizes::bounded(size, *bounds, token_side),
-                    None => size,
-                };
-                whole(size, resized, resized)
-            }
             &Sizing::Letterbox { side, min_side, .. } => {
                 let square = Size { width: side, height: side };
                 whole(size, sizes::longest_side(size, side, min_side), square)
             }
-            &Sizing::Patches { max_patches } => {
-                let resized = sizes::patches(size, token_side, max_patches);
+            Sizing::Smart(_)
+            | Sizing::Bounded { .. }
+            | Sizing::Patches { .. }
+            | Sizing::Budget { .. }
+            | Sizing::NearGrid { .. } => {
+                let resized = self.size_of_one(size, token_side)?;
                 whole(size, resized, resized)
             }
-            &Sizing::Budget { max_tokens } => {
-                let resized = sizes::budget(size, token_side, max_tokens)?;
-                whole(size, resized, resized)
-            }
+        })
+    }
+
+    /// The size of an image that is one tile of any shape.
+    fn size_of_one(&self, size: Size, token_side: usize) -> Result<Size, MediaError> {
+        Ok(match &self.sizing {
+            Sizing::Smart(areas) => sizes::smart(size, token_side, areas)?,
+            Sizing::Bounded { size: Some(bounds) } => sizes::bounded(size, *bounds, token_side),
+            &Sizing::Patches { max_patches } => sizes::patches(size, token_side, max_patches),
+            &Sizing::Budget { max_tokens } => sizes::budget(size, token_side, max_tokens)?,
+            &Sizing::NearGrid { max_tokens } => sizes::near_grid(size, token_side, max_tokens),
+            _ => size,
         })
     }
 

@@ -357,6 +357,61 @@ pub(super) fn budget(size: Size, token_side: usize, max_tokens: usize) -> Result
     }
 }
 
+/// The whole tokens, each side rounded up or down, whose shape is nearest to the image's:
+/// `smart_resize` of Muse Glimmer in transformers. Of grids that are as near, the first in the
+/// order in which a set of Python has them.
+pub(super) fn near_grid(size: Size, token_side: usize, max_tokens: usize) -> Size {
+    let (width, height, side) = (size.width as f64, size.height as f64, token_side as f64);
+    let (mut rows, mut columns) = (height / side, width / side);
+    if rows * columns > max_tokens as f64 {
+        let ratio = columns / rows;
+        rows = (max_tokens as f64 / ratio).powf(0.5);
+        columns = rows * ratio;
+    }
+    let of_rows = [rows.floor(), rows.ceil()];
+    let grids = of_rows.into_iter().flat_map(|rows| {
+        [columns.floor(), columns.ceil()].map(|columns| [rows as u64, columns as u64])
+    });
+    let fits = |[rows, columns]: &[u64; 2]| {
+        (1..=max_tokens as u64).contains(&rows.saturating_mul(*columns))
+    };
+    let distance =
+        |[rows, columns]: &[u64; 2]| (*rows as f64 / *columns as f64 - height / width).abs();
+    let grids = in_order_of_a_set(grids).into_iter().filter(fits);
+    let nearest = grids.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    let whole = |tokens: f64| (tokens.round_ties_even() as u64).max(1);
+    let [rows, columns] = nearest.unwrap_or([whole(rows), whole(columns)]);
+    Size { width: columns as usize * token_side, height: rows as usize * token_side }
+}
+
+/// At most four pairs of small numbers, each once, in the order of a set of CPython that they were
+/// put into one after the other.
+fn in_order_of_a_set(pairs: impl Iterator<Item = [u64; 2]>) -> Vec<[u64; 2]> {
+    let mut slots: [Option<[u64; 2]>; 8] = [None; 8];
+    for pair in pairs {
+        let hash = hash_of_tuple(pair);
+        let (mut slot, mut perturb) = ((hash & 7) as usize, hash);
+        while slots[slot].is_some_and(|other| other != pair) {
+            perturb >>= 5;
+            slot = (slot * 5 + 1 + (perturb & 7) as usize) & 7;
+        }
+        slots[slot] = Some(pair);
+    }
+    slots.into_iter().flatten().collect()
+}
+
+/// `tuplehash` of CPython from 3.8 on, of two numbers that are their own hashes.
+fn hash_of_tuple(pair: [u64; 2]) -> u64 {
+    const PRIMES: [u64; 3] =
+        [11_400_714_785_074_694_791, 14_029_467_366_897_019_727, 2_870_177_450_012_600_261];
+    let step = |hash: u64, lane: u64| {
+        let hash = hash.wrapping_add(lane.wrapping_mul(PRIMES[1]));
+        hash.rotate_left(31).wrapping_mul(PRIMES[0])
+    };
+    let hash = pair.into_iter().fold(PRIMES[2], step);
+    hash.wrapping_add(2 ^ (PRIMES[2] ^ 3_527_539))
+}
+
 /// Sides rounded up to whole patches, at the largest scale that so many patches have room for: the
 /// bisection of `get_image_size_for_max_num_patches` of transformers.
 pub(super) fn patches(size: Size, side: usize, max_patches: usize) -> Size {

@@ -280,3 +280,91 @@ fn numbers_of_pillow_are_scaled_first() {
     assert!(pairs().all(|(one, other)| (one - other).abs() < 1e-6));
     assert!(pairs().any(|(one, other)| one != other));
 }
+
+/// What processors make of images: width and height, and those of the image that is cut to patches.
+type Resized = ((usize, usize), (usize, usize));
+
+fn resized_as(config: &Value, tower: Tower, cases: &[Resized]) {
+    let processor = ImageProcessor::from_config(config, tower, Backend::Torchvision).unwrap();
+    for &(from, to) in cases {
+        let layout = processor.tokens(&header(from.0, from.1), Company::None).expect("a layout");
+        let side = tower.patch_size;
+        assert_eq!((layout.columns * side, layout.rows * side), to, "{from:?}");
+    }
+}
+
+const PATCHES: Tower = Tower { patch_size: 14, merge_size: 2, max_tiles: None };
+
+/// `smart_resize` of Muse Glimmer in transformers 5.24: of squares two grids are as near.
+#[test]
+fn whole_tokens_of_muse_glimmer_have_the_shape_that_is_nearest() {
+    let config =
+        json!({"image_processor_type": "MuseGlimmerImageProcessor", "max_image_tokens": 64});
+    let cases = [
+        ((100, 100), (112, 112)),
+        ((1, 1), (28, 28)),
+        ((28, 28), (28, 28)),
+        ((300, 14), (308, 28)),
+        ((14, 300), (28, 308)),
+        ((640, 480), (252, 196)),
+        ((333, 211), (280, 168)),
+        ((5000, 3000), (280, 168)),
+        ((57, 99), (56, 84)),
+        ((70, 70), (84, 84)),
+        ((1000, 1000), (224, 224)),
+    ];
+    resized_as(&config, PATCHES, &cases);
+}
+
+/// `smart_resize` of PaddleOCR-VL in transformers 5.24.
+#[test]
+fn small_sides_of_paddle_grow_in_turn() {
+    let config = json!({
+        "image_processor_type": "PaddleOCRVLImageProcessor",
+        "min_pixels": 3136,
+        "max_pixels": 50_176,
+    });
+    let cases = [
+        ((300, 14), (588, 28)),
+        ((14, 300), (28, 588)),
+        ((13, 27), (56, 84)),
+        ((27, 13), (84, 56)),
+        ((28, 70), (56, 112)),
+        ((1, 1), (56, 56)),
+        ((5, 4), (84, 56)),
+        ((640, 480), (252, 168)),
+        ((57, 99), (56, 112)),
+        ((9, 1000), (28, 2352)),
+    ];
+    resized_as(&config, PATCHES, &cases);
+}
+
+/// What `DeepseekVLImageProcessor` of transformers 5.24 makes of sides before it fills them up.
+#[test]
+fn the_longer_side_of_deepseek_is_that_of_a_square() {
+    for (from, to) in [
+        ((640, 480), (384, 288)),
+        ((1, 1), (384, 384)),
+        ((1000, 3), (384, 14)),
+        ((3, 1000), (14, 384)),
+        ((383, 384), (383, 384)),
+        ((333, 211), (384, 243)),
+    ] {
+        let size = Size { width: from.0, height: from.1 };
+        let Size { width, height } = super::sizes::longest_side(size, 384, 14);
+        assert_eq!((width, height), to, "{from:?}");
+    }
+    let config = json!({"image_processor_type": "DeepseekVLImageProcessor"});
+    let tower = Tower { patch_size: 16, merge_size: 1, max_tiles: None };
+    resized_as(&config, tower, &[((640, 480), (384, 384)), ((3, 1000), (384, 384))]);
+    for (key, value, expected) in [
+        ("do_pad", json!(false), "`do_pad` is false"),
+        ("min_size", json!(385), "make no square"),
+        ("do_resize", json!(false), "`do_resize` is false"),
+    ] {
+        let mut config = config.clone();
+        config[key] = value;
+        let error = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}

@@ -293,7 +293,7 @@ impl Loader<'_> {
             }
         }
         match spec.layout {
-            Layout::Rows | Layout::ByChannel { side: None, .. } => {}
+            Layout::Rows | Layout::ByFrame { .. } | Layout::ByChannel { side: None, .. } => {}
             Layout::Transposed => {
                 matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
             }

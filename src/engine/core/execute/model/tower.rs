@@ -308,7 +308,8 @@ impl Tower {
             | GridFit::Between
             | GridFit::BetweenMiddles
             | GridFit::Cubic
-            | GridFit::Linear => true,
+            | GridFit::Linear
+            | GridFit::Turned => true,
         };
         if is_fit {
             return Ok(());
