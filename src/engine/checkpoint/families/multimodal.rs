@@ -79,6 +79,11 @@ pub(super) fn kimi_k25(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, deepseek::v3)
 }
 
+/// Llama 4.
+pub(super) fn llama4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, llama4::spec)
+}
+
 /// Aria.
 pub(super) fn aria(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Of losses, and of what makes tokens of patches.
