@@ -1,5 +1,6 @@
 // The gated delta rule, token by token: of every head, with its state S (STATE_ROWS, v_dim),
-// S *= decay; S += k (v - S^T k)^T beta; out = S^T q. In f32 as the state is.
+// S *= decay; S += k (v - S^T k)^T beta; out = S^T q. In f32 as the state is. The decay is one of
+// the head, or one of each row of S.
 #include "states.cuh"
 
 // Columns of a stripe of a head's state, (STATE_ROWS, columns); the columns of the last stripe are
@@ -11,16 +12,45 @@ constexpr u32 GROUP = 16;
 struct RuleParams {
   const float* rates;  // (num_v_heads) how fast heads forget
   const float* bias;   // (num_v_heads)
+  // (num_rows, num_v_heads * STATE_ROWS) those of rows, where rates and bias are not read.
+  const float* decays;
+  float beta_factor;
   u32 num_k_heads, num_v_heads, v_dim;
   u32 stride;          // Of rows.
-  u32 gates;           // First column of b, and then a, of all v heads.
+  u32 gates;           // First column of b, and then a if heads decay, of all v heads.
   u32 first;           // First value of a block's states that is the rule's.
 
   // Of a head.
   __device__ __forceinline__ u32 num_columns() const { return v_dim; }
 };
 
-template <bool WIDE>
+// The decays of a token's rows of a state: a lane's share. Empty where heads decay.
+template <bool BY_ROW>
+struct RowDecays {
+  template <bool WIDE>
+  __device__ __forceinline__ void load(const float*, u32) {}
+  __device__ __forceinline__ float operator[](u32) const { return 1.0f; }
+};
+
+template <>
+struct RowDecays<true> {
+  float value[ROWS_OF_LANE];
+
+  // WIDE: the values (STATE_ROWS) are read in whole chunks.
+  template <bool WIDE>
+  __device__ __forceinline__ void load(const float* values, u32 first_row) {
+#pragma unroll
+    for (u32 j = 0; j < ROWS_OF_LANE; j += F32_CHUNK) {
+      float part[F32_CHUNK];
+      unpack(load_raw<WIDE, F32_CHUNK>(values, first_row + j, STATE_ROWS), part);
+#pragma unroll
+      for (u32 i = 0; i < F32_CHUNK; ++i) value[j + i] = part[i];
+    }
+  }
+  __device__ __forceinline__ float operator[](u32 i) const { return value[i]; }
+};
+
+template <bool WIDE, bool BY_ROW>
 struct RuleColumn {
   const RuleParams& params;
   const T* const x;
@@ -71,20 +101,30 @@ struct RuleColumn {
 
   __device__ __forceinline__ Gates gates(u32 row) const {
     const T* values = x + u64(row) * params.stride + params.gates;
-    const float beta = 1.0f / (1.0f + expf(-to_float(values[head])));
+    const float beta = 1.0f / (1.0f + expf(-to_float(values[head]))) * params.beta_factor;
+    if constexpr (BY_ROW) return {beta, 1.0f};
     const float a = to_float(values[params.num_v_heads + head]) + params.bias[head];
     return {beta, expf(-params.rates[head] * softplus(a))};
   }
 
   __device__ __forceinline__ void take(u32 row, const Token& token, const Gates& gates) {
+    // Not read ahead with the token: a lane has no registers for twice as many.
+    RowDecays<BY_ROW> decays;
+    const u64 first = (u64(row) * params.num_v_heads + head) * STATE_ROWS;
+    decays.template load<WIDE>(params.decays + first, part.first_row);
     float known = 0.0f, sum = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < ROWS_OF_LANE; ++i) known = fmaf(part.value[i], token.k[i], known);
+    for (u32 i = 0; i < ROWS_OF_LANE; ++i) {
+      const float k = BY_ROW ? token.k[i] * decays[i] : token.k[i];
+      known = fmaf(part.value[i], k, known);
+    }
     known = warp_reduce<Sum>(known, LANES);
-    const float added = (token.v - known * gates.decay) * gates.input;
+    if (!BY_ROW) known *= gates.decay;
+    const float added = (token.v - known) * gates.input;
 #pragma unroll
     for (u32 i = 0; i < ROWS_OF_LANE; ++i) {
-      part.value[i] = fmaf(added, token.k[i], part.value[i] * gates.decay);
+      const float decay = BY_ROW ? decays[i] : gates.decay;
+      part.value[i] = fmaf(added, token.k[i], part.value[i] * decay);
       sum = fmaf(part.value[i], token.q[i], sum);
     }
     sum = warp_reduce<Sum>(sum, LANES);
@@ -99,18 +139,30 @@ struct RuleColumn {
   }
 };
 
+template <bool BY_ROW>
+__device__ __forceinline__ void go_over_heads(const T* x, T* out, const States& states,
+                                              const RuleParams& params) {
+  Run run;
+  if (!states.find(blockIdx.x, run)) return;
+  const bool wide = STATE_ROWS % CHUNK == 0 && is_wide<CHUNK>(x, params.stride);
+  if (wide) {
+    go_over_columns<RuleColumn<true, BY_ROW>>(x, out, states, params, run);
+  } else {
+    go_over_columns<RuleColumn<false, BY_ROW>>(x, out, states, params, run);
+  }
+}
+
 // The runs' rows of out (num_rows, num_v_heads * v_dim) = what each token of x (num_rows, stride)
 // reads: q, k and v of all heads, then columns of others, b and a. q and k are normalized, q is
 // scaled. Grid (runs or more, v heads * ceil(v_dim / columns of a block)), 128 threads, whose
 // columns are 4 warps'.
 KERNEL(128) delta_rule(const T* x, T* out, States states, RuleParams params) {
-  Run run;
-  if (!states.find(blockIdx.x, run)) return;
-  const bool wide = STATE_ROWS % CHUNK == 0 && is_wide<CHUNK>(x, params.stride);
-  if (wide) {
-    go_over_columns<RuleColumn<true>>(x, out, states, params, run);
-  } else {
-    go_over_columns<RuleColumn<false>>(x, out, states, params, run);
-  }
+  go_over_heads<false>(x, out, states, params);
 }
 EXPORT(delta_rule)
+
+// The same where each row of a state has its decay.
+KERNEL(128) delta_rule_by_row(const T* x, T* out, States states, RuleParams params) {
+  go_over_heads<true>(x, out, states, params);
+}
+EXPORT(delta_rule_by_row)

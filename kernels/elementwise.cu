@@ -128,3 +128,20 @@ scale_by_position(T* x, const u32* positions, float beta, float offset, float or
   }
 }
 EXPORT(scale_by_position)
+
+// out (num_rows, width) = e^(-rate * softplus(a + bias)), or e^(bound * sigmoid(rate * (a + bias)))
+// with a bound below 0, where a are columns first .. first + width of x (num_rows, stride), and
+// `num` of them beside each other share a rate. Any grid; n = num_rows * width.
+KERNEL(256)
+delta_decays(const T* x, float* out, const float* rates, const float* bias, u32 stride, u32 first,
+             u32 width, u32 num, float bound, u64 n) {
+  const u64 step = u64(gridDim.x) * blockDim.x;
+  for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
+    const u32 column = i % width;
+    const float a = to_float(x[i / width * stride + first + column]) + bias[column];
+    const float rate = rates[column / num];
+    const float bounded = bound / (1.0f + expf(-rate * a));
+    out[i] = expf(bound < 0.0f ? bounded : -rate * softplus(a));
+  }
+}
+EXPORT(delta_decays)

@@ -17,13 +17,17 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
+from golden_models.families.kda import kimi_names, olmo_names
 from golden_models.weights import EAGER_EXPERTS
 from sweep_images import greedy, put, randomise, run, sweep
 from sweep_texts_cases import CASES
 
 TOKENIZER = Path(__file__).parent / "golden/.shared/byte_level"
 VOCAB_SIZE = 288
+# Names of published files that transformers does not write.
+PUBLISHED = {"KimiLinearForCausalLM": kimi_names, "OlmoHybridForCausalLM": olmo_names}
 # Up to several windows.
 PROMPT_LENS = [1, 3, 9, 26, 41]
 
@@ -48,6 +52,9 @@ def build(folder: Path, case: tuple, seed: int):
     randomise(model, seed)
     model.tie_weights()
     model.save_pretrained(folder)
+    if cls in PUBLISHED:
+        file = folder / "model.safetensors"
+        save_file(PUBLISHED[cls](load_file(file)), file, metadata={"format": "pt"})
     (folder / "generation_config.json").unlink(missing_ok=True)
     for file in TOKENIZER.iterdir():
         shutil.copy(file, folder)

@@ -491,3 +491,44 @@ case("llama4", "constant", attn_temperature_tuning=False, no_rope_layer_interval
 case("llama4", "bias", attention_bias=True, rms_norm_eps=1e-3)
 case("llama4", "llama3", rope_parameters=LLAMA3, tie_word_embeddings=True)
 case("llama4", "yarn", rope_parameters=YARN, head_dim=24)
+
+DELTA_LATENT = dict(
+    num_key_value_heads=4, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10,
+    num_local_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+)
+family(
+    "kimi_linear", "KimiLinearForCausalLM", **DELTA_LATENT, linear_head_dim=8, linear_num_heads=3,
+    layer_types=[LINEAR, FULL, LINEAR],
+)
+case("kimi_linear", "wide", linear_head_dim=80, linear_num_heads=1)
+case("kimi_linear", "default-types", layer_types=None, num_hidden_layers=6)
+case("kimi_linear", "dense", mlp_layer_types=["dense"] * 3)
+case("kimi_linear", "sparse", mlp_layer_types=["sparse"] * 3, n_shared_experts=2)
+case("kimi_linear", "groups", n_group=3, topk_group=2, norm_topk_prob=False)
+case("kimi_linear", "q", q_lora_rank=20, rms_norm_eps=1e-2)
+case("kimi_linear", "taps", linear_conv_kernel_dim=2)
+case("kimi_linear", "delta", layer_types=[LINEAR] * 3)
+case("kimi_linear", "latent", layer_types=[FULL] * 3)
+family(
+    "bailing_hybrid", "BailingHybridForCausalLM", **DELTA_LATENT, head_dim=8, layer_group_size=2,
+    n_group=2, topk_group=1, first_k_dense_replace=1, num_hidden_layers=4,
+)
+case("bailing_hybrid", "unbounded", kda_safe_gate=False)
+case("bailing_hybrid", "bound", kda_lower_bound=-1.5, short_conv_kernel_size=2)
+case("bailing_hybrid", "types", layer_types=[FULL, LINEAR, LINEAR, FULL])
+case("bailing_hybrid", "dense", first_k_dense_replace=4)
+case("bailing_hybrid", "q", q_lora_rank=20, rms_norm_eps=1e-2)
+case("bailing_hybrid", "wide", head_dim=72, num_attention_heads=2, num_key_value_heads=2)
+case("bailing_hybrid", "rope", rope_parameters=rope(100.0), n_group=1)
+case("bailing_hybrid", "yarn", rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))
+family(
+    "olmo_hybrid", "OlmoHybridForCausalLM", num_hidden_layers=4,
+    rope_parameters=dict(rope_type="default", rope_theta=None),
+)
+case("olmo_hybrid", "rope", rope_parameters=rope(100.0))
+case("olmo_hybrid", "yarn", rope_parameters=YARN)
+case("olmo_hybrid", "beta", linear_allow_neg_eigval=False)
+case("olmo_hybrid", "heads", linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=9)
+case("olmo_hybrid", "wide", linear_value_head_dim=80, linear_conv_kernel_dim=2)
+case("olmo_hybrid", "types", layer_types=[FULL, LINEAR, LINEAR, FULL], attention_bias=True)
+case("olmo_hybrid", "tied", tie_word_embeddings=True, rms_norm_eps=1e-2)

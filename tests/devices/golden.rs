@@ -48,6 +48,7 @@ families! {
     axk1
     axk1_unbiased
     aya_vision
+    bailing_hybrid
     bailing_moe_v2
     bamba
     bloom
@@ -150,6 +151,7 @@ families! {
     jamba
     jamba_dense
     kimi_k25
+    kimi_linear
     laguna
     laguna_values
     lfm2
@@ -199,6 +201,8 @@ families! {
     olmo
     olmo2
     olmo3
+    olmo_hybrid
+    olmo_hybrid_rope
     olmoe
     opt
     opt350

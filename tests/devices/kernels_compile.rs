@@ -272,7 +272,7 @@ const MODULES: &[Module] = &[
     ("mamba_scan", STATES, &[("mamba_scan", 144)]),
     ("selective_scan", SCANNED, &[("selective_scan", 80)]),
     ("selective_scan", MOST_SCANNED, &[("selective_scan", 256)]),
-    ("delta_rule", STATES, &[("delta_rule", 168)]),
+    ("delta_rule", STATES, &[("delta_rule", 168), ("delta_rule_by_row", 256)]),
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
     (
         "elementwise",
@@ -288,6 +288,7 @@ const MODULES: &[Module] = &[
             ("clamp_activations", 32),
             ("scale_by_position", 56),
             ("scale_columns", 32),
+            ("delta_decays", 40),
         ],
     ),
     (

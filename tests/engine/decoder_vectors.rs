@@ -149,6 +149,7 @@ fn in_float32(model_dir: PathBuf) -> ModelConfig {
 /// Folders of models that make vectors of the last token alone, and the part of them that is
 /// refused otherwise; and opt350 and ettin, which make none.
 const REFUSED: &[(&str, &str)] = &[
+    ("bailing_hybrid", "a delta net"),
     ("bamba", "a recurrence of Mamba 2"),
     ("deepseek_v2", "latent attention"),
     ("deepseek_v2_lite", "latent attention"),
@@ -171,6 +172,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("granite_swa", "a sink of attention"),
     ("jamba", "a recurrence of Mamba 1"),
     ("jamba_dense", "a recurrence of Mamba 1"),
+    ("kimi_linear", "a delta net"),
     ("lfm2", "a short convolution"),
     ("lfm2_bias", "a short convolution"),
     ("lfm2_moe", "a short convolution"),
@@ -183,6 +185,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("nemotron3_latent", "a recurrence of Mamba 2"),
     ("nemotron3_nano", "a recurrence of Mamba 2"),
     ("nemotron_h", "a recurrence of Mamba 2"),
+    ("olmo_hybrid", "a delta net"),
+    ("olmo_hybrid_rope", "a delta net"),
     ("opt350", "a table of tokens of another width"),
     ("qwen3_5", "a delta net"),
     ("qwen3_5_moe", "a delta net"),

@@ -316,7 +316,7 @@ fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
     for taps in spec.recurrents().map(RecurrentSpec::taps) {
         check_sizes(&[
             ("number of taps", taps.num_taps, MAX_TAPS),
-            ("width of a convolution", taps.width, MAX_WIDTH),
+            ("width of a convolution", taps.width(), MAX_WIDTH),
         ])?;
     }
     if let Some(inputs) = &spec.embedding.of_layers {

@@ -161,7 +161,7 @@ fn on_gpu(
         has_activation: u32::from(activation.is_some()),
         activation: kind,
     };
-    let kernel = states_kernel("causal_conv", taps.num_taps());
+    let kernel = states_kernel(("causal_conv", "causal_conv"), taps.num_taps());
     let num_tiles = taps.width.div_ceil(TILE);
     launch_over_runs(gpu, kernel, num_tiles, (step, states), |args: &mut Args, states| {
         args.tensor(x).value(states).value(conv).value(parameters);

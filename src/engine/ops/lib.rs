@@ -55,7 +55,7 @@ pub use attention_pool::attention_pool;
 pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
-pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_rule};
+pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_decays, delta_rule};
 pub use elementwise::{add, clamp, clamp_columns, copy, copy_rows, fill_zero, scale};
 pub use embedding::{
     MixedRows, Standardization, add_mixed_rows, add_rows, add_rows_of, embedding, gather_rows,

@@ -102,7 +102,7 @@ fn on_gpu(
         first: first as u32,
         dt_bounds: weights.dt_bounds,
     };
-    let kernel = states_kernel("mamba_scan", state_size);
+    let kernel = states_kernel(("mamba_scan", "mamba_scan"), state_size);
     let num_parts = num_heads * head_dim.div_ceil(columns_of_block(state_size));
     launch_over_runs(gpu, kernel, num_parts, (step, states), |args: &mut Args, states| {
         args.tensor(x).tensor(out).value(states).value(scan);

@@ -102,9 +102,12 @@ pub(super) fn columns_of_block(num_rows: usize) -> usize {
     4 * (32 / lanes)
 }
 
-/// kernels/`name`.cu over states of `num_rows` rows whose columns do not see each other.
-pub(super) fn states_kernel(name: &'static str, num_rows: usize) -> Kernel {
-    Kernel::with_defines(name, name, Defines::NONE.number("STATE_ROWS", num_rows as u32))
+/// An entry of a kernel's file over states of `num_rows` rows whose columns do not see each other.
+pub(super) fn states_kernel(
+    (source, entry): (&'static str, &'static str),
+    num_rows: usize,
+) -> Kernel {
+    Kernel::with_defines(source, entry, Defines::NONE.number("STATE_ROWS", num_rows as u32))
 }
 
 /// Queues a kernel over the rows of a step, level by level: blocks of 128 threads for each run and

@@ -126,7 +126,7 @@ fn on_gpu(
         rank: rank as u32,
         first: first as u32,
     };
-    let kernel = states_kernel("selective_scan", state_size);
+    let kernel = states_kernel(("selective_scan", "selective_scan"), state_size);
     let num_parts = num_groups * shape.group_width().div_ceil(columns_of_block(state_size));
     launch_over_runs(gpu, kernel, num_parts, (step, states), |args: &mut Args, states| {
         args.tensor(inputs.x).tensor(inputs.chosen).tensor(inputs.dt).tensor(out);

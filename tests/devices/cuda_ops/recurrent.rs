@@ -3,7 +3,7 @@
 //! fills in the same step. Blocks that nobody wrote hold NaN.
 
 use vllm_batch::engine::base::layers::{
-    Activation, DeltaHeads, QkvHeads, ScanShape, SelectiveShape,
+    Activation, Decay, DecayForm, DeltaHeads, QkvHeads, ScanShape, SelectiveShape,
 };
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, StateData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision, StateLayerMut, Tensor, bytes_of};
@@ -11,7 +11,7 @@ use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
     Columns, ConvColumns, ConvTaps, DeltaGateWeights, DeltaRule, ScanWeights, SelectiveInputs,
     SelectiveWeights, Step, StepInputs, StepLimits, WeightValues, causal_conv, copy_columns,
-    delta_rule, mamba_scan, selective_scan,
+    delta_decays, delta_rule, mamba_scan, selective_scan,
 };
 
 use crate::cuda_ops::pair::{Bound, Pair, in_every_dtype, output, to_bits};
@@ -275,13 +275,27 @@ fn selective_scan_has_the_cpus_sums_however_sequences_are_cut() {
 
 #[test]
 fn delta_rule_has_the_cpus_sums_however_sequences_are_cut() {
+    check_delta_rule(920, [(Decay::OfHeads, 1.0), (Decay::OfHeads, 2.0)]);
+}
+
+#[test]
+fn delta_rule_by_row_and_delta_decays_have_the_cpus_sums_however_sequences_are_cut() {
+    let of_rows = |form| (Decay::OfRows(form), 1.0);
+    check_delta_rule(925, [DecayForm::Softplus, DecayForm::Bounded(-5.0)].map(of_rows));
+}
+
+fn check_delta_rule(seed: u64, forms: [(Decay, f32); 2]) {
     let shapes = [(2, 4, 6, 5), (1, 2, 32, 80), (1, 1, 136, 20)];
-    in_every_dtype(920, |pair| {
-        for (num_k_heads, num_v_heads, k_dim, v_dim) in shapes {
+    in_every_dtype(seed, |pair| {
+        for ((num_k_heads, num_v_heads, k_dim, v_dim), form) in
+            shapes.into_iter().flat_map(|shape| forms.map(|form| (shape, form)))
+        {
             let heads = DeltaHeads { num_k_heads, num_v_heads, k_dim, v_dim };
-            let of_heads = |seed| pair.values(1, num_v_heads, seed, 0.5).values;
+            let num_decays = form.0.width(heads);
+            let of = |num, seed| pair.values(1, num, seed, 0.5).values;
             let gate_weights = pair.on_both(|device| {
-                DeltaGateWeights::new(device, &of_heads(55), of_heads(56)).expect("memory")
+                let values = (&of(num_v_heads, 55)[..], of(num_decays, 56));
+                DeltaGateWeights::new(device, values, form).expect("memory")
             });
             let gates = heads.qkv_width() + heads.v_width();
             let run =
@@ -289,12 +303,19 @@ fn delta_rule_has_the_cpus_sums_however_sequences_are_cut() {
                     let rows = x.num_rows();
                     let mut out = output(device, rows, heads.v_width(), Precision::Activation);
                     let gate_weights = gate_weights.of(device);
-                    let rule = DeltaRule { heads, gate_weights, gates, state: BEFORE };
+                    let mut decays = output(device, rows, num_decays, Precision::Full);
+                    let is_by_row = form.0 != Decay::OfHeads;
+                    if is_by_row {
+                        let a = (&x, gates + num_v_heads);
+                        delta_decays(device, a, gate_weights, &mut decays);
+                    }
+                    let decays = is_by_row.then_some(&decays);
+                    let rule = DeltaRule { heads, gate_weights, gates, decays, state: BEFORE };
                     delta_rule(device, (&mut x, step), rule, states, &mut out);
                     out
                 };
-            let width = (gates + 2 * num_v_heads).next_multiple_of(8);
-            let what = format!("delta_rule {heads:?}");
+            let width = (gates + num_v_heads + num_decays).next_multiple_of(8);
+            let what = format!("delta_rule {heads:?}, {form:?}");
             // Keys about as long as the model's, which are normalized.
             let (scale, state_width) = ((3.0 / k_dim as f32).sqrt(), heads.state_width());
             Recurrence { what, width, scale, state_width, run: &run }.check(pair);

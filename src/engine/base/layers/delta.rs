@@ -8,6 +8,34 @@ pub fn padded(v_dim: usize) -> usize {
     v_dim.next_multiple_of(STATE_LANES)
 }
 
+/// How fast the state of a head forgets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Decay {
+    /// All of it alike: e^(-rate * softplus(a + bias)), where a is of the head.
+    OfHeads,
+    /// Each of its rows (Kimi Linear): where a and the bias are of the row.
+    OfRows(DecayForm),
+}
+
+/// What a, a bias and a head's rate say of a row of a state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DecayForm {
+    /// e^(-rate * softplus(a + bias))
+    Softplus,
+    /// e^(bound * sigmoid(rate * (a + bias))), where the bound is below 0 (Ling 3).
+    Bounded(f32),
+}
+
+impl Decay {
+    /// Values of a token that say it.
+    pub fn width(self, heads: DeltaHeads) -> usize {
+        match self {
+            Self::OfHeads => heads.num_v_heads,
+            Self::OfRows(_) => heads.num_v_heads * heads.k_dim,
+        }
+    }
+}
+
 /// Heads of a delta rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHeads {

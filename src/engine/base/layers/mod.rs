@@ -14,7 +14,7 @@ pub const MAX_SOFT_TOKENS: usize = 1120;
 
 pub use activation::{Activation, MlpForm};
 pub use alibi::alibi_slopes;
-pub use delta::{DeltaHeads, STATE_LANES, padded};
+pub use delta::{Decay, DecayForm, DeltaHeads, STATE_LANES, padded};
 pub use heads::{Heads, QkvHeads};
 pub use norm::NormKind;
 pub use reach::Reach;

@@ -8,6 +8,7 @@ use super::llama::{self, Defaults};
 use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::spec::{DecoderSpec, EmbeddingSpec, LinearSpec, NormSpec, QkNormSpec};
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Routing;
 
 /// The second generation, half of whose heads turns.
 pub(super) fn v2(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -70,8 +71,16 @@ fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineEr
     root.expect("moe_shared_expert_intermediate_size", root.size("moe_intermediate_size")?)?;
     // The router is computed in f32 whatever it says. The others are of training.
     root.ignore(&["router_dtype", "max_window_layers", "output_dropout"]);
-    let routing = experts::by_sigmoid(config, true)?;
-    experts::set_of_deepseek(config, spec, &routing)?;
+    set_experts_by(config, spec, &experts::by_sigmoid(config, true)?)
+}
+
+/// The same by this choice.
+pub(super) fn set_experts_by(
+    config: &HfConfig,
+    spec: &mut DecoderSpec,
+    routing: &Routing,
+) -> Result<(), EngineError> {
+    experts::set_of_deepseek(config, spec, routing)?;
     for experts in spec.layers.iter_mut().filter_map(|layer| layer.experts_mut()) {
         if let Some((name, _)) = &mut experts.choice_bias {
             *name = name.replace("e_score_correction_bias", "expert_bias");

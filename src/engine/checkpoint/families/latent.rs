@@ -6,7 +6,7 @@ use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
     AttentionSpec, BlockNorms, DecoderSpec, LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec,
-    LayerSpec, LinearSpec, NormSpec, QkvHeads, RowOrder,
+    LayerSpec, LinearSpec, NormSpec, OutputGate, QkvHeads, RowOrder,
 };
 use vllm_batch_base::EngineError;
 
@@ -51,6 +51,10 @@ pub(super) struct LatentBlocks {
     scale: f32,
     bias: bool,
     ups_are_apart: bool,
+    /// The name of a block and of its last linear layer.
+    names: [&'static str; 2],
+    /// The name of what gates of heads are made by.
+    gates: Option<&'static str>,
 }
 
 impl LatentBlocks {
@@ -99,11 +103,37 @@ impl LatentBlocks {
         };
         let qkv_order = first_order.and(first, (&dims.key_order(is_in_pairs), dims.key()));
         let scale = scale as f32;
-        Ok(Self { dims, num_heads, q_rank, q_order, qkv_order, scale, bias, ups_are_apart })
+        let names = ["self_attn", "o_proj"];
+        let gates = None;
+        Ok(Self {
+            dims,
+            num_heads,
+            q_rank,
+            q_order,
+            qkv_order,
+            scale,
+            bias,
+            ups_are_apart,
+            names,
+            gates,
+        })
+    }
+
+    /// The same under other names of a block and of its last linear layer.
+    pub(super) fn named(self, names: [&'static str; 2]) -> Self {
+        Self { names, ..self }
+    }
+
+    /// The same with a gate of what each head gives, by the tensor of this name.
+    pub(super) fn with_gates_of_heads(self, name: &'static str) -> Self {
+        let Self { dims, num_heads, q_rank, .. } = self;
+        let num_others = q_rank.unwrap_or(num_heads * dims.q()) + dims.key();
+        let qkv_order = self.qkv_order.and(num_others, (&RowOrder::as_stored(), num_heads));
+        Self { gates: Some(name), qkv_order, ..self }
     }
 
     /// The block of a layer.
-    fn block(
+    pub(super) fn block(
         &self,
         config: &HfConfig,
         defaults: Defaults,
@@ -111,7 +141,8 @@ impl LatentBlocks {
     ) -> Result<AttentionSpec, EngineError> {
         let Self { dims, num_heads, q_rank, scale, bias, ups_are_apart, .. } = *self;
         let name = |part: &str| format!("model.layers.{index}.{part}");
-        let of_block = |part: &str| name(&format!("self_attn.{part}"));
+        let [block, last] = self.names;
+        let of_block = |part: &str| name(&format!("{block}.{part}"));
         let hidden = config.hidden_size()?;
         let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
         let norms = BlockNorms::before(NormSpec::rms(name("input_layernorm"), hidden, eps));
@@ -129,7 +160,7 @@ impl LatentBlocks {
         let qkv =
             LinearSpec::stacked([first, (of_block("kv_a_proj_with_mqa"), dims.key())], hidden);
         let heads = QkvHeads { num_heads, num_kv_heads: 1, head_dim: dims.key() };
-        let out = LinearSpec::new(of_block("o_proj"), hidden, num_heads * dims.v).with_bias(bias);
+        let out = LinearSpec::new(of_block(last), hidden, num_heads * dims.v).with_bias(bias);
         let up = |part, of_head, k| LinearSpec::new(of_block(part), num_heads * of_head, k);
         let up = match ups_are_apart {
             false => LatentUpSpec::Together(up("kv_b_proj", dims.nope + dims.v, dims.rank)),
@@ -140,12 +171,15 @@ impl LatentBlocks {
         };
         let norm = latent_norm("kv_a_layernorm", dims.rank);
         let latent = LatentSpec { q, norm, up, dims };
-        let block = AttentionSpec::new(
+        let mut block = AttentionSpec::new(
             norms,
             heads,
             qkv.with_bias(bias).in_order(self.qkv_order.clone()),
             out,
         );
+        if let Some(gates) = self.gates {
+            block.gate_by(of_block(gates), OutputGate::OF_HEADS);
+        }
         Ok(AttentionSpec { latent: Some(latent), rope: Some(0), scale, ..block })
     }
 }

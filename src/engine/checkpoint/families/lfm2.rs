@@ -174,12 +174,12 @@ pub(super) fn short_conv(
     Ok(ShortConvSpec {
         norms: BlockNorms::before(NormSpec::rms(name("operator_norm"), hidden, eps)),
         inputs: inputs.with_bias(bias),
-        taps: TapsSpec {
-            name: name("conv.conv"),
-            width: hidden,
-            num_taps: root.optional_size("conv_L_cache")?.unwrap_or(3),
-            bias,
-        },
+        taps: TapsSpec::new(
+            name("conv.conv"),
+            hidden,
+            root.optional_size("conv_L_cache")?.unwrap_or(3),
+        )
+        .with_bias(bias),
         out: LinearSpec::new(name("conv.out_proj"), hidden, hidden).with_bias(bias),
     })
 }

@@ -7,14 +7,10 @@ use super::lfm2;
 use super::llama::{self, Defaults};
 use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::spec::{
-    AttentionSpec, BlockNorms, DecoderSpec, GateFunction, GateSpan, LayerSpec, NormSpec,
-    OutputGate, RecurrentSpec,
+    AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, NormSpec, OutputGate, RecurrentSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Reach;
-
-/// A gate of each head.
-const GATE: OutputGate = OutputGate { span: GateSpan::Head, function: GateFunction::Sigmoid };
 
 /// What stands at a layer's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +92,7 @@ fn attention(
     block.norms = BlockNorms::before(NormSpec::rms(name("operator_norm"), hidden, eps));
     block.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], heads.head_dim, eps));
     if is_gated {
-        block.gate_by(name("self_attn.gate_proj"), GATE);
+        block.gate_by(name("self_attn.gate_proj"), OutputGate::OF_HEADS);
     }
     block
 }

@@ -125,12 +125,8 @@ impl Blocks {
             scan,
             inputs: inputs.with_bias(of_inputs),
             factors: None,
-            taps: TapsSpec {
-                name: name("conv1d"),
-                width: scan.conv_width(),
-                num_taps: self.num_taps,
-                bias: self.has_conv_bias,
-            },
+            taps: TapsSpec::new(name("conv1d"), scan.conv_width(), self.num_taps)
+                .with_bias(self.has_conv_bias),
             activation: self.activation,
             parameters: ["A_log", "D", "dt_bias"].map(name),
             dt_bounds: self.dt_bounds,

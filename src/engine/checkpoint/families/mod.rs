@@ -6,6 +6,7 @@ mod arcee;
 mod aria;
 mod axk1;
 mod bailing;
+mod bailing_hybrid;
 mod bamba;
 mod bloom;
 mod codegen;
@@ -60,6 +61,8 @@ mod internvl;
 mod iquestcoder;
 mod jais2;
 mod jamba;
+mod kda;
+mod kimi_linear;
 mod laguna;
 pub(super) mod latent;
 mod layer_norm;
@@ -93,6 +96,7 @@ mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod olmo_hybrid;
 mod olmoe;
 mod opt;
 mod orion;
@@ -209,6 +213,7 @@ const fn seeing_tiles(
 
 /// Names that early files of a family have, and the name that it has now.
 pub const EARLY_NAMES: &[(&str, &str)] = &[
+    ("BailingMoeV3ForCausalLM", "BailingHybridForCausalLM"),
     ("Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"),
     ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
     ("KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"),
@@ -246,6 +251,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         cohere_vision::aya_tower,
         "Aya Vision",
     ),
+    family("BailingHybridForCausalLM", bailing_hybrid::spec, "Ling 3 Flash"),
     family("BailingMoeV2ForCausalLM", bailing::v2, "Ling 2, Ring 2: mini, flash, 1T"),
     family("BambaForCausalLM", bamba::spec, "Bamba 9B"),
     family("BloomForCausalLM", bloom::spec, "BLOOM, BLOOMZ"),
@@ -378,6 +384,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Jais2ForCausalLM", jais2::spec, "Jais 2"),
     family("JambaForCausalLM", jamba::spec, "Jamba 1 to 1.7: Mini, Large"),
     family("Kimi_K25ForConditionalGeneration", multimodal::kimi_k25, "Kimi K2.5, K2.6, text part"),
+    family("KimiLinearForCausalLM", kimi_linear::spec, "Kimi Linear 48B-A3B"),
     family("LagunaForCausalLM", laguna::spec, "Laguna XS.2"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
@@ -453,6 +460,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Olmo3ForCausalLM", olmo3::spec, "OLMo 3"),
     family("OlmoeForCausalLM", olmoe::spec, "OLMoE"),
     family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
+    family("OlmoHybridForCausalLM", olmo_hybrid::spec, "OLMo Hybrid 7B"),
     family("OPTForCausalLM", opt::spec, "OPT"),
     family("OrionForCausalLM", orion::spec, "Orion 14B"),
     seeing(

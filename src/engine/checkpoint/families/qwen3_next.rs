@@ -7,11 +7,11 @@ use super::qwen2_moe;
 use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::limits;
 use crate::spec::{
-    AttentionSpec, BlockNorms, DecoderSpec, DeltaNetSpec, LayerSpec, LinearSpec, NormSpec,
-    OutputGate, RecurrentSpec, RowOrder, TapsSpec, grouped_delta_inputs,
+    AttentionSpec, BlockNorms, DecoderSpec, DeltaGate, DeltaNetSpec, LayerSpec, LinearSpec,
+    NormSpec, OutputGate, RecurrentSpec, RowOrder, TapsSpec, grouped_delta_inputs,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::DeltaHeads;
+use vllm_batch_base::layers::{Decay, DeltaHeads};
 
 /// True where q, k, v and z have tensors of their own, and b and a: as GGUF files are read.
 pub(crate) const DELTA_INPUTS_APART: &str = "delta_inputs_apart";
@@ -54,7 +54,8 @@ pub(super) fn layers(
     let (defaults, heads) = (Defaults::LLAMA, config.heads()?);
     let has_attention = layers_with_attention(config)?;
     // One for all layers: they have a value per row.
-    let (delta_heads, q_and_gates) = (delta_heads(config)?, RowOrder::with_gates_of_heads(heads));
+    let (delta_heads, q_and_gates) =
+        (delta_heads(config, [None; 2])?, RowOrder::with_gates_of_heads(heads));
     let grouped = match inputs {
         Inputs::Grouped => Some(grouped_delta_inputs(delta_heads)),
         Inputs::Apart => None,
@@ -118,13 +119,21 @@ fn gated(
     Ok(block)
 }
 
-fn delta_heads(config: &HfConfig) -> Result<DeltaHeads, EngineError> {
+/// Heads of the delta nets; widths of k and of v heads where the file has none.
+pub(super) fn delta_heads(
+    config: &HfConfig,
+    widths: [Option<usize>; 2],
+) -> Result<DeltaHeads, EngineError> {
     let root = config.root();
+    let width = |key, default: Option<usize>| match default {
+        Some(default) => root.size_or(key, default),
+        None => root.size(key),
+    };
     let heads = DeltaHeads {
         num_k_heads: root.size("linear_num_key_heads")?,
         num_v_heads: root.size("linear_num_value_heads")?,
-        k_dim: root.size("linear_key_head_dim")?,
-        v_dim: root.size("linear_value_head_dim")?,
+        k_dim: width("linear_key_head_dim", widths[0])?,
+        v_dim: width("linear_value_head_dim", widths[1])?,
     };
     limits::check_delta_heads(heads).map_err(|text| config.error(text))?;
     Ok(heads)
@@ -156,10 +165,14 @@ fn delta_net(
         norms: BlockNorms::before(NormSpec::rms(name("input_layernorm"), hidden, eps)),
         heads,
         inputs,
-        taps: TapsSpec { name: name("linear_attn.conv1d"), width: qkv, num_taps, bias: false },
-        a_log: name("linear_attn.A_log"),
+        low_rank: None,
+        taps: TapsSpec::new(name("linear_attn.conv1d"), qkv, num_taps),
+        decay: Decay::OfHeads,
+        a_log: (name("linear_attn.A_log"), vec![heads.num_v_heads]),
         dt_bias: name("linear_attn.dt_bias"),
+        beta_factor: 1.0,
         norm: NormSpec::rms(name("linear_attn.norm"), heads.v_dim, eps),
+        output_gate: DeltaGate::Silu,
         out: LinearSpec::new(name("linear_attn.out_proj"), hidden, v),
     })
 }

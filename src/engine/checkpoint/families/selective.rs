@@ -66,12 +66,8 @@ impl Blocks {
             norms,
             shape: self.shape,
             inputs: inputs.with_bias(self.has_bias),
-            taps: TapsSpec {
-                name: name("conv1d"),
-                width: num_channels,
-                num_taps: self.num_taps,
-                bias: self.has_conv_bias,
-            },
+            taps: TapsSpec::new(name("conv1d"), num_channels, self.num_taps)
+                .with_bias(self.has_conv_bias),
             activation: self.activation,
             choice: LinearSpec::new(name("x_proj"), rank + 2 * state_size, num_channels),
             choice_norms: self.norms.map(|form| parts.map(|(part, n)| norm(part, n, form))),

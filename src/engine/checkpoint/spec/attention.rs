@@ -83,6 +83,9 @@ impl OutputGate {
     /// The sigmoid of a gate of each value.
     pub const OF_VALUES: Self = Self { span: GateSpan::Value, function: GateFunction::Sigmoid };
 
+    /// A sigmoid of one gate for each head.
+    pub const OF_HEADS: Self = Self { span: GateSpan::Head, function: GateFunction::Sigmoid };
+
     /// Gates of a token.
     pub fn num_gates(self, num_heads: usize, head_dim: usize) -> usize {
         match self.span {
@@ -124,6 +127,12 @@ impl AttentionSpec {
         let num_gates = gate.num_gates(self.heads.num_heads, self.heads.head_dim);
         self.qkv.parts.push(Part::new(name, num_gates).without_bias());
         self.gate = Some(gate);
+    }
+
+    /// Gates of a token: the last outputs of `qkv`.
+    pub fn num_gates(&self) -> usize {
+        let QkvHeads { num_heads, head_dim, .. } = self.heads;
+        self.gate.map_or(0, |gate| gate.num_gates(num_heads, head_dim))
     }
 
     /// Width of a V head.

@@ -1,29 +1,57 @@
 //! `DeltaNetSpec`: a gated delta rule with what is around it, as data.
 
 use super::{BlockNorms, LinearSpec, NamedShape, NormSpec, RowOrder, TapsSpec};
-use vllm_batch_base::layers::DeltaHeads;
+use vllm_batch_base::layers::{Decay, DeltaHeads};
 
 /// A gated delta net (Qwen3-Next). Of each token: q, k and v are sums over the last few tokens,
 /// through silu; q and k of each head are divided by their lengths; the delta rule gives what the
-/// state of each head holds for q; that is normalized, times silu(z), and goes through `out`.
+/// state of each head holds for q; that is normalized, times a function of z, and goes through
+/// `out`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaNetSpec {
     /// Where it normalizes.
     pub norms: BlockNorms,
     /// Heads of the delta net.
     pub heads: DeltaHeads,
-    /// (2 * k_width + 2 * v_width + 2 * num_v_heads, hidden_size): q, k, v, z, b, a.
+    /// (2 * k_width + v_width + .., hidden_size): q, k, v, z (v_width), b (num_v_heads), a (the
+    /// decay's width); of low rank, what z and a are made of are in their places.
     pub inputs: LinearSpec,
+    /// Layers to a and z where these are of low rank (Kimi Linear).
+    pub low_rank: Option<LowRankGates>,
     /// The sums, of all values of q, k and v.
     pub taps: TapsSpec,
-    /// The tensor (num_v_heads) of the logarithms of how fast heads forget.
-    pub a_log: String,
-    /// The tensor (num_v_heads) of what is added to a.
+    /// What forgets.
+    pub decay: Decay,
+    /// The tensor, with num_v_heads values, of the logarithms of how fast heads forget.
+    pub a_log: NamedShape,
+    /// The tensor (the decay's width) of what is added to a.
     pub dt_bias: String,
+    /// Factor of the weight of a token, which is sigmoid(b).
+    pub beta_factor: f32,
     /// (v_dim) of what each head gives.
     pub norm: NormSpec,
+    /// Function of z.
+    pub output_gate: DeltaGate,
     /// (hidden_size, v_width)
     pub out: LinearSpec,
+}
+
+/// Layers from few values to gates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRankGates {
+    /// (the decay's width, rank)
+    pub a: LinearSpec,
+    /// (v_width, rank)
+    pub z: LinearSpec,
+}
+
+/// Function of what the outputs of a delta net are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaGate {
+    /// z * sigmoid(z)
+    Silu,
+    /// sigmoid(z)
+    Sigmoid,
 }
 
 impl DeltaNetSpec {
@@ -32,14 +60,16 @@ impl DeltaNetSpec {
         self.heads.qkv_width()
     }
 
-    /// First column of b, and then a.
+    /// First column of b, and then a, or what that is made of.
     pub fn first_gate(&self) -> usize {
-        self.first_z() + self.heads.v_width()
+        let of_z = self.low_rank.as_ref().map_or(self.heads.v_width(), |gates| gates.z.k);
+        self.first_z() + of_z
     }
 
     /// The tensors of its gates.
     pub fn gate_tensors(&self) -> [NamedShape; 2] {
-        [&self.a_log, &self.dt_bias].map(|name| (name.clone(), vec![self.heads.num_v_heads]))
+        let dt_bias = (self.dt_bias.clone(), vec![self.decay.width(self.heads)]);
+        [self.a_log.clone(), dt_bias]
     }
 }
 

@@ -23,7 +23,7 @@ pub use attention::{
     QkNormOrder, QkNormSpec,
 };
 pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep};
-pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
+pub use delta_net::{DeltaGate, DeltaNetSpec, LowRankGates, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
 pub use feed_forward::{
     ApartNorms, ExpertLatentSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec,

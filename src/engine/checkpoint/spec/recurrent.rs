@@ -32,10 +32,9 @@ pub struct ShortConvSpec {
 /// Weights of sums over the last few tokens, value by value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TapsSpec {
-    /// The name before `.weight` (width, 1, taps) and `.bias` (width).
-    pub name: String,
-    /// Values of a token.
-    pub width: usize,
+    /// The names before `.weight` (width, 1, taps) and `.bias` (width), each with the values of a
+    /// token that are its own, which follow each other.
+    pub parts: Vec<(String, usize)>,
     /// Tokens that a sum is over.
     pub num_taps: usize,
     /// The sums have biases.
@@ -55,19 +54,38 @@ fn without_gpu_kernels(num_taps: usize, num_state_rows: usize) -> Option<&'stati
 }
 
 impl TapsSpec {
+    /// Sums of one tensor, without biases.
+    pub fn new(name: impl Into<String>, width: usize, num_taps: usize) -> Self {
+        Self { parts: vec![(name.into(), width)], num_taps, bias: false }
+    }
+
+    /// The same, with or without biases.
+    pub fn with_bias(self, bias: bool) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// Values of a token.
+    pub fn width(&self) -> usize {
+        self.parts.iter().map(|(_, width)| width).sum()
+    }
+
     /// The weights of the sums.
-    pub fn weight(&self) -> NamedShape {
-        (format!("{}.weight", self.name), vec![self.width, 1, self.num_taps])
+    pub fn weights(&self) -> impl Iterator<Item = NamedShape> {
+        let of = |(name, width): &(String, usize)| {
+            (format!("{name}.weight"), vec![*width, 1, self.num_taps])
+        };
+        self.parts.iter().map(of)
     }
 
     /// Their biases, if there are any.
-    pub fn biases(&self) -> Option<NamedShape> {
-        self.bias.then(|| (format!("{}.bias", self.name), vec![self.width]))
+    pub fn biases(&self) -> impl Iterator<Item = NamedShape> {
+        let parts = self.parts.iter().filter(|_| self.bias);
+        parts.map(|(name, width)| (format!("{name}.bias"), vec![*width]))
     }
 
     /// Values that a sequence keeps of the tokens before.
     pub fn state_width(&self) -> usize {
-        (self.num_taps - 1) * self.width
+        (self.num_taps - 1) * self.width()
     }
 }
 
@@ -106,7 +124,8 @@ impl RecurrentSpec {
     pub fn inner_linears(&self) -> impl Iterator<Item = &LinearSpec> {
         match self {
             Self::Selective(block) => Some([&block.choice, &block.dt]),
-            Self::ShortConv(_) | Self::Mamba(_) | Self::DeltaNet(_) => None,
+            Self::DeltaNet(net) => net.low_rank.as_ref().map(|gates| [&gates.a, &gates.z]),
+            Self::ShortConv(_) | Self::Mamba(_) => None,
         }
         .into_iter()
         .flatten()
@@ -144,7 +163,7 @@ impl RecurrentSpec {
     /// Tensors that belong to no linear layer and no norm.
     pub fn other_tensors(&self) -> Vec<NamedShape> {
         let taps = self.taps();
-        let of_taps = std::iter::once(taps.weight()).chain(taps.biases());
+        let of_taps = taps.weights().chain(taps.biases());
         match self {
             Self::ShortConv(_) => of_taps.collect(),
             Self::Selective(block) => of_taps.chain(block.parameters()).collect(),
@@ -167,7 +186,7 @@ impl RecurrentSpec {
     /// Operations of a token, without those of the linear layers.
     pub fn num_operations(&self) -> f64 {
         let taps = self.taps();
-        let of_taps = 2.0 * (taps.num_taps * taps.width) as f64;
+        let of_taps = 2.0 * (taps.num_taps * taps.width()) as f64;
         match self {
             Self::ShortConv(_) => of_taps,
             // The same as Mamba 2, with a rate of its own for each value.
@@ -211,7 +230,7 @@ mod tests {
             RecurrentSpec::ShortConv(Box::new(ShortConvSpec {
                 norms: BlockNorms::default(),
                 inputs: linear(24),
-                taps: TapsSpec { name: "conv".to_owned(), width: 8, num_taps, bias: false },
+                taps: TapsSpec::new("conv", 8, num_taps),
                 out: linear(8),
             }))
         };

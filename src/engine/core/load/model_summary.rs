@@ -254,7 +254,7 @@ mod tests {
         ] {
             for layer in &mut summary.spec.layers {
                 if let Some(RecurrentSpec::ShortConv(conv)) = &mut layer.recurrent {
-                    conv.taps.width = width;
+                    conv.taps.parts[0].1 = width;
                 }
             }
             summary.max_model_len = max_model_len;

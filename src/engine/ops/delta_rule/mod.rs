@@ -2,7 +2,8 @@
 //! Delta Networks"; Qwen3-Next).
 //!
 //! Of every token, with the state S (k_dim, v_dim) of a head, which begins as zeros:
-//! S *= decay; S += k (v - Sᵀ k)ᵀ beta; out = Sᵀ q.
+//! S *= decay; S += k (v - Sᵀ k)ᵀ beta; out = Sᵀ q. The decay is one of the head, or one of each
+//! row of S ("Kimi Linear", 2025).
 //! It is computed token by token, whatever a step holds of them, and sums go upward over k_dim.
 
 mod gates;
@@ -12,13 +13,13 @@ mod update;
 
 use std::ops::Range;
 
-pub use gates::DeltaGateWeights;
+pub use gates::{DeltaGateWeights, delta_decays};
 
 use crate::recurrent_step::{columns_of_block, launch_over_runs, states_kernel};
 use crate::{RecurrentStep, Step};
 use gates::open_gates;
-use update::{Inputs, Update};
-use vllm_batch_base::layers::{DeltaHeads, padded};
+use update::{Decays, Inputs, Update};
+use vllm_batch_base::layers::{Decay, DeltaHeads, padded};
 use vllm_batch_device::cuda::{Args, DevicePtr};
 use vllm_batch_device::kv_cache::StateLayerMut;
 use vllm_batch_device::op_times::{Op, Work};
@@ -33,8 +34,10 @@ pub struct DeltaRule<'a> {
     pub heads: DeltaHeads,
     /// Weights of the gates.
     pub gate_weights: &'a DeltaGateWeights,
-    /// First column of what they are made of: b and then a of all v heads.
+    /// First column of what they are made of: b of all v heads, and then a if these decay.
     pub gates: usize,
+    /// (num_tokens, num_v_heads * k_dim) in f32: the decays of rows of states, where these decay.
+    pub decays: Option<&'a Tensor>,
     /// First value of a block's state that is the rule's.
     pub state: usize,
 }
@@ -52,7 +55,14 @@ pub fn delta_rule(
     out: &mut Tensor,
 ) {
     let (num_rows, heads) = (x.num_rows(), rule.heads);
-    assert!(heads.qkv_width() <= rule.gates && rule.gates + 2 * heads.num_v_heads <= x.width());
+    let is_of_heads = rule.gate_weights.decay == Decay::OfHeads;
+    assert_eq!(rule.decays.is_none(), is_of_heads);
+    let gates_end = rule.gates + if is_of_heads { 2 } else { 1 } * heads.num_v_heads;
+    assert!(heads.qkv_width() <= rule.gates && gates_end <= x.width());
+    if let Some(decays) = rule.decays {
+        assert_eq!(decays.num_rows(), num_rows);
+        assert_eq!(decays.width(), heads.num_v_heads * heads.k_dim);
+    }
     assert_eq!(out.width(), heads.v_width());
     assert_eq!(rule.gate_weights.num_heads(), heads.num_v_heads);
     out.set_num_rows(num_rows);
@@ -91,6 +101,8 @@ pub fn delta_rule(
 struct RuleArg {
     rates: DevicePtr,
     bias: DevicePtr,
+    decays: DevicePtr,
+    beta_factor: f32,
     num_k_heads: u32,
     num_v_heads: u32,
     v_dim: u32,
@@ -112,6 +124,9 @@ fn on_gpu(
     let arg = RuleArg {
         rates: rule.gate_weights.rates.device_ptr(),
         bias: rule.gate_weights.bias.device_ptr(),
+        // Not read where heads decay.
+        decays: rule.decays.map_or(rule.gate_weights.bias.device_ptr(), Tensor::device_ptr),
+        beta_factor: rule.gate_weights.beta_factor,
         num_k_heads: num_k_heads as u32,
         num_v_heads: num_v_heads as u32,
         v_dim: v_dim as u32,
@@ -119,7 +134,11 @@ fn on_gpu(
         gates: rule.gates as u32,
         first: rule.state as u32,
     };
-    let kernel = states_kernel("delta_rule", k_dim);
+    let entry = match rule.decays {
+        None => "delta_rule",
+        Some(_) => "delta_rule_by_row",
+    };
+    let kernel = states_kernel(("delta_rule", entry), k_dim);
     let num_parts = num_v_heads * v_dim.div_ceil(columns_of_block(k_dim));
     launch_over_runs(gpu, kernel, num_parts, (step, states), |args: &mut Args, states| {
         args.tensor(x).tensor(out).value(states).value(arg);
@@ -128,7 +147,7 @@ fn on_gpu(
 
 impl DeltaRule<'_> {
     /// Where a stripe of a head reads its rows.
-    fn inputs<'x>(self, x: &'x Tensor, head: usize, columns: &Range<usize>) -> Inputs<'x> {
+    fn inputs<'x>(&'x self, x: &'x Tensor, head: usize, columns: &Range<usize>) -> Inputs<'x> {
         let DeltaHeads { num_k_heads, num_v_heads, k_dim, v_dim } = self.heads;
         let k_head = head / (num_v_heads / num_k_heads);
         let of_k = |first: usize| first + k_head * k_dim..first + (k_head + 1) * k_dim;
@@ -139,7 +158,10 @@ impl DeltaRule<'_> {
             k: of_k(self.heads.k_width()),
             v: first_v + columns.start..first_v + columns.end,
             beta: self.gates + head,
-            decay: self.gates + num_v_heads + head,
+            decays: match self.decays {
+                None => Decays::OfHead(self.gates + num_v_heads + head),
+                Some(decays) => Decays::OfRows(decays, head * k_dim..(head + 1) * k_dim),
+            },
         }
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::batch::Batch;
 use vllm_batch_base::isa::Isa;
+use vllm_batch_base::layers::DecayForm;
 use vllm_batch_base::matrix::SourceMatrix;
 use vllm_batch_device::simd::InstructionSet;
 
@@ -38,8 +39,14 @@ fn rows(heads: DeltaHeads, seed: u64) -> Vec<Vec<f32>> {
     values.chunks_exact(row_width(heads)).map(<[f32]>::to_vec).collect()
 }
 
-/// Expected outputs of tokens in order.
-fn expected(heads: DeltaHeads, rows: &[Vec<f32>]) -> Vec<Vec<f64>> {
+/// Decays of a token's rows of states, near 1 and far from it.
+fn decays(heads: DeltaHeads, row: &[f32]) -> Vec<f32> {
+    let of_row = |index: usize| 0.5 + 0.49 * (row[index % row.len()] + index as f32).sin();
+    (0..heads.num_v_heads * heads.k_dim).map(of_row).collect()
+}
+
+/// Expected outputs of tokens in order, whose heads decay, or whose rows of states do.
+fn expected(heads: DeltaHeads, rows: &[Vec<f32>], is_by_row: bool) -> Vec<Vec<f64>> {
     let DeltaHeads { num_v_heads, k_dim, v_dim, .. } = heads;
     let [a_log, bias] = gate_values(heads);
     let mut states = vec![vec![vec![0.0; v_dim]; k_dim]; num_v_heads];
@@ -56,7 +63,11 @@ fn expected(heads: DeltaHeads, rows: &[Vec<f32>]) -> Vec<Vec<f64>> {
             let beta = 1.0 / (1.0 + (-b).exp());
             let softplus = (a + f64::from(bias[head])).exp().ln_1p();
             let decay = (-f64::from(a_log[head]).exp() * softplus).exp();
-            state.iter_mut().flatten().for_each(|value| *value *= decay);
+            let of_rows = decays(heads, row)[head * k_dim..(head + 1) * k_dim].to_vec();
+            for (values, of_row) in state.iter_mut().zip(of_rows) {
+                let decay = if is_by_row { f64::from(of_row) } else { decay };
+                values.iter_mut().for_each(|value| *value *= decay);
+            }
             let first_v = 2 * heads.k_width() + head * v_dim;
             out.extend((0..v_dim).map(|column| {
                 let known: f64 = (0..k_dim).map(|i| state[i][column] * k(i)).sum();
@@ -81,6 +92,7 @@ struct Part<'a> {
 fn step(
     device: &Device,
     heads: DeltaHeads,
+    is_by_row: bool,
     states: &mut [f32],
     parts: &[Part<'_>],
 ) -> Vec<Vec<f32>> {
@@ -97,8 +109,16 @@ fn step(
     let mut out = Tensor::zeros(x.num_rows(), heads.v_width());
     let states = StateLayerMut::on_host(states, BEFORE + heads.state_width(), BLOCK_SIZE);
     let [a_log, bias] = gate_values(heads);
-    let gate_weights = &DeltaGateWeights::new(device, &a_log, bias).unwrap();
-    let rule = DeltaRule { heads, gate_weights, gates: first_gate(heads), state: BEFORE };
+    let (decay, bias) = match is_by_row {
+        false => (Decay::OfHeads, bias),
+        // Decays are given.
+        true => (Decay::OfRows(DecayForm::Softplus), vec![0.0; heads.num_v_heads * heads.k_dim]),
+    };
+    let gate_weights = &DeltaGateWeights::new(device, (&a_log, bias), (decay, 1.0)).unwrap();
+    let of_rows = x.values().chunks_exact(x.width()).flat_map(|row| decays(heads, row));
+    let of_rows = Tensor::from_vec(of_rows.collect(), heads.num_v_heads * heads.k_dim);
+    let decays = is_by_row.then_some(&of_rows);
+    let rule = DeltaRule { heads, gate_weights, gates: first_gate(heads), decays, state: BEFORE };
     delta_rule(device, (&mut x, Step::on_host(&batch)), rule, states, &mut out);
     let rows = |pair: &[u32]| (pair[0]..pair[1]).flat_map(|row| out.row(row as usize).to_vec());
     batch.query_start_loc.windows(2).map(|pair| rows(pair).collect()).collect()
@@ -112,8 +132,11 @@ fn unwritten(heads: DeltaHeads) -> Vec<f32> {
 #[test]
 fn tokens_agree_with_a_literal_loop_and_bits_do_not_depend_on_chunks() {
     let tables = [[3, 9, 1, 0], [4, 2, 11, 0]];
-    for (heads, isa) in HEADS.iter().flat_map(|h| Isa::all_available().into_iter().map(|i| (*h, i)))
-    {
+    let of_heads = |h: DeltaHeads| {
+        let each = move |isa| [false, true].map(|is_by_row| (h, isa, is_by_row));
+        Isa::all_available().into_iter().flat_map(each)
+    };
+    for (heads, isa, is_by_row) in HEADS.into_iter().flat_map(of_heads) {
         let device = Device::cpu_with_isa(2, isa);
         let part = |seq: usize, tokens: Range<usize>| Part {
             seed: seq as u64,
@@ -121,8 +144,8 @@ fn tokens_agree_with_a_literal_loop_and_bits_do_not_depend_on_chunks() {
             table: &tables[seq],
         };
         let parts = [part(0, 0..NUM_TOKENS)];
-        let whole = step(&device, heads, &mut unwritten(heads), &parts).remove(0);
-        let expected = expected(heads, &rows(heads, 0)).concat();
+        let whole = step(&device, heads, is_by_row, &mut unwritten(heads), &parts).remove(0);
+        let expected = expected(heads, &rows(heads, 0), is_by_row).concat();
         for (got, expected) in whole.iter().zip(expected) {
             assert!((f64::from(*got) - expected).abs() < 2e-5, "{isa:?} {got}, not {expected}");
         }
@@ -131,9 +154,9 @@ fn tokens_agree_with_a_literal_loop_and_bits_do_not_depend_on_chunks() {
             for first in (0..NUM_TOKENS).step_by(chunk) {
                 let tokens = first..(first + chunk).min(NUM_TOKENS);
                 let both = [part(1, tokens.clone()), part(0, tokens)];
-                got.extend(step(&device, heads, &mut states, &both).remove(1));
+                got.extend(step(&device, heads, is_by_row, &mut states, &both).remove(1));
             }
-            assert_eq!(got, whole, "{isa:?} {heads:?}, chunks of {chunk}");
+            assert_eq!(got, whole, "{isa:?} {heads:?}, by row {is_by_row}, chunks of {chunk}");
         }
     }
 }
@@ -143,9 +166,9 @@ fn a_sequence_goes_on_from_a_block_that_another_one_fills_in_the_same_step() {
     let (device, heads) = (Device::cpu(Some(2)), HEADS[0]);
     let (own, shared) = ([7, 8, 9, 0], [7, 8, 10, 0]);
     let alone = Part { seed: 5, tokens: 0..NUM_TOKENS, table: &own };
-    let whole = step(&device, heads, &mut unwritten(heads), &[alone]).remove(0);
+    let whole = step(&device, heads, false, &mut unwritten(heads), &[alone]).remove(0);
     let first = Part { seed: 5, tokens: 0..33, table: &own };
     let second = Part { seed: 5, tokens: 32..35, table: &shared };
-    let outs = step(&device, heads, &mut unwritten(heads), &[first, second]);
+    let outs = step(&device, heads, false, &mut unwritten(heads), &[first, second]);
     assert_eq!(outs[1], whole[32 * heads.v_width()..35 * heads.v_width()]);
 }

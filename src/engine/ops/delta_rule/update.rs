@@ -49,8 +49,17 @@ pub(super) struct Inputs<'a> {
     pub v: Range<usize>,
     /// Column of the head's beta.
     pub beta: usize,
-    /// Column of its decay.
-    pub decay: usize,
+    /// Where its decays are.
+    pub decays: Decays<'a>,
+}
+
+/// Where the decays of a head's state are.
+#[derive(Debug)]
+pub(super) enum Decays<'a> {
+    /// One of all of it, in this column.
+    OfHead(usize),
+    /// One of each row: these columns of other rows.
+    OfRows(&'a Tensor, Range<usize>),
 }
 
 impl Kernel for Update<'_> {
@@ -59,10 +68,10 @@ impl Kernel for Update<'_> {
         // SAFETY: dispatched for this CPU.
         unsafe {
             match self.inputs.v.len().div_ceil(STATE_LANES) {
-                1 => self.advance::<V, 1>(),
-                2 => self.advance::<V, 2>(),
-                3 => self.advance::<V, 3>(),
-                _ => self.advance::<V, 4>(),
+                1 => self.of_groups::<V, 1>(),
+                2 => self.of_groups::<V, 2>(),
+                3 => self.of_groups::<V, 3>(),
+                _ => self.of_groups::<V, 4>(),
             }
         }
     }
@@ -70,9 +79,22 @@ impl Kernel for Update<'_> {
 
 impl Update<'_> {
     /// # Safety
+    /// As `advance`.
+    #[inline(always)]
+    unsafe fn of_groups<V: Vector, const GROUPS: usize>(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.inputs.decays {
+                Decays::OfHead(_) => self.advance::<V, GROUPS, false>(),
+                Decays::OfRows(..) => self.advance::<V, GROUPS, true>(),
+            }
+        }
+    }
+
+    /// # Safety
     /// As `Kernel::run`; nobody else touches the state and the columns of `out`.
     #[inline(always)]
-    unsafe fn advance<V: Vector, const GROUPS: usize>(self) {
+    unsafe fn advance<V: Vector, const GROUPS: usize, const BY_ROW: bool>(self) {
         let Self { state, rows, inputs, out, out_columns: (out_width, columns) } = self;
         assert_eq!(state.len(), inputs.k.len() * GROUPS * STATE_LANES);
         let (mut v, mut sums) = ([0.0f32; STRIPE], [0.0f32; STRIPE]);
@@ -84,11 +106,14 @@ impl Update<'_> {
                 k: &values[inputs.k.clone()],
                 v: &v,
                 beta: values[inputs.beta],
-                decay: values[inputs.decay],
+                decays: match &inputs.decays {
+                    Decays::OfHead(column) => &values[*column..=*column],
+                    Decays::OfRows(decays, columns) => &decays.row(row)[columns.clone()],
+                },
             };
             // SAFETY: the caller's promise; the state has GROUPS groups of columns.
             unsafe {
-                token.advance::<V, GROUPS>(state, &mut sums);
+                token.advance::<V, GROUPS, BY_ROW>(state, &mut sums);
                 let out = out.slice(row * out_width + columns.start, columns.len());
                 out.copy_from_slice(&sums[..columns.len()]);
             }
@@ -102,7 +127,8 @@ struct Token<'a> {
     k: &'a [f32],
     v: &'a [f32; STRIPE],
     beta: f32,
-    decay: f32,
+    /// Those of all rows of the state, or one.
+    decays: &'a [f32],
 }
 
 impl Token<'_> {
@@ -111,18 +137,19 @@ impl Token<'_> {
     /// # Safety
     /// As `Kernel::run`.
     #[inline(always)]
-    unsafe fn advance<V: Vector, const GROUPS: usize>(
+    unsafe fn advance<V: Vector, const GROUPS: usize, const BY_ROW: bool>(
         &self,
         state: &mut [f32],
         out: &mut [f32; STRIPE],
     ) {
         let (width, num) = (GROUPS * STATE_LANES, GROUPS * STATE_LANES / V::LANES);
+        let of_row = |index: usize| if BY_ROW { self.decays[index] } else { self.decays[0] };
         // SAFETY: `num` vectors are the columns of a row, and no more than a stripe has.
         unsafe {
-            let (zero, decay) = (V::splat(0.0), V::splat(self.decay));
+            let (zero, decay) = (V::splat(0.0), V::splat(self.decays[0]));
             let mut known = [zero; MAX_VECTORS];
-            for (row, k) in state.chunks_exact(width).zip(self.k) {
-                let k = V::splat(*k);
+            for (index, (row, k)) in state.chunks_exact(width).zip(self.k).enumerate() {
+                let k = V::splat(if BY_ROW { *k * of_row(index) } else { *k });
                 for (i, known) in known.iter_mut().enumerate().take(num) {
                     *known = V::load(row.as_ptr().add(i * V::LANES)).mul_add(k, *known);
                 }
@@ -130,11 +157,14 @@ impl Token<'_> {
             let (mut new, beta) = ([zero; MAX_VECTORS], V::splat(self.beta));
             for (i, new) in new.iter_mut().enumerate().take(num) {
                 let v = V::load(self.v.as_ptr().add(i * V::LANES));
-                *new = v.sub(known[i].mul(decay)).mul(beta);
+                let known = if BY_ROW { known[i] } else { known[i].mul(decay) };
+                *new = v.sub(known).mul(beta);
             }
             let mut sums = [zero; MAX_VECTORS];
-            for (row, (k, q)) in state.chunks_exact_mut(width).zip(self.k.iter().zip(self.q)) {
+            let values = self.k.iter().zip(self.q);
+            for (index, (row, (k, q))) in state.chunks_exact_mut(width).zip(values).enumerate() {
                 let (k, q) = (V::splat(*k), V::splat(*q));
+                let decay = if BY_ROW { V::splat(of_row(index)) } else { decay };
                 for (i, sum) in sums.iter_mut().enumerate().take(num) {
                     let place = row.as_mut_ptr().add(i * V::LANES);
                     let value = new[i].mul_add(k, V::load(place).mul(decay));

@@ -476,21 +476,22 @@ impl Pass<'_> {
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv, with_values, narrowed, latent, attended, scratch, .. } =
-            buffers;
-        stream.qkv(device, (spec, weights), qkv);
+        let AttentionBuffers {
+            qkv: product, with_values, narrowed, latent, attended, scratch, ..
+        } = buffers;
+        stream.qkv(device, (spec, weights), product);
         let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
         let qkv = match (&mut latent, with_values) {
-            (Some(latent), _) => latent.qkv(device, (spec, weights), qkv),
+            (Some(latent), _) => latent.qkv(device, (spec, weights), product),
             (None, Some(all)) if spec.kv == KvSource::ValuesAreKeys => {
-                values_of_keys(device, spec.heads, qkv, all);
+                values_of_keys(device, spec.heads, product, all);
                 all
             }
             (None, Some(all)) if spec.narrow_v.is_some() => {
-                with_zeros_behind_values(device, spec, qkv, all);
+                with_zeros_behind_values(device, spec, product, all);
                 all
             }
-            _ => qkv,
+            _ => &mut *product,
         };
         let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
         let left = begin_heads(device, (spec, weights), rope, step, qkv);
@@ -526,7 +527,7 @@ impl Pass<'_> {
                 GateSpan::Value => 1,
                 GateSpan::Head => spec.v_dim(),
             };
-            let gates = (&*qkv, spec.heads.qkv_width());
+            let gates = (&*product, product.width() - spec.num_gates());
             ops::gate_heads(device, attended, gates, (gate, num_values));
         }
         let values = match latent {

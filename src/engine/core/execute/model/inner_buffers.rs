@@ -1,6 +1,7 @@
 //! What blocks with states compute with linear layers between their first and their last one.
 
 use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Decay;
 use vllm_batch_checkpoint::spec::{DecoderSpec, LinearSpec, RecurrentSpec};
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
@@ -13,6 +14,8 @@ pub(super) struct InnerBuffers {
     input: Tensor,
     /// (T, outputs) of the first and of the second layer.
     pub products: [Tensor; 2],
+    /// (T, the decay's width) of delta nets whose rows of states decay.
+    pub decays: Tensor,
 }
 
 impl InnerBuffers {
@@ -36,6 +39,11 @@ impl InnerBuffers {
                 block.inner_linears().map(|linear| linear.k).max().unwrap_or(0)
             })?,
             products: [outputs(0)?, outputs(1)?],
+            decays: device.tensor(
+                num_tokens,
+                spec.recurrents().map(num_decays).max().unwrap_or(0),
+                Precision::Full,
+            )?,
         })
     }
 
@@ -47,7 +55,7 @@ impl InnerBuffers {
         layer: &LinearWeight,
         index: usize,
     ) {
-        let Self { input, products } = self;
+        let Self { input, products, .. } = self;
         layer_of_columns(device, (x, columns), layer, (input, &mut products[index]));
     }
 
@@ -58,8 +66,16 @@ impl InnerBuffers {
         columns: Columns,
         layer: &LinearWeight,
     ) {
-        let Self { input, products: [first, second] } = self;
+        let Self { input, products: [first, second], .. } = self;
         layer_of_columns(device, (first, columns), layer, (input, second));
+    }
+}
+
+/// Decays of a token that are values of their own.
+fn num_decays(block: &RecurrentSpec) -> usize {
+    match block {
+        RecurrentSpec::DeltaNet(net) if net.decay != Decay::OfHeads => net.decay.width(net.heads),
+        _ => 0,
     }
 }
 

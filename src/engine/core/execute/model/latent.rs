@@ -142,7 +142,7 @@ impl LatentBuffers {
         let (latent, weights) = parts(spec, weights);
         let (num_rows, num_heads) = (product.num_rows(), spec.heads.num_heads);
         let LatentDims { rope, nope, rank, .. } = latent.dims;
-        let q_width = product.width() - latent.dims.key();
+        let q_width = product.width() - latent.dims.key() - spec.num_gates();
         let one = |start: usize, head_dim: usize| Heads { start, num_heads: 1, head_dim };
         ops::norm_heads(device, product, one(q_width + rope, rank), &weights.norm);
         let Self { q_latent, q, qkv, .. } = self;

@@ -51,13 +51,14 @@ impl Loader<'_> {
         &mut self,
         spec: &RecurrentSpec,
     ) -> Result<RecurrentWeights, EngineError> {
-        let taps = self.checkpoint.vector(&spec.taps().weight(), 0.3)?;
-        let biases = spec.taps().biases().map(|tensor| self.checkpoint.vector(&tensor, 0.01));
+        let taps = self.vectors(spec.taps().weights(), 0.3)?;
+        let biases = self.vectors(spec.taps().biases(), 0.01)?;
+        let biases = spec.taps().bias.then_some(biases);
         let [inputs, out] = spec.linears();
         Ok(RecurrentWeights {
             norms: self.norms(spec.norms())?,
             inputs: self.layer_linear(inputs)?.into(),
-            taps: ConvTaps::new(self.device, spec.taps().width, &taps, biases.transpose()?)?,
+            taps: ConvTaps::new(self.device, spec.taps().width(), &taps, biases)?,
             form: match spec {
                 RecurrentSpec::ShortConv(_) => Form::ShortConv,
                 RecurrentSpec::Selective(block) => {
@@ -103,7 +104,8 @@ impl RecurrentWeights {
     pub(super) fn linears(&self) -> impl Iterator<Item = &LinearWeight> {
         let inner = match &self.form {
             Form::Selective(block) => Some([&block.choice, &block.dt]),
-            Form::ShortConv | Form::Mamba(_) | Form::DeltaNet(_) => None,
+            Form::DeltaNet(net) => net.low_rank.as_ref().map(|[a, z]| [a, z]),
+            Form::ShortConv | Form::Mamba(_) => None,
         };
         [&self.inputs.weight, &self.out.weight].into_iter().chain(inner.into_iter().flatten())
     }
@@ -131,7 +133,7 @@ impl RecurrentWeights {
                 block.mix(device, &self.taps, (products, step), states, (buffers, mixed));
             }
             Form::DeltaNet(net) => {
-                net.mix(device, &self.taps, (products, step), states, mixed);
+                net.mix(device, &self.taps, (products, step), states, (buffers, mixed));
             }
             Form::Mamba(mamba) => {
                 self.scan(device, mamba, (products, step), states, mixed);
