@@ -13,11 +13,13 @@ __device__ __forceinline__ void copy_scaled(const T* row, float scale, Out* out,
   }
 }
 
-// out (num_tokens, width) of f32 or T = table (vocab_size, width)[ids (num_tokens)] * scale.
-// One block per token.
+// out (num_tokens, width) of f32 or T = table (num_ids, width)[ids (num_tokens)] * scale. An id
+// behind the table has its first row. One block per token.
 KERNEL(1024)
-embedding(const u32* ids, const T* table, float scale, void* out, u32 width, u32 out_is_f32) {
-  const T* row = table + u64(ids[blockIdx.x]) * width;
+embedding(const u32* ids, const T* table, float scale, void* out, u32 width, u32 num_ids,
+          u32 out_is_f32) {
+  const u32 id = ids[blockIdx.x];
+  const T* row = table + u64(id < num_ids ? id : 0) * width;
   const u64 start = u64(blockIdx.x) * width;
   if (out_is_f32) {
     copy_scaled(row, scale, static_cast<float*>(out) + start, width);

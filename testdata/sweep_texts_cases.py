@@ -532,3 +532,28 @@ case("olmo_hybrid", "heads", linear_num_key_heads=2, linear_num_value_heads=4, l
 case("olmo_hybrid", "wide", linear_value_head_dim=80, linear_conv_kernel_dim=2)
 case("olmo_hybrid", "types", layer_types=[FULL, LINEAR, LINEAR, FULL], attention_bias=True)
 case("olmo_hybrid", "tied", tie_word_embeddings=True, rms_norm_eps=1e-2)
+family(
+    "gemma3n", "Gemma3nForCausalLM", head_dim=16, hidden_size_per_layer_input=8, laurel_rank=8,
+    num_kv_shared_layers=2, sliding_window=8, num_hidden_layers=5, vocab_size_per_layer_input=288,
+    layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL], altup_num_inputs=4,
+    activation_sparsity_pattern=[0.95, 0.95, 0.0, 0.0, 0.0],
+)
+case("gemma3n", "two", altup_num_inputs=2, altup_active_idx=1)
+case("gemma3n", "three", altup_num_inputs=3, altup_correct_scale=False, laurel_rank=1)
+case("gemma3n", "own-kv", num_kv_shared_layers=0, head_dim=24)
+case("gemma3n", "short-table", vocab_size_per_layer_input=100, num_key_value_heads=1)
+case("gemma3n", "all-sparse", activation_sparsity_pattern=[0.5, 0.6, 0.7, 0.8, 0.99])
+case("gemma3n", "widths", intermediate_size=[16, 32, 48, 64, 80], final_logit_softcapping=5.0)
+case("gemma3n", "ropes", rope_parameters={FULL: LLAMA3, SLIDING: rope(50.0)}, rms_norm_eps=1e-2)
+case("gemma3n", "default-types", layer_types=None, num_hidden_layers=12, activation_sparsity_pattern=None,
+     num_kv_shared_layers=5)
+case("gemma3n", "act", hidden_activation="silu", attention_bias=False, tie_word_embeddings=False)
+
+DSA = dict(LATENT, index_topk=256, index_n_heads=2, index_head_dim=12)
+family("deepseek-v32", "DeepseekV32ForCausalLM", **DSA)
+case("deepseek-v32", "dense", first_k_dense_replace=3, rope_parameters=YARN)
+case("deepseek-v32", "sparse", first_k_dense_replace=0, n_group=2, topk_group=1)
+case("deepseek-v32", "shared", n_shared_experts=2, num_experts_per_tok=3)
+family("glm-moe-dsa", "GlmMoeDsaForCausalLM", **{**DSA, "n_group": 1, "topk_group": 1})
+case("glm-moe-dsa", "shared", indexer_types=["full", "shared", "shared"], first_k_dense_replace=1)
+case("glm-moe-dsa", "bias", attention_bias=True, rope_parameters=rope(1e6))

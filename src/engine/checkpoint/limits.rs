@@ -13,6 +13,8 @@ const MAX_VOCAB_SIZE: usize = 1 << 24;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
+/// Most streams beside each other, which kernels hold.
+const MAX_STREAMS: usize = 4;
 /// Most taps of a convolution over tokens.
 const MAX_TAPS: usize = 16;
 /// Most layers; checked before there is one value per layer.
@@ -319,13 +321,22 @@ fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
             ("width of a convolution", taps.width(), MAX_WIDTH),
         ])?;
     }
+    if let Some(streams) = &spec.embedding.streams {
+        check_sizes(&[
+            ("number of streams", streams.num(), MAX_STREAMS),
+            ("active stream, counted from 1", streams.active + 1, streams.num()),
+        ])?;
+    }
+    for branch in spec.layers.iter().filter_map(|layer| layer.branch.as_ref()) {
+        check_sizes(&[("rank of a branch", branch.left.n(), MAX_WIDTH)])?;
+    }
     if let Some(inputs) = &spec.embedding.of_layers {
         let (rows, most) = (inputs.table.n(), MAX_VOCAB_SIZE);
         check_sizes(&[
             ("vocabulary of inputs of layers", rows, most),
             ("width of inputs of layers", inputs.table.k, MAX_WIDTH),
         ])?;
-        if rows < spec.vocab_size() {
+        if rows < spec.vocab_size() && !inputs.first_row_behind {
             return Err(format!("inputs of layers of {rows} tokens are fewer than the vocabulary"));
         }
     }

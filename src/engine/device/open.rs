@@ -71,6 +71,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "sample.cu",
     "selective_scan.cu",
     "soft_cap.cu",
+    "streams.cu",
     "take_sampled.cu",
     "text_maxima.cu",
     "token_mask.cu",

@@ -13,8 +13,8 @@ use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};
 /// out[t] = table[ids[t]] * scale, for all rows that `out` uses. The table is packed as a linear
 /// weight, so that one that is tied to the output layer is held once.
 ///
-/// # Panics
-/// An id is not in the table: requests are checked against the vocabulary before they come here.
+/// An id behind the table has its first row (Gemma 3n's inputs of layers); requests are checked
+/// against the vocabulary before they come here.
 pub fn embedding(
     device: &Device,
     ids: Ids<'_>,
@@ -27,7 +27,9 @@ pub fn embedding(
         Device::Cuda(gpu) => {
             let mut args = Args::new();
             args.ptr(ids.device_ptr).ptr(table.device_ptr()).f32(scale.unwrap_or(1.0));
-            args.tensor(out).dims([out.width()]).u32(u32::from(out.dtype() == DType::Float32));
+            let num_ids = table.shape().0;
+            args.tensor(out).dims([out.width(), num_ids]);
+            args.u32(u32::from(out.dtype() == DType::Float32));
             let grid = [out.num_rows() as u32, 1];
             return gpu.launch(("embedding", "embedding"), grid, (GPU_BLOCK, 0), &mut args);
         }
@@ -36,7 +38,8 @@ pub fn embedding(
     let work = || Work::elementwise(out.num_rows(), row_bytes);
     let _timed = cpu.op_timer.timed(Op::new("embedding"), work);
     for_each_row(cpu, out, &|row, values| {
-        table.copy_row(ids.host[row] as usize, values);
+        let id = ids.host[row] as usize;
+        table.copy_row(if id < table.shape().0 { id } else { 0 }, values);
         if let Some(scale) = scale {
             values.iter_mut().for_each(|value| *value *= scale);
         }

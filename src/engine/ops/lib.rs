@@ -42,6 +42,7 @@ mod selective_scan;
 mod shared_rows;
 mod soft_cap;
 mod step;
+mod streams;
 mod text_maxima;
 pub mod token_counts;
 pub mod token_mask;
@@ -95,6 +96,10 @@ pub use scale_columns::scale_columns;
 pub use selective_scan::{SelectiveInputs, SelectiveWeights, selective_scan};
 pub use soft_cap::soft_cap;
 pub use step::{Ids, RowSlots, Step, StepInputs, StepLimits, TextLimits};
+pub use streams::{
+    MAX_STREAMS, add_to_streams, correct_streams, keep_largest, mean_streams, mixing_weights,
+    predict_streams, put_first_stream, set_stream, take_stream,
+};
 pub use text_maxima::text_maxima;
 pub use vllm_batch_base::layers::Activation;
 pub use vllm_batch_base::layers::DeltaHeads;

@@ -258,7 +258,7 @@ impl Kernel for NormRow<'_> {
 /// # Safety
 /// The CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn sum_of<V: Vector>(values: &[f32], neutral: f32, f: impl Fn(V) -> V) -> f32 {
+pub(super) unsafe fn sum_of<V: Vector>(values: &[f32], neutral: f32, f: impl Fn(V) -> V) -> f32 {
     let whole = values.len() - values.len() % V::LANES;
     // SAFETY: whole vectors below `whole`; the padded tail has 16 >= LANES elements.
     unsafe {

@@ -239,6 +239,35 @@ FAMILIES: dict[str, Family] = {
         layout=with_stacked_experts(further_layer), old_config=True,
         old_keys=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, ep_size=1),
     ),
+    "deepseek_v32": small(
+        "DeepseekV32Config",
+        dims(
+            40, 48, 2, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=4, topk_group=2,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=YARN, index_topk=160,
+            index_n_heads=2, index_head_dim=12, **EXPERTS
+        ),
+        [
+            unbiased, biased_weights, best_of_groups, dict(routed_scaling_factor=1.0),
+            dict(norm_topk_prob=False), zeroed("shared_experts.down_proj"), latent_eps(1e-2),
+            turning_first, dict(index_topk=8),
+        ],
+        layout=with_stacked_experts(further_layer), old_config=True,
+        old_keys=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, ep_size=1),
+    ),
+    "glm_moe_dsa": small(
+        "GlmMoeDsaConfig",
+        dims(
+            40, 48, 2, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=1, topk_group=1,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=rope(10000.0), index_topk=160,
+            index_n_heads=2, index_head_dim=12, indexer_types=["full", "shared"],
+            **EXPERTS
+        ),
+        [
+            unbiased, biased_weights, dict(routed_scaling_factor=1.0), dict(norm_topk_prob=False),
+            zeroed("shared_experts.down_proj"), turning_first, dict(index_topk=8),
+        ],
+        layout=with_stacked_experts(further_layer),
+    ),
     "glm4_moe_lite": small(
         "Glm4MoeLiteConfig",
         dims(

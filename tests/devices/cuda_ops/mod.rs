@@ -24,6 +24,7 @@ mod pair;
 mod recurrent;
 mod rotary;
 mod sampling;
+mod streams;
 mod text_maxima;
 mod texts;
 mod token_mask;

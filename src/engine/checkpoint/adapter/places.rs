@@ -8,7 +8,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use super::{AdapterFiles, AdapterKind, AdapterModule, BaseCopy};
-use crate::spec::{DecoderSpec, EncoderSpec, HeadSpec, LayerSpec, LinearSpec, RecurrentSpec};
+use crate::spec::{
+    DecoderSpec, EncoderSpec, HeadSpec, LayerSpec, LinearSpec, RecurrentSpec, StreamsSpec,
+};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 
@@ -127,6 +129,8 @@ impl LoraPlaces {
         let projections = [&spec.embedding.projection, &spec.output.projection];
         let inputs = spec.embedding.of_layers.iter().flat_map(|of| [&of.table, &of.projection]);
         let positions = spec.embedding.positions.iter().map(|positions| &positions.table);
+        let streams = spec.embedding.streams.iter().flat_map(StreamsSpec::linears);
+        let inputs = inputs.chain(streams);
         let others = projections.into_iter().flatten().chain(inputs).chain(positions);
         Self { is_tied: spec.output.lm_head.is_none(), ..Self::of(&spec.layers, ends, others) }
     }

@@ -14,7 +14,8 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, Reach};
 
-const DEFAULTS: Defaults =
+/// Defaults of this class, and of Gemma 3n.
+pub(super) const DEFAULTS: Defaults =
     Defaults { is_tied: true, activation: Activation::GeluTanh, ..Defaults::LLAMA };
 
 /// The spec of a Gemma 4 text config.
@@ -81,34 +82,27 @@ fn text(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 }
 
 /// Embeddings are multiplied by the root of their width.
-fn scale_of(width: usize) -> EmbeddingScale {
+pub(super) fn scale_of(width: usize) -> EmbeddingScale {
     EmbeddingScale { factor: (width as f32).sqrt(), is_rounded: true }
 }
 
 /// Heads of all layers, and where their K and V come from.
-struct Heads {
+pub(super) struct Heads {
     slides: Vec<bool>,
     of_layers: Vec<QkvHeads>,
     sources: Vec<KvSource>,
 }
 
 impl Heads {
+    /// The same heads in all layers, the last of which take K and V from others of their kind.
+    pub(super) fn alike(config: &HfConfig, slides: Vec<bool>) -> Result<Self, EngineError> {
+        let sources = sources(config, &slides, false)?;
+        Ok(Self { of_layers: vec![config.heads()?; slides.len()], slides, sources })
+    }
+
     fn read(config: &HfConfig, slides: Vec<bool>) -> Result<Self, EngineError> {
-        let root = config.root();
-        let v_is_k = root.flag("attention_k_eq_v")?.unwrap_or(false);
-        let num_shared = root.optional_size("num_kv_shared_layers")?.unwrap_or(0);
-        let num_own = slides.len().saturating_sub(num_shared);
-        let source = |index: usize| match (index < num_own, v_is_k && !slides[index]) {
-            (true, false) => Ok(KvSource::Own),
-            (true, true) => Ok(KvSource::ValuesAreKeys),
-            (false, _) => {
-                let like = (0..num_own).rev().find(|&own| slides[own] == slides[index]);
-                like.map(KvSource::OfLayer).ok_or_else(|| {
-                    config.error(format!("layer {index} has no layer to take K and V from"))
-                })
-            }
-        };
-        let sources = (0..slides.len()).map(source).collect::<Result<_, _>>()?;
+        let v_is_k = config.root().flag("attention_k_eq_v")?.unwrap_or(false);
+        let sources = sources(config, &slides, v_is_k)?;
         let of_layer = |index: usize| of_layer(config, index, (slides[index], v_is_k));
         let of_layers = (0..slides.len()).map(of_layer).collect::<Result<_, _>>()?;
         let heads = Self { slides, of_layers, sources };
@@ -133,6 +127,24 @@ impl Heads {
             false => Err(config.error("layers of one type have heads of several widths")),
         }
     }
+}
+
+/// Where K and V of all layers come from: of the last `num_kv_shared_layers` from the last of their
+/// kind before.
+fn sources(config: &HfConfig, slides: &[bool], v_is_k: bool) -> Result<Vec<KvSource>, EngineError> {
+    let num_shared = config.root().optional_size("num_kv_shared_layers")?.unwrap_or(0);
+    let num_own = slides.len().saturating_sub(num_shared);
+    let source = |index: usize| match (index < num_own, v_is_k && !slides[index]) {
+        (true, false) => Ok(KvSource::Own),
+        (true, true) => Ok(KvSource::ValuesAreKeys),
+        (false, _) => {
+            let like = (0..num_own).rev().find(|&own| slides[own] == slides[index]);
+            like.map(KvSource::OfLayer).ok_or_else(|| {
+                config.error(format!("layer {index} has no layer to take K and V from"))
+            })
+        }
+    };
+    (0..slides.len()).map(source).collect()
 }
 
 /// Heads of a layer: by `per_layer_config`, as transformers 5 writes it, or by the keys of global
@@ -181,28 +193,15 @@ fn of_layer(
 }
 
 fn layer(config: &HfConfig, heads: &Heads, index: usize) -> Result<LayerSpec, EngineError> {
-    let (root, hidden) = (config.root(), config.hidden_size()?);
+    let root = config.root();
     let name = |part: &str| format!("model.layers.{index}.{part}");
-    let norm = |part: &str| norm_of(config, &name(part), hidden);
-    let norms = |before, after| {
-        let (before, after) = (Some(norm(before)?), Some(norm(after)?));
-        Ok::<_, EngineError>(BlockNorms { before, after, ..BlockNorms::default() })
-    };
     let takes_kv = matches!(heads.sources[index], KvSource::OfLayer(_));
     let is_wide = root.flag("use_double_wide_mlp")?.unwrap_or(false) && takes_kv;
     let inner = config.intermediate_size()? * if is_wide { 2 } else { 1 };
     let mut mlp = llama::mlp(config, DEFAULTS, (index, inner))?;
-    mlp.norms = norms("pre_feedforward_layernorm", "post_feedforward_layernorm")?;
-    let activation = config.activation_or(DEFAULTS.activation)?;
+    mlp.norms = sandwich(config, index, OF_FEED_FORWARD)?;
     let width = inputs_width(config)?;
-    let side = || {
-        Ok::<_, EngineError>(SideBlockSpec {
-            gate: LinearSpec::new(name("per_layer_input_gate"), width, hidden),
-            activation,
-            out: LinearSpec::new(name("per_layer_projection"), hidden, width),
-            norm: norm("post_per_layer_input_norm")?,
-        })
-    };
+    let side = || side_block(config, index, width);
     let feed_forward: FeedForwardSpec = match root.flag("enable_moe_block")?.unwrap_or(false) {
         true => ExpertsSpec { norms: mlp.norms, ..experts(config, index, inner)? }.into(),
         false => {
@@ -211,7 +210,7 @@ fn layer(config: &HfConfig, heads: &Heads, index: usize) -> Result<LayerSpec, En
         }
     };
     let mut attention = attention(config, heads, index)?;
-    attention.norms = norms("input_layernorm", "post_attention_layernorm")?;
+    attention.norms = sandwich(config, index, OF_ATTENTION)?;
     Ok(LayerSpec {
         side: (width > 0).then(side).transpose()?,
         scalar: Some(name("layer_scalar")),
@@ -219,11 +218,55 @@ fn layer(config: &HfConfig, heads: &Heads, index: usize) -> Result<LayerSpec, En
     })
 }
 
-fn norm_of(config: &HfConfig, name: &str, width: usize) -> Result<NormSpec, EngineError> {
+/// Names of the norms before and behind attention.
+pub(super) const OF_ATTENTION: [&str; 2] = ["input_layernorm", "post_attention_layernorm"];
+/// The same of the feed-forward block.
+pub(super) const OF_FEED_FORWARD: [&str; 2] =
+    ["pre_feedforward_layernorm", "post_feedforward_layernorm"];
+
+/// Norms before and behind a block of a layer.
+pub(super) fn sandwich(
+    config: &HfConfig,
+    index: usize,
+    names: [&str; 2],
+) -> Result<BlockNorms, EngineError> {
+    let hidden = config.hidden_size()?;
+    let norm = |part: &str| norm_of(config, &format!("model.layers.{index}.{part}"), hidden);
+    let (before, after) = (Some(norm(names[0])?), Some(norm(names[1])?));
+    Ok(BlockNorms { before, after, ..BlockNorms::default() })
+}
+
+/// The block of a layer that reads its inputs, of this width.
+pub(super) fn side_block(
+    config: &HfConfig,
+    index: usize,
+    width: usize,
+) -> Result<SideBlockSpec, EngineError> {
+    let hidden = config.hidden_size()?;
+    let name = |part: &str| format!("model.layers.{index}.{part}");
+    Ok(SideBlockSpec {
+        gate: LinearSpec::new(name("per_layer_input_gate"), width, hidden),
+        activation: config.activation_or(DEFAULTS.activation)?,
+        out: LinearSpec::new(name("per_layer_projection"), hidden, width),
+        norm: norm_of(config, &name("post_per_layer_input_norm"), hidden)?,
+    })
+}
+
+/// A norm of this name.
+pub(super) fn norm_of(
+    config: &HfConfig,
+    name: &str,
+    width: usize,
+) -> Result<NormSpec, EngineError> {
     Ok(NormSpec::rms(name, width, config.rms_norm_eps()?))
 }
 
-fn attention(config: &HfConfig, heads: &Heads, index: usize) -> Result<AttentionSpec, EngineError> {
+/// The attention block of a layer, without its norms.
+pub(super) fn attention(
+    config: &HfConfig,
+    heads: &Heads,
+    index: usize,
+) -> Result<AttentionSpec, EngineError> {
     let (own, kv, slides) = (heads.of_layers[index], heads.sources[index], heads.slides[index]);
     let mut block = llama::attention(config, DEFAULTS, (index, own))?;
     let name = |part: &str| format!("model.layers.{index}.self_attn.{part}");
@@ -283,11 +326,12 @@ fn experts(config: &HfConfig, index: usize, inner: usize) -> Result<ExpertsSpec,
 }
 
 /// Width of the inputs of a layer; 0: there are none.
-fn inputs_width(config: &HfConfig) -> Result<usize, EngineError> {
+pub(super) fn inputs_width(config: &HfConfig) -> Result<usize, EngineError> {
     Ok(config.root().optional_size("hidden_size_per_layer_input")?.unwrap_or(0))
 }
 
-fn layer_inputs(
+/// The inputs of so many layers, if they have any.
+pub(super) fn layer_inputs(
     config: &HfConfig,
     hidden: usize,
     num_layers: usize,
@@ -300,6 +344,7 @@ fn layer_inputs(
     let all = width.saturating_mul(num_layers);
     Ok(Some(LayerInputsSpec {
         table: LinearSpec::new("model.embed_tokens_per_layer", rows, all),
+        first_row_behind: false,
         table_scale: scale_of(width),
         projection: LinearSpec::new("model.per_layer_model_projection", all, hidden),
         projection_scale: 1.0 / (hidden as f32).sqrt(),

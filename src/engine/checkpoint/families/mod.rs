@@ -19,6 +19,7 @@ mod decilm;
 mod deepseek;
 mod deepseek_vl;
 mod dots1;
+mod dsa;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone;
@@ -32,6 +33,7 @@ mod gemma;
 mod gemma2;
 pub(super) mod gemma3;
 mod gemma3_vision;
+mod gemma3n;
 mod gemma4;
 mod gemma4_vision;
 mod glm;
@@ -269,6 +271,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
     family("DeepseekForCausalLM", deepseek::v1, "DeepSeek-MoE 16B"),
     family("DeepseekV2ForCausalLM", deepseek::v2, "DeepSeek V2, V2-Lite"),
+    family("DeepseekV32ForCausalLM", dsa::deepseek_v32, "DeepSeek V3.2, up to 2048 tokens"),
     family("DeepseekV3ForCausalLM", deepseek::v3, "DeepSeek V3, R1, Kimi K2"),
     seeing(
         "DeepseekVLForConditionalGeneration",
@@ -300,6 +303,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
         gemma3_vision::tower,
         "Gemma 3 from 4B on",
     ),
+    family("Gemma3nForCausalLM", gemma3n::spec, "Gemma 3n, text"),
+    family("Gemma3nForConditionalGeneration", multimodal::gemma3n, "Gemma 3n E2B, E4B, text part"),
     family("Gemma4ForCausalLM", gemma4::spec, "Gemma 4, text"),
     Architecture {
         name: "Gemma4ForConditionalGeneration",
@@ -333,6 +338,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "GLM-4.5V, GLM-4.6V",
     ),
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
+    family("GlmMoeDsaForCausalLM", dsa::glm5, "GLM-5, GLM-5.1, up to 2048 tokens"),
     seeing("GlmOcrForConditionalGeneration", glm4v::ocr, glm4v::ocr_tower, "GLM-OCR"),
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),

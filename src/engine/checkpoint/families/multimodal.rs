@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{BuildSpec, aria, deepseek, gemma4, llama4};
+use super::{BuildSpec, aria, deepseek, gemma3n, gemma4, llama4};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -12,6 +12,7 @@ use vllm_batch_base::files::quoted;
 /// Keys of the encoders of images and sounds, and of their tokens: text has neither.
 const IMAGE_KEYS: &[&str] = &[
     "audio_config",
+    "audio_soft_tokens_per_image",
     "audio_token_id",
     "boa_token_id",
     "boi_token_id",
@@ -58,6 +59,11 @@ const IMAGE_TENSORS: &[&str] = &[
     "vision_tower.",
     "visual.",
 ];
+
+/// Gemma 3n.
+pub(super) fn gemma3n(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, gemma3n::spec)
+}
 
 /// Gemma 4 that is run for text alone.
 pub(super) fn gemma4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {

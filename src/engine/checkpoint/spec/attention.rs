@@ -40,6 +40,9 @@ pub struct AttentionSpec {
     pub sinks: Option<String>,
     /// Which positions up to its own a token attends to.
     pub reach: Reach,
+    /// Of these a token attends to so many at most, which an indexer chooses that is not computed:
+    /// no text is longer (DeepSeek V3.2).
+    pub seen_at_most: Option<usize>,
     /// Tokens of images attend to none behind them, also where the tower says that they attend to
     /// all of their image (Gemma 4's global layers).
     pub is_causal: bool,
@@ -115,6 +118,7 @@ impl AttentionSpec {
             alibi_slopes: None,
             sinks: None,
             reach: Reach::All,
+            seen_at_most: None,
             is_causal: false,
             gate: None,
             out,

@@ -4,7 +4,7 @@
 use super::{
     AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, HeadSpec, KvSource, LayerInputsSpec,
     LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, Parameters,
-    QkvHeads, RopeSpec, distinct, read_as_values,
+    QkvHeads, RopeSpec, StreamsSpec, distinct, read_as_values,
 };
 use vllm_batch_base::layers::Reach;
 
@@ -44,6 +44,8 @@ pub struct EncoderSpec {
     pub needs_cache: Option<&'static str>,
     /// Inputs of a decoder's layers beside the stream.
     pub layer_inputs: Option<LayerInputsSpec>,
+    /// The sum becomes several streams, in such a decoder.
+    pub streams: Option<StreamsSpec>,
     /// Where a text ends whose last state is its vector; None: at its last token.
     pub ends_at: Option<TextEnd>,
     /// What its vector passes through behind the pooling.
@@ -128,6 +130,7 @@ impl EncoderSpec {
             output: None,
             needs_cache: None,
             layer_inputs: None,
+            streams: None,
             ends_at: None,
             projection: None,
             reads_texts: true,
@@ -146,8 +149,16 @@ impl EncoderSpec {
     /// It has a part that encoders are not given; the text names it.
     pub fn of_decoder(decoder: DecoderSpec, is_causal: bool) -> Result<Self, String> {
         let DecoderSpec { max_model_len, embedding, layers, ropes, mut output } = decoder;
-        let EmbeddingSpec { tokens, scale, projection, positions, norm, of_layers, of_images } =
-            embedding;
+        let EmbeddingSpec {
+            tokens,
+            scale,
+            projection,
+            positions,
+            norm,
+            of_layers,
+            streams,
+            of_images,
+        } = embedding;
         if output.after_projection.is_some() {
             return Err("a layer between the last norm and the output layer".to_owned());
         }
@@ -177,6 +188,7 @@ impl EncoderSpec {
         Ok(Self {
             needs_cache,
             layer_inputs: of_layers,
+            streams,
             embed_scale: scale,
             positions,
             embed_norm: norm,
@@ -198,6 +210,7 @@ impl EncoderSpec {
             positions: self.positions.clone(),
             norm: self.embed_norm.clone(),
             of_layers: self.layer_inputs.clone(),
+            streams: self.streams.clone(),
             of_images: self.of_heads,
             ..EmbeddingSpec::of(self.tokens.clone())
         };
@@ -258,7 +271,9 @@ impl EncoderSpec {
         let tables = [Some(&self.tokens), self.token_types.as_ref(), positions, bias];
         let inputs = self.layer_inputs.iter();
         let of_inputs = inputs.clone().flat_map(|inputs| [&inputs.table, &inputs.projection]);
-        let of_tables = tables.into_iter().flatten().chain(of_inputs).flat_map(LinearSpec::tensors);
+        let of_streams = self.streams.iter().flat_map(StreamsSpec::linears);
+        let of_tables = tables.into_iter().flatten().chain(of_inputs).chain(of_streams);
+        let of_tables = of_tables.flat_map(LinearSpec::tensors);
         let ends = [&self.embed_norm, &self.final_norm].into_iter().flatten();
         let ends = ends.chain(inputs.map(|inputs| &inputs.norm));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);

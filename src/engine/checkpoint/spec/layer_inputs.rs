@@ -10,6 +10,8 @@ use vllm_batch_base::layers::Activation;
 pub struct LayerInputsSpec {
     /// (rows, L * W), the values of each layer one after the other.
     pub table: LinearSpec,
+    /// Tokens behind the table have its first row (Gemma 3n).
+    pub first_row_behind: bool,
     /// Factor of the table's values.
     pub table_scale: EmbeddingScale,
     /// (L * W, hidden_size)

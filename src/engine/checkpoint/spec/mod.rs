@@ -15,6 +15,7 @@ mod rope;
 mod row_order;
 mod selective;
 mod share;
+mod streams;
 mod tensors;
 mod tower;
 
@@ -39,6 +40,7 @@ pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn
 pub use row_order::RowOrder;
 pub use selective::SelectiveSpec;
 pub use share::{RankOf, Share};
+pub use streams::{BranchSpec, MixingSpec, StreamsSpec};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice, bounds_of,
 };
@@ -81,6 +83,8 @@ pub struct EmbeddingSpec {
     pub norm: Option<NormSpec>,
     /// Layers have inputs of their own (Gemma 4).
     pub of_layers: Option<LayerInputsSpec>,
+    /// The sum becomes several streams (Gemma 3n).
+    pub streams: Option<StreamsSpec>,
     /// Prefixes of tensors that make embeddings of images. Where no `TowerSpec` has them they are
     /// left unused: the model is run for text alone.
     pub of_images: &'static [&'static str],
@@ -116,6 +120,7 @@ impl EmbeddingSpec {
             positions: None,
             norm: None,
             of_layers: None,
+            streams: None,
             of_images: &[],
         }
     }
@@ -210,10 +215,14 @@ pub struct LayerSpec {
     /// Recurrent block in place of attention, if any (LFM2); with attention both read the same,
     /// through attention's norms, and both are added.
     pub recurrent: Option<RecurrentSpec>,
+    /// A branch beside attention.
+    pub branch: Option<BranchSpec>,
     /// Feed-forward block, if the layer has one.
     pub feed_forward: Option<FeedForwardSpec>,
     /// Block after that, if the layer has inputs of its own.
     pub side: Option<SideBlockSpec>,
+    /// How it mixes streams, where there are several.
+    pub mixing: Option<MixingSpec>,
     /// In the end the stream is multiplied by this tensor of one value.
     pub scalar: Option<String>,
     /// Input of the feed-forward block.
@@ -297,7 +306,10 @@ impl LayerSpec {
             .flat_map(|block| block.linears().into_iter().chain(block.inner_linears()));
         let attention = attention.chain(recurrent);
         let side = self.side.iter().flat_map(|side| [&side.gate, &side.out]);
-        attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(side)
+        let branch = self.branch.iter().flat_map(|branch| [&branch.left, &branch.right]);
+        let mixing = self.mixing.iter().flat_map(MixingSpec::linears);
+        let beside = branch.chain(mixing).chain(side);
+        attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(beside)
     }
 
     /// Whether any of its linear layers has bounds.
@@ -319,6 +331,8 @@ impl LayerSpec {
         let of_states = self.recurrent.iter().flat_map(RecurrentSpec::inner_norms);
         let of_experts = self.experts().into_iter().flat_map(ExpertsSpec::inner_norms);
         let of_side = self.side.iter().map(|side| &side.norm);
+        let branch = self.branch.iter().map(|branch| &branch.norm);
+        let of_side = of_side.chain(branch).chain(self.mixing.iter().map(|mixing| &mixing.norm));
         of_blocks.chain(of_attention).chain(of_states).chain(of_experts).chain(of_side)
     }
 
@@ -335,7 +349,9 @@ impl LayerSpec {
         let norms = self.norms().flat_map(NormSpec::tensors);
         let recurrent = self.recurrent.iter().flat_map(RecurrentSpec::other_tensors);
         let scales = self.block_norms().filter_map(|norms| norms.layer_scale.clone());
+        let side_scale = self.mixing.iter().filter_map(|mixing| mixing.side_scale.clone());
         let others = others.chain(sinks).chain(self.scalar_tensor()).chain(scales);
+        let others = others.chain(side_scale);
         linears.chain(norms).chain(others).chain(recurrent)
     }
 
@@ -503,12 +519,13 @@ impl DecoderSpec {
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
-        let EmbeddingSpec { tokens, projection, positions, of_layers: inputs, .. } =
+        let EmbeddingSpec { tokens, projection, positions, of_layers: inputs, streams, .. } =
             &self.embedding;
         let OutputSpec { projection: back, lm_head, .. } = &self.output;
         let table = positions.as_ref().map(|positions| &positions.table);
         let linears = [Some(tokens), projection.as_ref(), back.as_ref(), lm_head.as_ref(), table];
         let of_inputs = inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
+        let of_inputs = of_inputs.chain(streams.iter().flat_map(StreamsSpec::linears));
         let of_linears =
             linears.into_iter().flatten().chain(of_inputs).flat_map(LinearSpec::tensors);
         let after = self.output.after_projection.as_ref().map(|after| &after.norm);

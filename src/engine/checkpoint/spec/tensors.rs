@@ -396,6 +396,9 @@ impl NormSpec {
 pub enum ActivationSpec {
     /// One that has none.
     Known(Activation),
+    /// The same of the largest gates: these are less by the mean of a token's and so many of their
+    /// standard deviations first, and 0 at least (Gemma 3n).
+    OfLargest(Activation, f32),
     /// xIELU (Apertus): the name before `.alpha_p`, `.alpha_n`, `.beta` and `.eps`.
     XIelu(String),
 }

@@ -220,7 +220,15 @@ impl MappedFiles {
     /// Leaves tensors with these prefixes unused; how many there are.
     pub(super) fn leave(&mut self, prefixes: &[&str]) -> usize {
         let num_tensors = self.unused.len();
-        self.unused.retain(|name| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
+        // Also of the text part of a multimodal checkpoint.
+        let in_others = |prefix: &&str| {
+            let shorter = prefix.strip_prefix("model.").unwrap_or(prefix);
+            [format!("language_model.{prefix}"), format!("model.language_model.{shorter}")]
+        };
+        let others: Vec<_> = prefixes.iter().flat_map(in_others).collect();
+        let others = others.iter().map(String::as_str);
+        let all: Vec<_> = prefixes.iter().copied().chain(others).collect();
+        self.unused.retain(|name| !all.iter().any(|prefix| name.starts_with(prefix)));
         num_tensors - self.unused.len()
     }
 

@@ -345,7 +345,7 @@ fn notes_of_left(nums: [usize; 4]) -> impl Iterator<Item = String> {
         "are for images",
         "are for sounds, or behind the layer of the vision tower that images are taken from",
         "predict further tokens",
-        "are of K and V that layers take from others",
+        "are of K and V that layers take from others, or of a part that is not computed",
     ];
     let left = nums.into_iter().zip(what).filter(|(num, _)| *num > 0);
     left.map(|(num, what)| format!("{num} tensors of the model are left unused: they {what}"))

@@ -69,7 +69,7 @@ impl ModelSummary {
         let chat_template = checkpoint::chat_template(&hf_config)?;
         let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
-        let max_model_len = max_model_len(config, spec.max_model_len)?;
+        let max_model_len = max_model_len(config, &spec)?;
         let generation_config = generation_config(config, &files, &hf_config)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
         Ok(Self {
@@ -170,12 +170,19 @@ pub(crate) fn checkpoint_format(
 }
 
 /// The context length: what was asked for, else what the model has.
-fn max_model_len(config: &ModelConfig, of_model: usize) -> Result<usize, EngineError> {
+fn max_model_len(config: &ModelConfig, spec: &DecoderSpec) -> Result<usize, EngineError> {
+    let of_model = spec.max_model_len;
+    let is_chosen = spec.attentions().any(|attention| attention.seen_at_most.is_some());
     match config.max_model_len {
         None => Ok(of_model),
         Some(asked) if (2..=of_model).contains(&asked) => Ok(asked),
         Some(asked) => {
-            let text = format!("expected 2 to {of_model}, the model's context, got {asked}");
+            // Its tensors are there, and nothing reads them yet.
+            let what = match is_chosen {
+                true => "what tokens see without the model's indexer",
+                false => "the model's context",
+            };
+            let text = format!("expected 2 to {of_model}, {what}, got {asked}");
             Err(EngineError::setting(Setting::MaxModelLen, text, "leave it out for the longest"))
         }
     }

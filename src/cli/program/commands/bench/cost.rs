@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use vllm_batch_base::config::{DType, Quantization};
 use vllm_batch_base::layers::Reach;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, DecoderSpec, ExpertsSpec, LinearSpec, Part, RecurrentSpec,
+    AttentionSpec, DecoderSpec, ExpertsSpec, LinearSpec, Part, RecurrentSpec, StreamsSpec,
 };
 
 /// A row of a run, by its lengths.
@@ -140,7 +140,9 @@ impl ModelCost {
         let state_values: usize = spec.recurrents().map(RecurrentSpec::state_width).sum();
         let (embedding, output) = (&spec.embedding, &spec.output);
         let of_inputs = embedding.of_layers.as_ref().map(|inputs| &inputs.projection);
-        let project_in = weights(embedding.projection.as_ref()) + weights(of_inputs);
+        let streams = || embedding.streams.iter().flat_map(StreamsSpec::linears);
+        let of_streams: f64 = streams().map(LinearSpec::num_weights).sum();
+        let project_in = weights(embedding.projection.as_ref()) + weights(of_inputs) + of_streams;
         let project_out = weights(output.projection.as_ref());
         let vocabulary = weights(output.lm_head.as_ref().or(Some(&embedding.tokens)));
         let [of_layer, of_head, bytes] = held.weight_bytes();
@@ -153,6 +155,7 @@ impl ModelCost {
         let all_bytes: f64 = spec.layer_linears().map(|of| held.bytes(of, of_layer)).sum();
         let expert_bytes: f64 = spec.experts().map(of_experts).sum();
         let beside = [embedding.projection.as_ref(), of_inputs].map(|of| bytes_of(of, bytes));
+        let stream_bytes: f64 = streams().map(|linear| held.bytes(linear, bytes)).sum();
         let vocabulary_bytes =
             bytes_of(output.lm_head.as_ref().or(Some(&embedding.tokens)), of_head);
         Self {
@@ -162,7 +165,7 @@ impl ModelCost {
                 .attentions()
                 .map(|attention| AttentionCost::of(spec, attention, kv_bytes_per_token))
                 .collect(),
-            layer_bytes: all_bytes - expert_bytes + beside.iter().sum::<f64>(),
+            layer_bytes: all_bytes - expert_bytes + beside.iter().sum::<f64>() + stream_bytes,
             head_bytes: bytes_of(output.projection.as_ref(), bytes) + vocabulary_bytes,
             experts: spec
                 .experts()

@@ -10,6 +10,7 @@ use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeigh
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::ResidentLoras;
 use super::stream::{Stream, begin_heads, scale_q};
+use super::streams::{Streams, around_layer};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{
@@ -79,6 +80,8 @@ struct Buffers {
     stream: Stream,
     /// Only where layers have inputs of their own.
     layer_inputs: Option<LayerInputs>,
+    /// Only where there are several.
+    streams: Option<Streams>,
     attention: AttentionBuffers,
     /// (L, hidden_size) rows whose logits are wanted.
     last_residual: Tensor,
@@ -140,6 +143,7 @@ impl Buffers {
             embedded: projected.map(per_token).transpose()?,
             stream: Stream::new((device, dtype), (num_tokens, hidden), &spec.layers)?,
             layer_inputs: LayerInputs::new(device, spec, num_tokens)?,
+            streams: Streams::new(device, spec, num_tokens)?,
             attention: AttentionBuffers {
                 qkv: per_token(qkv_width)?,
                 with_values: with_values.max().map(per_token).transpose()?,
@@ -301,8 +305,8 @@ impl Pass<'_> {
         let layers = self.spec.layers.iter().zip(&self.weights.layers).enumerate();
         let (mut index, mut state_index) = (0, 0);
         for (layer, (spec, weights)) in layers {
-            let Buffers { stream, layer_inputs, attention, .. } = &mut *buffers;
-            stream.layer(self.device, (spec, weights), |stream| {
+            let Buffers { stream, layer_inputs, streams, attention, .. } = &mut *buffers;
+            let mix_tokens = |stream: &mut Stream| {
                 let scales = spec.scales;
                 if let (Some(block), Some(weights)) = (&spec.recurrent, &weights.recurrent) {
                     let states = cache.state_layer_mut(state_index);
@@ -321,12 +325,11 @@ impl Pass<'_> {
                 if has_both {
                     stream.add_what_is_aside(self.device);
                 }
+            };
+            let beside = (streams.as_mut(), layer_inputs);
+            around_layer(self.device, (layer, spec, weights), beside, stream, |stream| {
+                stream.layer(self.device, (spec, weights), mix_tokens);
             });
-            if let Some(((inputs, block), weights)) =
-                layer_inputs.as_mut().zip(spec.side.as_ref()).zip(weights.side.as_ref())
-            {
-                inputs.side_block(self.device, (layer, block), weights, stream);
-            }
             if let Some(scalar) = weights.scalar {
                 stream.settle(self.device);
                 ops::scale(self.device, &mut stream.residual, scalar);
@@ -338,6 +341,11 @@ impl Pass<'_> {
             }
             index += usize::from(spec.attention.is_some());
             state_index += usize::from(spec.recurrent.is_some());
+        }
+        if let Some((streams, weights)) =
+            buffers.streams.as_mut().zip(self.weights.streams.as_ref())
+        {
+            streams.end(self.device, weights, &mut buffers.stream);
         }
         if self.step.num_logits_rows() > 0 {
             match &self.weights.output {
@@ -382,6 +390,9 @@ impl Pass<'_> {
         let of_layers = spec.embedding.of_layers.as_ref().zip(weights.layer_inputs.as_ref());
         if let Some((inputs, parts)) = buffers.layer_inputs.as_mut().zip(of_layers) {
             inputs.begin(device, parts, (step, &buffers.stream.residual));
+        }
+        if let Some((streams, weights)) = buffers.streams.as_mut().zip(weights.streams.as_ref()) {
+            streams.begin(device, weights, &buffers.stream.residual);
         }
     }
 

@@ -1,10 +1,12 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
+use super::branch::BranchWeights;
 use super::decoder::Output;
 use super::latent::LatentWeights;
 use super::layer_inputs::{LayerInputsWeights, SideBlockWeights};
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::AdaptedWeights;
+use super::streams::{MixingWeights, StreamsWeights};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Activation;
@@ -31,6 +33,7 @@ pub(super) struct DecoderWeights {
     pub embed_positions: Option<Tensor>,
     pub embed_norm: Option<NormWeight>,
     pub layer_inputs: Option<LayerInputsWeights>,
+    pub streams: Option<StreamsWeights>,
     /// (hidden_size, embedding width)
     pub project_in: Option<LinearWeight>,
     pub layers: Vec<LayerWeights>,
@@ -59,7 +62,9 @@ pub(super) struct LayerWeights {
     pub attention: Option<AttentionWeights>,
     pub recurrent: Option<RecurrentWeights>,
     pub feed_forward: Option<FeedForwardWeights>,
+    pub branch: Option<BranchWeights>,
     pub side: Option<SideBlockWeights>,
+    pub mixing: Option<MixingWeights>,
     pub scalar: Option<f32>,
 }
 
@@ -112,6 +117,8 @@ pub(super) struct ApartNormWeights {
 pub(super) struct MlpWeights {
     pub form: MlpForm,
     pub activation: Activation,
+    /// Gates are less by their mean and so many of their deviations first.
+    pub cutoff: Option<f32>,
     pub up: AdaptedLinear,
     pub down: AdaptedLinear,
 }
@@ -143,6 +150,8 @@ impl DecoderWeights {
         let activation = device.activation_dtype();
         let project_out = self.output.as_ref().and_then(|layers| layers.projection.as_ref());
         let of_inputs = self.layer_inputs.iter().flat_map(LayerInputsWeights::linears);
+        let of_streams = self.streams.iter().flat_map(StreamsWeights::linears);
+        let of_inputs = of_inputs.chain(of_streams);
         for weight in self.project_in.iter().chain(project_out).chain(of_inputs) {
             weight.prepare(device, activation, limits.max_num_tokens)?;
         }
@@ -163,7 +172,7 @@ pub(super) fn prepare_layers(
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
     let mut weights = layers.iter().flat_map(
-        |LayerWeights { attention, recurrent, feed_forward, side, scalar: _ }| {
+        |LayerWeights { attention, recurrent, feed_forward, branch, side, .. }| {
             let attention =
                 attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
                     let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
@@ -175,6 +184,7 @@ pub(super) fn prepare_layers(
             let mlp = mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight]);
             let latent = feed_forward.iter().filter_map(|block| block.latent.as_ref());
             let latent = latent.flat_map(|latent| [&latent.into, &latent.back]);
+            let side = side.chain(branch.iter().flat_map(BranchWeights::linears));
             attention.chain(recurrent).chain(mlp).chain(latent).chain(side)
         },
     );
@@ -201,6 +211,7 @@ pub(super) fn load(
         Output::States => None,
     };
     let positions = spec.embedding.positions.as_ref();
+    let streams = spec.embedding.streams.as_ref();
     let device = loader.device;
     let rope = |spec| rotary_table(device, spec, max_model_len);
     Ok(DecoderWeights {
@@ -210,6 +221,7 @@ pub(super) fn load(
         embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
         embed_norm: loader.norm(spec.embedding.norm.as_ref())?,
         layer_inputs,
+        streams: streams.map(|streams| loader.streams(streams)).transpose()?,
         project_in: loader.projection(spec.embedding.projection.as_ref())?,
         final_norm: loader.norm(spec.output.norm.as_ref())?,
         layers: spec.layers.iter().map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?,
@@ -488,13 +500,15 @@ impl Loader<'_> {
 
     /// The blocks of a layer.
     pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
-        let LayerSpec { attention, recurrent, feed_forward, side, .. } = spec;
+        let LayerSpec { attention, recurrent, branch, feed_forward, side, mixing, .. } = spec;
         let scalar = spec.scalar_tensor().map(|tensor| self.checkpoint.vector(&tensor, 1.0));
         Ok(LayerWeights {
             attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
             recurrent: recurrent.as_ref().map(|spec| self.recurrent(spec)).transpose()?,
             feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
+            branch: branch.as_ref().map(|spec| self.branch(spec)).transpose()?,
             side: side.as_ref().map(|spec| self.side_block(spec)).transpose()?,
+            mixing: mixing.as_ref().map(|spec| self.mixing(spec)).transpose()?,
             scalar: scalar.transpose()?.map(|values| values[0]),
         })
     }

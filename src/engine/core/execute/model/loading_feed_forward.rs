@@ -36,7 +36,7 @@ impl Loader<'_> {
             Some(shared) => {
                 let up = self.layer_linear(&shared.mlp.up)?.into();
                 let down = self.layer_linear(&shared.mlp.down)?.into();
-                Some(MlpWeights { form: experts.form, activation, up, down })
+                Some(MlpWeights { form: experts.form, activation, cutoff: None, up, down })
             }
         };
         Ok(FeedForwardWeights {
@@ -111,14 +111,19 @@ impl Loader<'_> {
     }
 
     /// A weight of few rows in f32, whatever the others are: it decides what others count.
-    fn exact(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+    pub(super) fn exact(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         let device = self.device;
         self.packed(spec, |rows, bias| LinearWeight::load(device, DType::Float32, rows, bias))
     }
 
     fn mlp(&mut self, spec: &MlpSpec) -> Result<MlpWeights, EngineError> {
+        let mut cutoff = None;
         let activation = match &spec.activation {
             ActivationSpec::Known(activation) => *activation,
+            ActivationSpec::OfLargest(activation, deviations) => {
+                cutoff = Some(*deviations);
+                *activation
+            }
             ActivationSpec::XIelu(_) => {
                 let mut values = self.vectors(spec.activation.tensors().into_iter(), 0.5)?;
                 for (tensor, default) in spec.activation.optional_tensors() {
@@ -130,6 +135,7 @@ impl Loader<'_> {
         Ok(MlpWeights {
             form: spec.form,
             activation,
+            cutoff,
             up: self.adapted_linear(&spec.up)?,
             down: self.adapted_linear(&spec.down)?,
         })

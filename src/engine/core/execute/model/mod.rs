@@ -1,5 +1,6 @@
 //! A model on a device: layers of a spec with their weights, and what they compute.
 
+mod branch;
 mod connector;
 pub mod decoder;
 mod delta_net;
@@ -14,6 +15,7 @@ mod recurrent;
 pub mod resident_loras;
 mod selective;
 mod stream;
+mod streams;
 mod text_layers;
 pub mod tower;
 mod tower_pass;

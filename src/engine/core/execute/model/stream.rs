@@ -1,6 +1,7 @@
 //! `Stream`: the residual stream, and how layers read it and add to it. What decoders and encoders
 //! have in common.
 
+use super::branch::Branch;
 use super::loading::{
     AttentionWeights, BlockNormWeights, FeedForwardWeights, LayerWeights, MlpWeights,
 };
@@ -43,6 +44,8 @@ pub(super) struct Stream {
     experts: Option<ExpertsScratch>,
     /// (T, latent width) what experts read and their sum, only where that is narrower.
     latent: Option<[Tensor; 2]>,
+    /// Only where something is beside attention.
+    pub branch: Option<Branch>,
     /// (T, hidden_size), only in such models: what a block adds where the next one reads the same,
     /// or what experts apart from the MLP give.
     beside: Option<Tensor>,
@@ -112,6 +115,7 @@ impl Stream {
                     Ok([per_token()?, per_token()?])
                 })
                 .transpose()?,
+            branch: Branch::new(device, (num_tokens, hidden_size), layers)?,
             beside: sets_aside.then(per_token).transpose()?,
             is_swapped: false,
             kept: (0..num_kept).map(|_| per_token()).collect::<Result<_, _>>()?,
@@ -141,8 +145,14 @@ impl Stream {
         let of_attention = weights.attention.as_ref().map(|attention| &attention.norms);
         let norms = of_attention.or(weights.recurrent.as_ref().map(|block| &block.norms));
         if let Some(norms) = norms {
+            if let Some(branch) = &weights.branch {
+                self.begin_branch(device, branch, norms);
+            }
             mix_tokens(self);
             self.block_output(device, norms, spec.residual_scale);
+            if let Some(branch) = &weights.branch {
+                self.end_branch(device, branch);
+            }
         }
         let is_parallel = spec.wiring == Wiring::Parallel;
         if is_parallel {
@@ -363,13 +373,16 @@ impl Stream {
         let inner = match (weights.form, activated) {
             (MlpForm::Gated, Some(activated)) => {
                 activated.reshape(num_rows, weights.down.weight.shape().1);
-                // What adapters add and bounds come before the activation.
-                let is_bounded = weights.up.bounds.is_some();
-                if is_bounded || weights.up.is_adapted(loras, to..to + num_rows) {
+                // What adapters add, bounds and cuts come before the activation.
+                let is_changed = weights.up.bounds.is_some() || weights.cutoff.is_some();
+                if is_changed || weights.up.is_adapted(loras, to..to + num_rows) {
                     let out = up.rows_from_mut(0);
                     let rows = (&mut *loras, to, num_rows);
                     ops::adapted_linear_rows(device, input, &weights.up, out, rows);
                     bound_outputs(device, &weights.up, up.rows_from_mut(0), num_rows);
+                    if let Some(cutoff) = weights.cutoff {
+                        ops::keep_largest(device, up, up.width() / 2, cutoff);
+                    }
                     ops::activate_and_mul(device, activation, up, activated);
                 } else {
                     let weight = (&weights.up.weight, activation);
