@@ -94,6 +94,7 @@ MODELS = [
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("lfm2_vl", Lfm2VlImageProcessor, 6, 32),
+    ("hyperclovax_vision", Qwen2VLImageProcessor, 1024, 8192),
     ("lighton_ocr", PixtralImageProcessor, 45, 6),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_next", LlavaNextImageProcessor, 24, 24),

@@ -86,6 +86,6 @@ def with_logits_scaling(model):
     vLLM does so; transformers' class leaves it out, and samples from another softmax."""
     text = model.config.get_text_config()
     scale = getattr(text, "logit_scale", 1.0) / getattr(text, "logits_scaling", 1.0)
-    if scale != 1.0:
+    if scale != 1.0 and not hasattr(model.model, "projector"):  # HyperCLOVA X does it itself
         model.lm_head.register_forward_hook(lambda _module, _inputs, logits: logits * scale)
     return model

@@ -144,6 +144,7 @@ families! {
     hy_v3
     hyperclovax
     hyperclovax_plain
+    hyperclovax_vision
     idefics3
     internlm2
     internlm3

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 36] = [
+const MODELS: [&str; 37] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -43,6 +43,7 @@ const MODELS: [&str; 36] = [
     "testdata/golden/lighton_ocr",
     "testdata/golden/paddleocr_vl",
     "testdata/golden/vipllava",
+    "testdata/golden/hyperclovax_vision",
     "testdata/golden/muse_glimmer",
     "testdata/golden/paligemma",
     "testdata/golden/paligemma2",

@@ -79,7 +79,11 @@ pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
     };
     let Some(spec) = spec else { return Ok(None) };
     limits::check_tower(&spec).map_err(|text| config.error(text))?;
-    Ok(Some(TowerSpec { scale: families::vision::image_scale(config)?, ..spec }))
+    let scale = match spec.scale {
+        None => families::vision::image_scale(config)?,
+        scale => scale,
+    };
+    Ok(Some(TowerSpec { scale, ..spec }))
 }
 
 /// The configuration of its image processor, in the words of transformers, where config.json says

@@ -180,7 +180,45 @@ def exaone4_5(config: dict) -> dict:
     )
 
 
+def hyperclovax_tower(hidden: int) -> dict[str, tuple[int, ...]]:
+    """Qwen2.5-VL's, and a product behind it."""
+    tower = {
+        name.replace("visual.", "model.vision_model.", 1): shape
+        for name, shape in qwen2_5_tower(20).items()
+    }
+    return tower | {
+        "model.vision_projector.weight": (hidden, 20), "model.vision_projector.bias": (hidden,),
+    }
+
+
+def hyperclovax_vision(config: dict) -> dict:
+    """As transformers 5 writes it. Windows of 3 x 3 tokens."""
+    text = {key: value for key, value in config.items() if key != "transformers_version"}
+    of_qwen = qwen2_5_vl(config)["vision_config"] | dict(out_hidden_size=20)
+    return dict(
+        architectures=["HyperCLOVAXVisionV2ForConditionalGeneration"], dtype="bfloat16",
+        image_token_id=IMAGE_TOKEN, model_type="hyperclovax_vision_v2", text_config=text,
+        tie_word_embeddings=False, video_token_id=281,
+        vision_config=of_qwen | dict(model_type="qwen2_5_vl_vision"),
+    )
+
+
 FAMILIES: dict[str, Family] = {
+    "hyperclovax_vision": small(
+        "HyperCLOVAXConfig",
+        dims(
+            32, 48, 3, 4, 2, rms_norm_eps=1e-5, rope_parameters=rope(20000.0),
+            embedding_multiplier=3.0, logits_scaling=0.6, residual_multiplier=0.5,
+            attention_multiplier=0.2, tie_word_embeddings=False,
+        ),
+        [dict(embedding_multiplier=1.0), dict(logits_scaling=1.0), without("post_norm1")],
+        layout=wrapped(
+            "model.language_model.model.", "model.language_model.lm_head.", hyperclovax_tower(32),
+            hyperclovax_vision, of_tower,
+        ),
+        oracle="transformers HyperCLOVAXForCausalLM, inside of a multimodal checkpoint",
+        head_std=0.8, shared="images",
+    ),
     "exaone4_5": small(
         "Exaone4Config",
         dims(

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 39] = [
+const MODELS: [&str; 40] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
@@ -37,6 +37,7 @@ const MODELS: [&str; 39] = [
     "glm4v",
     "glm4v_moe",
     "glm_ocr",
+    "hyperclovax_vision",
     "idefics3",
     "internvl",
     "internvl_chat",

@@ -364,6 +364,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
     family("HunYuanMoEV1ForCausalLM", hunyuan_moe::spec, "Hunyuan-A13B"),
     family("HyperCLOVAXForCausalLM", hyperclovax::spec, "HyperCLOVA X SEED Think"),
+    seeing(
+        "HyperCLOVAXVisionV2ForConditionalGeneration",
+        qwen2_5_vl::hyperclovax,
+        qwen2_5_vl::hyperclovax_tower,
+        "HyperCLOVA X SEED Think 32B, as transformers has it",
+    ),
     family("HYV3ForCausalLM", hy_v3::spec, "Hy3"),
     seeing(
         "Idefics3ForConditionalGeneration",

@@ -1,9 +1,11 @@
 //! Qwen2.5-VL: Qwen2 with positions on three axes, and a tower with RMSNorm, gated MLPs with
 //! biases, and windows in most layers. EXAONE 4.5: EXAONE 4, and such a tower whose heads share
-//! keys and values.
+//! keys and values. HyperCLOVA X of 32B: HyperCLOVA X, and the tower with a product behind it.
+
+use serde_json::json;
 
 use super::qwen_vision::{self, QwenVision, name};
-use super::{exaone4, qwen2_vl};
+use super::{exaone4, hyperclovax, qwen2_vl};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ActivationSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
@@ -30,6 +32,18 @@ pub(super) fn exaone4_5(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
+/// The text part of HyperCLOVA X of 32B, which has one axis.
+pub(super) fn hyperclovax(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its class says so, of all of the model.
+    config.text_part().assume(&[("tie_word_embeddings", json!(true))]);
+    // Its keys are this file's too.
+    hyperclovax_tower(config)?;
+    let mut spec = qwen_vision::text_part_without_axes(config, hyperclovax::spec)?;
+    spec.embedding.of_images =
+        &["model.projector.", "model.vision_model.", "model.vision_projector."];
+    Ok(spec)
+}
+
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("hidden_size", 3584), [14, 32, 16])?;
@@ -49,6 +63,17 @@ pub(super) fn exaone4_5_tower(config: &HfConfig) -> Result<TowerSpec, EngineErro
     vision.heads.num_kv_heads = num_kv_heads;
     vision.default_token = 67;
     tower_of(config, vision)
+}
+
+/// The tower of HyperCLOVA X of 32B.
+pub(super) fn hyperclovax_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let text = config.text_part();
+    let mut vision = QwenVision::read(config, ("hidden_size", 3584), [14, 32, 16])?;
+    vision.default_token = 128_060;
+    let (width, hidden_size) = (vision.keys.size_or("out_hidden_size", 3584)?, text.hidden_size()?);
+    vision.projector = Some(LinearSpec::new("model.projector", hidden_size, width).with_bias(true));
+    let scale = hyperclovax::spec(text)?.embedding.scale.map(|scale| scale.factor);
+    Ok(TowerSpec { scale, ..tower_of(config, vision)? })
 }
 
 fn tower_of(config: &HfConfig, vision: QwenVision<'_>) -> Result<TowerSpec, EngineError> {
@@ -136,6 +161,33 @@ mod tests {
         assert_eq!(tensors.len(), 1 + 32 * 12 + 5);
         let (_, tower) = specs(r#""depth": 2, "fullatt_block_indexes": [1],"#).unwrap();
         assert_eq!(tower.windows.unwrap().is_whole, [false, true]);
+    }
+
+    #[test]
+    fn towers_of_others_share_keys_and_have_a_product_behind() {
+        let read = |architecture: &str, vision: &str| {
+            let text = format!(
+                r#"{{"architectures": ["{architecture}"], "image_token_id": 8, "vision_config":
+                {{{vision} "num_heads": 4, "hidden_size": 16, "depth": 1}}, "text_config":
+                {{"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "num_hidden_layers": 1,
+                "max_position_embeddings": 64, "vocab_size": 9}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            let tower = tower_spec(&config).map_err(|error| error.to_string());
+            tower.map(|tower| tower.expect("a tower"))
+        };
+        let exaone = "Exaone4_5_ForConditionalGeneration";
+        let shared = r#""out_hidden_size": 32, "num_key_value_heads": "#;
+        let tower = read(exaone, &format!("{shared} 2,")).unwrap();
+        assert_eq!(
+            (tower.heads().num_kv_heads, tower.attentions().next().unwrap().qkv.n()),
+            (2, 32)
+        );
+        let error = read(exaone, &format!("{shared} 3,")).unwrap_err();
+        assert!(error.contains("4 heads, which cannot share 3"), "{error}");
+        let tower = read("HyperCLOVAXVisionV2ForConditionalGeneration", "").unwrap();
+        assert_eq!((tower.connector.last.k, tower.connector.n()), (3584, 32));
     }
 
     #[test]

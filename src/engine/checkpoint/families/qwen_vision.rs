@@ -36,6 +36,8 @@ pub(super) struct QwenVision<'a> {
     pub heads: QkvHeads,
     /// The token of an image where the file names none.
     pub default_token: usize,
+    /// A product behind what makes embeddings.
+    pub projector: Option<LinearSpec>,
     num_frames: usize,
 }
 
@@ -59,6 +61,7 @@ impl<'a> QwenVision<'a> {
             num_frames: size("temporal_patch_size", 2)?,
             heads,
             default_token: 151_655,
+            projector: None,
             keys,
         };
         let keys = &vision.keys;
@@ -94,8 +97,12 @@ impl<'a> QwenVision<'a> {
         &self,
         config: &HfConfig,
         layers: Vec<LayerSpec>,
-        connector: ConnectorSpec,
+        mut connector: ConnectorSpec,
     ) -> Result<TowerSpec, EngineError> {
+        if let Some(projector) = self.projector.clone() {
+            let last = std::mem::replace(&mut connector.last, projector);
+            connector.steps.push(ConnectorStep::Linear(last));
+        }
         let patches = LinearSpec::of_patches(name("patch_embed.proj"), self.width, self.patch_size);
         let patches = patches.of_frames(self.num_frames);
         let (image_token_id, text) =

@@ -137,6 +137,17 @@ impl Entry {
     }
 }
 
+/// What names begin with, without `model`, and what they do in the files of some models.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    // As PaddleOCR-VL is published.
+    ("projector.", "mlp_AR."),
+    // As HyperCLOVA X is.
+    ("projector.", "model.vision_projector."),
+    ("visual.", "model.vision_model."),
+    // As transformers 5.24 saves Qianfan-OCR.
+    ("layers.", "language_model.model.encoder.layers."),
+];
+
 impl MappedFiles {
     /// Maps them, and reads what they have.
     pub(super) fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
@@ -393,6 +404,8 @@ impl MappedFiles {
             format!("language_model.{name}"),
             format!("model.language_model.{shorter}"),
             format!("model.text_model.{shorter}"),
+            // As the files of HyperCLOVA X have it.
+            format!("model.language_model.{name}"),
             // As transformers writes classifiers of what has another name in its own code.
             format!("nomic_bert.{shorter}"),
             format!("gte.{shorter}"),
@@ -406,10 +419,10 @@ impl MappedFiles {
                 rest.map(|rest| [format!("{tower}.{rest}"), format!("model.{tower}.{rest}")]);
             names.into_iter().flatten()
         });
-        // As the first files of PaddleOCR-VL have it.
-        let projector = shorter.strip_prefix("projector.");
-        let projector = projector.map(|rest| format!("mlp_AR.{rest}"));
-        let others = clip.chain(projector);
+        let others = OTHER_NAMES
+            .iter()
+            .filter_map(|(own, other)| Some(format!("{other}{}", shorter.strip_prefix(own)?)));
+        let others = clip.chain(others);
         let found = candidates.iter().cloned().chain(others).find_map(entry);
         // What TensorFlow calls them.
         let old = |name: &String| {
