@@ -32,8 +32,8 @@ from golden_models.families import internvl
 from golden_models.records import with_logits_scaling
 from image_processors import (
     BRACKET, IN_BRACKETS, MODELS, WITH_AXES, AyaVisionProcessor, Gemma3Processor, Gemma4Processor,
-    GotOcr2ImageProcessorPil, PaliGemmaProcessor, SiglipImageProcessor, make_processor,
-    preprocessor_config, shown,
+    GotOcr2ImageProcessorPil, PaliGemmaProcessor, QianfanOCRProcessor, SiglipImageProcessor,
+    make_processor, preprocessor_config, shown,
 )
 
 TESTDATA = Path(__file__).parent
@@ -79,7 +79,7 @@ def logits_of(model, processor, ids, pixels: dict, prompt_len: int) -> torch.Ten
 @torch.no_grad()
 def record(model, processor, name: str, files: list[str], text: str) -> dict:
     images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
-    if not isinstance(processor, AyaVisionProcessor):
+    if not isinstance(processor, (AyaVisionProcessor, QianfanOCRProcessor)):
         text = text.replace("<image>", shown(type(processor.image_processor)))
     is_in_brackets = isinstance(processor, WITH_AXES)
     has_axes = is_in_brackets and hasattr(model.model, "get_rope_index")

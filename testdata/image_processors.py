@@ -59,6 +59,7 @@ from transformers.models.paddleocr_vl.processing_paddleocr_vl import PaddleOCRVL
 from transformers.models.paligemma.processing_paligemma import PaliGemmaProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+from transformers.models.qianfan_ocr.processing_qianfan_ocr import QianfanOCRProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
@@ -71,6 +72,10 @@ from golden_models.families.towers import PATCH
 
 class AyaVisionImages(GotOcr2ImageProcessor):
     """That of Aya Vision, whose files name its parent."""
+
+
+class QianfanImages(GotOcr2ImageProcessor):
+    """That of Qianfan-OCR, whose files name its parent."""
 
 
 # (folder, class of the image processor, edges of images and of tiles or patches, or least and
@@ -89,12 +94,12 @@ MODELS = [
     ("glm4v_moe", Glm4vImageProcessor, 1024, 8192),
     ("glm_ocr", Glm46VImageProcessor, 1024, 8192),
     ("granite_vision", LlavaNextImageProcessor, 26, 26),
+    ("hyperclovax_vision", Qwen2VLImageProcessor, 1024, 8192),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
     ("internvl", GotOcr2ImageProcessor, 32, 32),
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
     ("lfm2_vl", Lfm2VlImageProcessor, 6, 32),
-    ("hyperclovax_vision", Qwen2VLImageProcessor, 1024, 8192),
     ("lighton_ocr", PixtralImageProcessor, 45, 6),
     ("llava", CLIPImageProcessor, 24, 24),
     ("llava_next", LlavaNextImageProcessor, 24, 24),
@@ -108,6 +113,7 @@ MODELS = [
     ("paligemma", SiglipImageProcessor, 32, 16),
     ("paligemma2", SiglipImageProcessor, 40, 25),
     ("pixtral", PixtralImageProcessor, 40, 8),
+    ("qianfan_ocr", QianfanImages, 32, 32),
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
     ("qwen2_vl", Qwen2VLImageProcessor, 1024, 8192),
     ("qwen3_5_moe_multimodal", Qwen2VLImageProcessor, 1024, 8192),
@@ -175,6 +181,10 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
     if cls is AyaVisionImages:
         return preprocessor_config(GotOcr2ImageProcessor, longest, tile) | dict(
             image_mean=[0.5] * 3, image_std=[0.5] * 3, processor_class="AyaVisionProcessor",
+        )
+    if cls is QianfanImages:
+        return preprocessor_config(GotOcr2ImageProcessor, longest, tile) | dict(
+            processor_class="QianfanOCRProcessor",
         )
     if cls is Cohere2VisionImageProcessor:
         return preprocessor_config(AyaVisionImages, longest, tile) | dict(
@@ -285,7 +295,7 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
             min_patches=config["min_dynamic_patch"], size=dict(height=tile, width=tile),
             image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225], resample=3,
         )
-    elif image_processor is AyaVisionImages:
+    elif image_processor in (AyaVisionImages, QianfanImages):
         images = GotOcr2ImageProcessor.from_pretrained(folder)
     else:
         images = image_processor.from_pretrained(folder)
@@ -296,7 +306,7 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
         return Gemma3Processor(images, tokenizer, image_seq_length=config["mm_tokens_per_image"])
-    if image_processor in (GotOcr2ImageProcessor, GotOcr2ImageProcessorPil):
+    if image_processor in (GotOcr2ImageProcessor, GotOcr2ImageProcessorPil, QianfanImages):
         names = dict(
             start_image_token="<img>", end_image_token="</img>",
             context_image_token="<IMG_CONTEXT>", video_token="<video>",
@@ -305,6 +315,8 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         vision = config["vision_config"]
         patch = vision["patch_size"] if isinstance(vision["patch_size"], int) else PATCH
         side = int(tile // patch * config["downsample_ratio"])
+        if image_processor is QianfanImages:
+            return QianfanOCRProcessor(images, tokenizer, image_seq_length=side * side)
         return InternVLProcessor(
             images, tokenizer, InternVLVideoProcessor(), image_seq_length=side * side
         )

@@ -6,8 +6,8 @@ CASES: list[tuple[str, str, dict, dict]] = []
 FOLDERS = [
     "aya_vision", "cohere2_vision", "deepseek_vl", "exaone4_5", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm46v",
     "glm4v", "glm4v_moe", "glm_ocr",
-    "granite_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
-    "llava_onevision", "ministral3_multimodal", "mistral3", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral",
+    "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
+    "llava_onevision", "ministral3_multimodal", "mistral3", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm", "vipllava",
 ]
@@ -173,6 +173,8 @@ case("muse_glimmer", "merge", vision(merge_size=1) | {"out_hidden_size": 16}, {"
 case("muse_glimmer", "table", vision(pos_emb_height=6, pos_emb_width=6, num_hidden_layers=2, layer_types=None))
 case("muse_glimmer", "tokens", {"projector_hidden_size": 28, "projector_hidden_act": "silu"}, {"max_image_tokens": 200})
 case("muse_glimmer", "few", {}, {"max_image_tokens": 3})
+case("qianfan_ocr", "rms", vision(norm_type="rms_norm", layer_norm_eps=1e-2))
+case("qianfan_ocr", "ratio1", vision(attention_bias=False) | {"downsample_ratio": 1.0})
 case("vipllava", "layer", {"vision_feature_layers": -3})
 case("vipllava", "layers", {"vision_feature_layers": [1, -1], "projector_hidden_act": "silu"})
 case("paddleocr_vl", "bias", {"use_bias": True, "tie_word_embeddings": True})

@@ -222,6 +222,7 @@ families! {
     phi4_mini
     phimoe
     pixtral
+    qianfan_ocr
     qwen2
     qwen2_5_vl
     qwen2_dynamic

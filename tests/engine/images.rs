@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 37] = [
+const MODELS: [&str; 38] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -44,6 +44,7 @@ const MODELS: [&str; 37] = [
     "testdata/golden/paddleocr_vl",
     "testdata/golden/vipllava",
     "testdata/golden/hyperclovax_vision",
+    "testdata/golden/qianfan_ocr",
     "testdata/golden/muse_glimmer",
     "testdata/golden/paligemma",
     "testdata/golden/paligemma2",

@@ -60,6 +60,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Lfm2VlForConditionalGeneration", "`vision_config` is missing"),
     ("MuseGlimmerForConditionalGeneration", "`vision_config` is missing"),
     ("HyperCLOVAXVisionV2ForConditionalGeneration", "`vision_config` is missing"),
+    ("QianfanOCRForConditionalGeneration", "`vision_config` is missing"),
     ("PaddleOCRVLForConditionalGeneration", "`vision_config` is missing"),
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),

@@ -169,6 +169,16 @@ def chat_as_hf(config: dict) -> dict:
     return saved(dict(config["llm_config"], transformers_version=None))
 
 
+def qianfan(config: dict) -> dict:
+    """The keys of transformers, around tensors under the names of InternVL's own code."""
+    out = saved(config)
+    vision = out["vision_config"] | dict(model_type="qianfan_ocr_vision", drop_path_rate=0.1)
+    return out | dict(
+        architectures=["QianfanOCRForConditionalGeneration"], model_type="qianfan_ocr",
+        vision_config=vision,
+    )
+
+
 def qwen2(layout, **more) -> Family:
     return small(
         "Qwen2Config",
@@ -194,6 +204,18 @@ FAMILIES: dict[str, Family] = {
             "language_model.model.", "language_model.lm_head.", chat_tower((4, 2, 48)), chat,
             of_tower,
         )
+    ),
+    "qianfan_ocr": small(
+        "Qwen3Config",
+        dims(32, 64, 2, 4, 2, head_dim=16, tie_word_embeddings=False,
+             rope_parameters=rope(1000000.0)),
+        [dict(rope_parameters=rope(10000.0)), without("q_norm")],
+        layout=wrapped(
+            "language_model.model.", "language_model.lm_head.", chat_tower((4, 2, 32)), qianfan,
+            of_tower,
+        ),
+        oracle="transformers Qwen3ForCausalLM, inside of a multimodal checkpoint",
+        shared="internvl_images",
     ),
     "internvl_published": small(
         "Qwen3Config",

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 40] = [
+const MODELS: [&str; 41] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
@@ -57,6 +57,7 @@ const MODELS: [&str; 40] = [
     "paligemma",
     "paligemma2",
     "pixtral",
+    "qianfan_ocr",
     "qwen2_5_vl",
     "qwen2_vl",
     "qwen3_5_moe_multimodal",

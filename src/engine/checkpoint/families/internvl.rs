@@ -1,6 +1,7 @@
 //! InternVL 2.5 and later: a text model of another family, and a tower with layer scale, whose
 //! patches are brought together by squares (pixel shuffle) before an MLP makes tokens of them. In
-//! the layout of transformers, and in that of its own code (`InternVLChatModel`).
+//! the layout of transformers, and in that of its own code (`InternVLChatModel`). Qianfan-OCR has
+//! the keys of the one and the tensors of the other.
 
 use serde_json::{Value, json};
 
@@ -149,9 +150,41 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    vision::section(config)?.expect("model_type", "internvl_vision")?;
+    tower_of(config, &NAMES, false)
+}
+
+/// The text part of Qianfan-OCR.
+pub(super) fn qianfan_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    // Its keys are this file's too.
+    qianfan_tower(config)?;
+    // Tokens of a tile, which are counted.
+    config.root().ignore(&["image_seq_length"]);
+    text_part(config, "qwen3", CHAT_TENSORS)
+}
+
+/// The tower of Qianfan-OCR.
+pub(super) fn qianfan_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let keys = vision::section(config)?;
+    keys.expect("model_type", "qianfan_ocr_vision")?;
+    // No file has a norm at the end, nor norms of q and k.
+    keys.expect("use_mean_pooling", true)?;
+    keys.expect("use_qk_norm", false)?;
+    // Of training.
+    keys.ignore(&["drop_path_rate"]);
+    let tower = tower_of(config, &CHAT_NAMES, true)?;
+    let ImageText::Enclosed { start, end } = tower.text else { return Ok(tower) };
+    Ok(TowerSpec { text: ImageText::EnclosedMark { start, end }, ..tower })
+}
+
+/// Either, with these names of tensors, and biases of q, k and v where the file does not say.
+fn tower_of(
+    config: &HfConfig,
+    names: &Names,
+    has_qkv_biases: bool,
+) -> Result<TowerSpec, EngineError> {
     let root = config.root();
     let keys = vision::section(config)?;
-    keys.expect("model_type", "internvl_vision")?;
     keys.expect("use_mask_token", false)?;
     keys.expect("use_absolute_position_embeddings", true)?;
     // Of training.
@@ -163,7 +196,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let activation = root.text("projector_hidden_act")?;
     let form = Form {
         norms: norm_kind(config, &keys, NormKind::Layer)?,
-        has_qkv_biases: keys.flag("attention_bias")?.unwrap_or(false),
+        has_qkv_biases: keys.flag("attention_bias")?.unwrap_or(has_qkv_biases),
         qk_eps: has_qk_norms.then_some(QK_EPS),
         has_final_norm: !is_mean,
         merge_size: merge_size(config)?,
@@ -172,7 +205,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         image_token_id: image_token_id(config, "image_token_id", 151_667)?,
     };
     let vision = VisionKeys::read(config, DEFAULTS, form.merge_size)?;
-    of_names(config, &NAMES, &vision, &form)
+    of_names(config, names, &vision, &form)
 }
 
 /// The text part of a file of InternVL's own code.
@@ -453,6 +486,36 @@ mod tests {
         ] {
             let error = specs(top, vision, text).unwrap_err();
             assert!(error.contains(expected), "{top} {vision}: {error}");
+        }
+    }
+
+    #[test]
+    fn qianfan_has_keys_of_one_layout_and_tensors_of_the_other() {
+        let tower = |vision: &str| {
+            let text = format!(
+                r#"{{"architectures": ["QianfanOCRForConditionalGeneration"], "image_token_id": 8,
+                "vision_config": {{{vision} "hidden_size": 24, "intermediate_size": 40,
+                "num_attention_heads": 3, "num_hidden_layers": 1, "image_size": [32, 32],
+                "patch_size": [8, 8]}}, "text_config": {{"hidden_size": 32,
+                "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "head_dim": 8, "num_hidden_layers": 1, "max_position_embeddings": 64,
+                "vocab_size": 9}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            let tower = crate::tower_spec(&config).map_err(|error| error.to_string());
+            tower.map(|tower| tower.expect("a tower"))
+        };
+        let spec = tower("").unwrap();
+        assert!(matches!(spec.text, ImageText::EnclosedMark { .. }), "{:?}", spec.text);
+        let names: Vec<_> = spec.tensors().into_iter().map(|(name, _)| name).collect();
+        assert!(names.contains(&"vision_model.encoder.layers.0.attn.qkv.bias".to_owned()));
+        for (vision, expected) in [
+            (r#""use_mean_pooling": false,"#, "`vision_config.use_mean_pooling`"),
+            (r#""use_qk_norm": true,"#, "`vision_config.use_qk_norm`"),
+            (r#""model_type": "internvl_vision","#, "`vision_config.model_type`"),
+        ] {
+            let error = tower(vision).unwrap_err();
+            assert!(error.contains(expected), "{vision}: {error}");
         }
     }
 }

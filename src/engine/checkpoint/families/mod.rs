@@ -496,6 +496,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
     family("PhimoeForCausalLM", phimoe::spec, "Phi-3.5-MoE"),
     seeing(
+        "QianfanOCRForConditionalGeneration",
+        internvl::qianfan_spec,
+        internvl::qianfan_tower,
+        "Qianfan-OCR",
+    ),
+    seeing(
         "Qwen2_5_VLForConditionalGeneration",
         qwen2_5_vl::spec,
         qwen2_5_vl::tower,

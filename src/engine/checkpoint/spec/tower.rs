@@ -139,6 +139,13 @@ pub enum ImageText {
         /// The token after.
         end: TokenId,
     },
+    /// The same. The chat template shows `<image>`, which is no token (Qianfan-OCR).
+    EnclosedMark {
+        /// The token before.
+        start: TokenId,
+        /// The token after.
+        end: TokenId,
+    },
     /// Tiles by row and column, and the whole image behind them (Idefics 3, SmolVLM).
     Tiles,
     /// Tiles by their numbers, and the whole image behind them, between two tokens. The chat

@@ -283,7 +283,8 @@ fn grid(
 ) -> Result<Sizing, ConfigError> {
     // Some whole processors say so of their images, whatever these' own says.
     let whole = keys.text("processor_class")?;
-    let splits = matches!(whole, Some("AyaVisionProcessor" | "InternVLProcessor"));
+    const SPLITS: [&str; 3] = ["AyaVisionProcessor", "InternVLProcessor", "QianfanOCRProcessor"];
+    let splits = whole.is_some_and(|whole| SPLITS.contains(&whole));
     let is_split = keys.flag("crop_to_patches", choice == GridChoice::LeastScale)? || splits;
     let min_tiles = keys.count("min_patches")?.unwrap_or(1);
     let max_tiles = keys.count("max_patches")?.unwrap_or(12);

@@ -45,7 +45,7 @@ impl ImageInput {
     /// What a chat template shows for an image.
     fn shown(&self, tokenizer: &Tokenizer) -> String {
         match self.text {
-            ImageText::NumberedTiles => "<image>".to_owned(),
+            ImageText::NumberedTiles | ImageText::EnclosedMark { .. } => "<image>".to_owned(),
             ImageText::Paragraph { start, .. } => tokenizer.token_text(start),
             _ => tokenizer.token_text(self.image_token_id),
         }
@@ -63,7 +63,7 @@ impl ImageInput {
             (token.repeat(layout.num_tokens()), token.repeat(layout.tokens_per_tile()));
         match self.text {
             ImageText::Alone | ImageText::Bare => all,
-            ImageText::Enclosed { start, end } => {
+            ImageText::Enclosed { start, end } | ImageText::EnclosedMark { start, end } => {
                 let [start, end] = [start, end].map(|token| match token {
                     TokenId::Known(id) => tokenizer.token_text(id),
                     TokenId::OfText(text) => text.to_owned(),
