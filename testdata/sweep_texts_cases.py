@@ -557,3 +557,16 @@ case("deepseek-v32", "shared", n_shared_experts=2, num_experts_per_tok=3)
 family("glm-moe-dsa", "GlmMoeDsaForCausalLM", **{**DSA, "n_group": 1, "topk_group": 1})
 case("glm-moe-dsa", "shared", indexer_types=["full", "shared", "shared"], first_k_dense_replace=1)
 case("glm-moe-dsa", "bias", attention_bias=True, rope_parameters=rope(1e6))
+
+family(
+    "zamba2", "Zamba2ForCausalLM", num_hidden_layers=5, num_key_value_heads=4, mamba_d_state=12,
+    n_mamba_heads=4, adapter_rank=6, layers_block_type=[LINEAR, "hybrid", LINEAR, "hybrid", "hybrid"],
+)
+case("zamba2", "blocks", num_mem_blocks=2)
+case("zamba2", "more-blocks", num_mem_blocks=4, use_shared_attention_adapter=True)
+case("zamba2", "rope", use_mem_rope=True, rope_parameters=rope(100.0))
+case("zamba2", "bias", add_bias_linear=True, hidden_act="silu")
+case("zamba2", "groups", rms_norm_eps=1e-2, mamba_ngroups=2)
+case("zamba2", "sizes", mamba_d_conv=3, mamba_expand=3, n_mamba_heads=6, intermediate_size=None)
+case("zamba2", "begins", layers_block_type=["hybrid"] * 2 + [LINEAR] * 3)
+case("zamba2", "none", layers_block_type=[LINEAR] * 5)

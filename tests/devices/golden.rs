@@ -255,6 +255,8 @@ families! {
     vipllava
     youtu
     youtu_plain_q
+    zamba2
+    zamba2_adapters
 }
 
 /// The same model as transformers 4 wrote it, in some folders.

@@ -199,6 +199,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("qwen3_next", "a delta net"),
     ("youtu", "latent attention"),
     ("youtu_plain_q", "latent attention"),
+    ("zamba2", "a recurrence of Mamba 2"),
+    ("zamba2_adapters", "a recurrence of Mamba 2"),
 ];
 
 #[test]

@@ -330,6 +330,12 @@ fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
     for branch in spec.layers.iter().filter_map(|layer| layer.branch.as_ref()) {
         check_sizes(&[("rank of a branch", branch.left.n(), MAX_WIDTH)])?;
     }
+    for memory in spec.layers.iter().filter_map(|layer| layer.memory.as_ref()) {
+        check_sizes(&[
+            ("intermediate size", memory.mlp.down.k, MAX_WIDTH),
+            ("rank of adapters", memory.up_adapter.up.k, MAX_WIDTH),
+        ])?;
+    }
     if let Some(inputs) = &spec.embedding.of_layers {
         let (rows, most) = (inputs.table.n(), MAX_VOCAB_SIZE);
         check_sizes(&[

@@ -335,7 +335,9 @@ impl LoraPlaces {
 
 /// Linear layers of a layer that take adapters.
 fn of_layer(spec: &LayerSpec) -> impl Iterator<Item = (LoraBlock, &LinearSpec)> {
-    let attention = spec.attention.iter().flat_map(|attention| {
+    // What layers share is computed without adapters.
+    let attention = spec.attention.iter().filter(|_| spec.memory.is_none());
+    let attention = attention.flat_map(|attention| {
         [(LoraBlock::Qkv, &attention.qkv), (LoraBlock::AttentionOut, &attention.out)]
     });
     let recurrent = spec.recurrent.iter().map(RecurrentSpec::linears);

@@ -135,6 +135,7 @@ mod starcoder2;
 mod vault_gemma;
 pub(super) mod vision;
 mod youtu;
+mod zamba2;
 
 use serde_json::Value;
 
@@ -548,4 +549,5 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
     seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),
     family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
+    family("Zamba2ForCausalLM", zamba2::spec, "Zamba 2: 1.2B, 2.7B, 7B"),
 ];

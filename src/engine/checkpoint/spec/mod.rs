@@ -10,6 +10,7 @@ mod head;
 mod latent;
 mod layer_inputs;
 mod mamba;
+mod memory;
 mod recurrent;
 mod rope;
 mod row_order;
@@ -35,6 +36,7 @@ pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use latent::{LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec};
 pub use layer_inputs::{LayerInputsSpec, SideBlockSpec};
 pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
+pub use memory::{LowRankSpec, MemorySpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
 pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
@@ -217,6 +219,8 @@ pub struct LayerSpec {
     pub recurrent: Option<RecurrentSpec>,
     /// A branch beside attention.
     pub branch: Option<BranchSpec>,
+    /// What attention is part of, if what it gives is for the recurrent block to read (Zamba 2).
+    pub memory: Option<MemorySpec>,
     /// Feed-forward block, if the layer has one.
     pub feed_forward: Option<FeedForwardSpec>,
     /// Block after that, if the layer has inputs of its own.
@@ -309,6 +313,7 @@ impl LayerSpec {
         let branch = self.branch.iter().flat_map(|branch| [&branch.left, &branch.right]);
         let mixing = self.mixing.iter().flat_map(MixingSpec::linears);
         let beside = branch.chain(mixing).chain(side);
+        let attention = attention.chain(self.memory.iter().flat_map(MemorySpec::linears));
         attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(beside)
     }
 
@@ -329,6 +334,7 @@ impl LayerSpec {
         let of_blocks = self.block_norms().flat_map(BlockNorms::all);
         let of_attention = self.attention.iter().flat_map(AttentionSpec::inner_norms);
         let of_states = self.recurrent.iter().flat_map(RecurrentSpec::inner_norms);
+        let of_states = of_states.chain(self.memory.iter().flat_map(MemorySpec::norms));
         let of_experts = self.experts().into_iter().flat_map(ExpertsSpec::inner_norms);
         let of_side = self.side.iter().map(|side| &side.norm);
         let branch = self.branch.iter().map(|branch| &branch.norm);

@@ -7,10 +7,12 @@ use super::inner_buffers::InnerBuffers;
 use super::latent::LatentBuffers;
 use super::layer_inputs::LayerInputs;
 use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeights};
+use super::memory::MemoryBuffers;
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::ResidentLoras;
 use super::stream::{Stream, begin_heads, scale_q};
 use super::streams::{Streams, around_layer};
+use super::value_columns::{values_of_keys, with_zeros_behind_values, without_zeros};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{
@@ -23,7 +25,7 @@ use vllm_batch_device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::{Batch, PartCounts};
 use vllm_batch_ops::{
-    AttentionScratch, AttentionShape, Columns, Gate, LargestOutputs, Step, StepInputs, StepLimits,
+    AttentionScratch, AttentionShape, Gate, LargestOutputs, Step, StepInputs, StepLimits,
 };
 
 /// What is wanted of tokens.
@@ -82,6 +84,8 @@ struct Buffers {
     layer_inputs: Option<LayerInputs>,
     /// Only where there are several.
     streams: Option<Streams>,
+    /// Only where layers share blocks that read the embeddings.
+    memory: Option<MemoryBuffers>,
     attention: AttentionBuffers,
     /// (L, hidden_size) rows whose logits are wanted.
     last_residual: Tensor,
@@ -97,7 +101,7 @@ struct Buffers {
 
 /// What attention works in, and what stands in its place.
 #[derive(Debug)]
-struct AttentionBuffers {
+pub(super) struct AttentionBuffers {
     /// (T, outputs of a block's first product)
     qkv: Tensor,
     /// (T, q, k and v), only where v is k, or narrower.
@@ -111,6 +115,14 @@ struct AttentionBuffers {
     /// (T, num_heads * v_dim)
     attended: Tensor,
     scratch: AttentionScratch,
+}
+
+impl AttentionBuffers {
+    /// Where so many rows of a block's first product go.
+    pub(super) fn product(&mut self, num_rows: usize, spec: &LinearSpec) -> &mut Tensor {
+        self.qkv.reshape(num_rows, spec.n());
+        &mut self.qkv
+    }
 }
 
 impl Buffers {
@@ -144,6 +156,7 @@ impl Buffers {
             stream: Stream::new((device, dtype), (num_tokens, hidden), &spec.layers)?,
             layer_inputs: LayerInputs::new(device, spec, num_tokens)?,
             streams: Streams::new(device, spec, num_tokens)?,
+            memory: MemoryBuffers::new(device, spec, num_tokens)?,
             attention: AttentionBuffers {
                 qkv: per_token(qkv_width)?,
                 with_values: with_values.max().map(per_token).transpose()?,
@@ -288,10 +301,10 @@ impl Decoder {
 }
 
 /// One forward pass over one step.
-struct Pass<'a> {
-    device: &'a Device,
+pub(super) struct Pass<'a> {
+    pub device: &'a Device,
     spec: &'a DecoderSpec,
-    weights: &'a DecoderWeights,
+    pub weights: &'a DecoderWeights,
     cache_layers: &'a [usize],
     embed_scale: Option<f32>,
     given: &'a [GivenRows<'a>],
@@ -305,15 +318,24 @@ impl Pass<'_> {
         let layers = self.spec.layers.iter().zip(&self.weights.layers).enumerate();
         let (mut index, mut state_index) = (0, 0);
         for (layer, (spec, weights)) in layers {
-            let Buffers { stream, layer_inputs, streams, attention, .. } = &mut *buffers;
+            let Buffers { stream, layer_inputs, streams, memory, attention, .. } = &mut *buffers;
             let mix_tokens = |stream: &mut Stream| {
                 let scales = spec.scales;
+                let mut memory = memory.as_mut().zip(weights.memory.as_ref());
+                if let Some((buffers, weights)) = &mut memory {
+                    let cache = cache.layer_mut(self.cache_layers[index]);
+                    self.remember((spec, weights), cache, (stream, attention, buffers));
+                    buffers.swap(stream);
+                }
                 if let (Some(block), Some(weights)) = (&spec.recurrent, &weights.recurrent) {
                     let states = cache.state_layer_mut(state_index);
                     self.recurrent((block, weights), states, (stream, attention));
                     stream.scale_delta(self.device, scales.recurrent);
                 }
-                let has_both = spec.attention.is_some() && spec.recurrent.is_some();
+                if let Some((buffers, _)) = &mut memory {
+                    buffers.swap(stream);
+                }
+                let has_both = weights.attention.is_some() && weights.recurrent.is_some();
                 if has_both {
                     stream.set_aside();
                 }
@@ -386,6 +408,9 @@ impl Pass<'_> {
         }
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);
+        }
+        if let Some(memory) = &mut buffers.memory {
+            memory.begin(device, residual);
         }
         let of_layers = spec.embedding.of_layers.as_ref().zip(weights.layer_inputs.as_ref());
         if let Some((inputs, parts)) = buffers.layer_inputs.as_mut().zip(of_layers) {
@@ -486,11 +511,23 @@ impl Pass<'_> {
         cache: CacheLayerMut<'_>,
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
+        let device = self.device;
+        stream.qkv(device, (spec, weights), &mut buffers.qkv);
+        let values = self.attend((spec, weights), cache, buffers);
+        stream.last_product(device, values, &weights.out);
+    }
+
+    /// What attention gives to its last linear layer, of its first product.
+    pub(super) fn attend<'b>(
+        &self,
+        (spec, weights): (&AttentionSpec, &AttentionWeights),
+        cache: CacheLayerMut<'_>,
+        buffers: &'b mut AttentionBuffers,
+    ) -> &'b mut Tensor {
         let Self { device, step, .. } = *self;
         let AttentionBuffers {
             qkv: product, with_values, narrowed, latent, attended, scratch, ..
         } = buffers;
-        stream.qkv(device, (spec, weights), product);
         let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
         let qkv = match (&mut latent, with_values) {
             (Some(latent), _) => latent.qkv(device, (spec, weights), product),
@@ -541,7 +578,7 @@ impl Pass<'_> {
             let gates = (&*product, product.width() - spec.num_gates());
             ops::gate_heads(device, attended, gates, (gate, num_values));
         }
-        let values = match latent {
+        match latent {
             Some(latent) => latent.values(device, (spec, weights), attended),
             None => match (spec.narrow_v, narrowed) {
                 (Some(v_dim), Some(narrowed)) => {
@@ -550,41 +587,6 @@ impl Pass<'_> {
                 }
                 _ => attended,
             },
-        };
-        stream.last_product(device, values, &weights.out);
+        }
     }
-}
-
-/// q, k and k again of q and k.
-fn values_of_keys(device: &Device, heads: QkvHeads, qk: &Tensor, out: &mut Tensor) {
-    let (q, kv) = (heads.q_width(), heads.kv_width());
-    out.reshape(qk.num_rows(), heads.qkv_width());
-    let both = Columns::run(0, q + kv);
-    ops::copy_columns(device, (qk, both), (out, both));
-    ops::copy_columns(device, (qk, Columns::run(q, kv)), (out, Columns::run(q + kv, kv)));
-}
-
-/// q, k and v, whose heads have zeros behind their values, of q, k and v.
-fn with_zeros_behind_values(device: &Device, spec: &AttentionSpec, qkv: &Tensor, out: &mut Tensor) {
-    let QkvHeads { num_kv_heads, head_dim, .. } = spec.heads;
-    let (qk, width) = (spec.heads.q_width() + spec.heads.kv_width(), spec.v_width());
-    let num_rows = qkv.num_rows();
-    out.reshape(num_rows, spec.heads.qkv_width());
-    ops::fill_zero(device, out, num_rows);
-    ops::copy_columns(device, (qkv, Columns::run(0, qk)), (out, Columns::run(0, qk)));
-    let values = |stride| Columns { start: qk, stride, num: num_kv_heads, width };
-    ops::copy_columns(device, (qkv, values(width)), (out, values(head_dim)));
-}
-
-/// What heads give without the zeros behind it.
-fn without_zeros(
-    device: &Device,
-    (heads, width): (QkvHeads, usize),
-    attended: &Tensor,
-    out: &mut Tensor,
-) {
-    let QkvHeads { num_heads, head_dim, .. } = heads;
-    out.reshape(attended.num_rows(), num_heads * width);
-    let values = |stride| Columns { start: 0, stride, num: num_heads, width };
-    ops::copy_columns(device, (attended, values(head_dim)), (out, values(width)));
 }

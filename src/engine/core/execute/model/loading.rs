@@ -4,6 +4,7 @@ use super::branch::BranchWeights;
 use super::decoder::Output;
 use super::latent::LatentWeights;
 use super::layer_inputs::{LayerInputsWeights, SideBlockWeights};
+use super::memory::MemoryWeights;
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::AdaptedWeights;
 use super::streams::{MixingWeights, StreamsWeights};
@@ -61,6 +62,8 @@ pub(super) struct OutputWeights {
 pub(super) struct LayerWeights {
     pub attention: Option<AttentionWeights>,
     pub recurrent: Option<RecurrentWeights>,
+    /// With the weights of attention.
+    pub memory: Option<MemoryWeights>,
     pub feed_forward: Option<FeedForwardWeights>,
     pub branch: Option<BranchWeights>,
     pub side: Option<SideBlockWeights>,
@@ -172,7 +175,7 @@ pub(super) fn prepare_layers(
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
     let mut weights = layers.iter().flat_map(
-        |LayerWeights { attention, recurrent, feed_forward, branch, side, .. }| {
+        |LayerWeights { attention, recurrent, memory, feed_forward, branch, side, .. }| {
             let attention =
                 attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
                     let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
@@ -185,7 +188,8 @@ pub(super) fn prepare_layers(
             let latent = feed_forward.iter().filter_map(|block| block.latent.as_ref());
             let latent = latent.flat_map(|latent| [&latent.into, &latent.back]);
             let side = side.chain(branch.iter().flat_map(BranchWeights::linears));
-            attention.chain(recurrent).chain(mlp).chain(latent).chain(side)
+            let memory = memory.iter().flat_map(MemoryWeights::linears);
+            attention.chain(recurrent).chain(memory).chain(mlp).chain(latent).chain(side)
         },
     );
     let activation = device.activation_dtype();
@@ -503,7 +507,12 @@ impl Loader<'_> {
         let LayerSpec { attention, recurrent, branch, feed_forward, side, mixing, .. } = spec;
         let scalar = spec.scalar_tensor().map(|tensor| self.checkpoint.vector(&tensor, 1.0));
         Ok(LayerWeights {
-            attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
+            attention: attention
+                .as_ref()
+                .filter(|_| spec.memory.is_none())
+                .map(|spec| self.attention(spec))
+                .transpose()?,
+            memory: self.memory(spec)?,
             recurrent: recurrent.as_ref().map(|spec| self.recurrent(spec)).transpose()?,
             feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
             branch: branch.as_ref().map(|spec| self.branch(spec)).transpose()?,
@@ -513,7 +522,10 @@ impl Loader<'_> {
         })
     }
 
-    fn attention(&mut self, spec: &AttentionSpec) -> Result<AttentionWeights, EngineError> {
+    pub(super) fn attention(
+        &mut self,
+        spec: &AttentionSpec,
+    ) -> Result<AttentionWeights, EngineError> {
         let qk_norm = match &spec.qk_norm {
             None => None,
             Some(norms) => Some((self.the_norm(&norms.q)?, self.norm(norms.k.as_ref())?)),
