@@ -9,9 +9,10 @@ constexpr u32 NUM_HELD = sizeof(T) == 4 ? 1 : 8;
 // What the activated gate is multiplied by.
 template <u32 KIND>
 __device__ __forceinline__ float gated(float up, const XIelu& xielu) {
-  if (KIND != CLAMPED_SWIGLU) return up;
+  if (KIND != CLAMPED_SWIGLU && KIND != BOUNDED_SILU) return up;
   const float limit = xielu.alpha_n, below = up > limit ? limit : up;
-  return (below < -limit ? -limit : below) + 1.0f;
+  const float bounded = below < -limit ? -limit : below;
+  return KIND == CLAMPED_SWIGLU ? bounded + 1.0f : bounded;
 }
 
 // Chunks first, first + step, .. of f(gate) * up, PARTS of them.
@@ -107,6 +108,7 @@ activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind, XIelu xielu) {
   if (kind == RELU2) activate_row_of<RELU2>(gate_up, out, inner, xielu);
   if (kind == XIELU) activate_row_of<XIELU>(gate_up, out, inner, xielu);
   if (kind == CLAMPED_SWIGLU) activate_row_of<CLAMPED_SWIGLU>(gate_up, out, inner, xielu);
+  if (kind == BOUNDED_SILU) activate_row_of<BOUNDED_SILU>(gate_up, out, inner, xielu);
   if (kind == SCALED_SILU) activate_row_of<SCALED_SILU>(gate_up, out, inner, xielu);
   if (kind == QUICK_GELU) activate_row_of<QUICK_GELU>(gate_up, out, inner, xielu);
 }

@@ -13,9 +13,10 @@ constexpr u32 XIELU = 5;
 constexpr u32 CLAMPED_SWIGLU = 6;  // Of gates only.
 constexpr u32 SCALED_SILU = 7;
 constexpr u32 QUICK_GELU = 8;
+constexpr u32 BOUNDED_SILU = 9;  // Of gates only.
 
 // The parameters of XIELU; of CLAMPED_SWIGLU alpha and the limit, as the first two; of SCALED_SILU
-// the factor, as the first.
+// the factor, as the first; of BOUNDED_SILU the limit, as the second.
 struct XIelu {
   float alpha_p, alpha_n, beta, eps;
 };
@@ -23,6 +24,11 @@ struct XIelu {
 template <u32 KIND>
 __device__ __forceinline__ float activated(float x, const XIelu& xielu) {
   if (KIND == SILU) return x * logistic(x);
+  if (KIND == BOUNDED_SILU) {
+    // The comparison lets a NaN through.
+    const float value = x * logistic(x);
+    return value > xielu.alpha_n ? xielu.alpha_n : value;
+  }
   if (KIND == QUICK_GELU) return x * logistic(1.702f * x);
   if (KIND == SCALED_SILU) {
     const float scaled = x * xielu.alpha_p;

@@ -570,3 +570,28 @@ case("zamba2", "groups", rms_norm_eps=1e-2, mamba_ngroups=2)
 case("zamba2", "sizes", mamba_d_conv=3, mamba_expand=3, n_mamba_heads=6, intermediate_size=None)
 case("zamba2", "begins", layers_block_type=["hybrid"] * 2 + [LINEAR] * 3)
 case("zamba2", "none", layers_block_type=[LINEAR] * 5)
+STEP_VISION = dict(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+    image_size=56, patch_size=14, max_position_embeddings=16,
+)
+family(
+    "step3p7", "Step3p7ForConditionalGeneration", vision_config=STEP_VISION, image_token_id=287,
+    text_config=dict(
+        vocab_size=288, hidden_size=32, intermediate_size=48, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256,
+        bos_token_id=None, eos_token_id=None, pad_token_id=0, sliding_window=8,
+        num_sliding_attention_heads=6, layer_types=[FULL, SLIDING, SLIDING, FULL],
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, share_expert_dim=24,
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"], moe_router_scaling_factor=3.0,
+        swiglu_limits=[0.0, 0.0, 0.3, 0.5], swiglu_limits_shared=[0.2, 0.4, 0.0, 0.3],
+    ),
+)
+case("step3p7", "unbounded", text_config__swiglu_limits=None, text_config__swiglu_limits_shared=None)
+case("step3p7", "all-sparse", text_config__mlp_layer_types=["sparse"] * 4)
+case("step3p7", "full", text_config__layer_types=[FULL] * 4, text_config__num_key_value_heads=1)
+case("step3p7", "ropes", text_config__rope_parameters={
+    FULL: rope(5e4, partial_rotary_factor=0.5), SLIDING: rope(1e3),
+})
+case("step3p7", "llama3", text_config__rope_parameters={FULL: LLAMA3, SLIDING: rope(1e4)})
+case("step3p7", "bias", text_config__attention_bias=True, text_config__rms_norm_eps=1e-2)
+case("step3p7", "scale", text_config__query_pre_attn_scalar=40, text_config__num_experts_per_tok=6)

@@ -249,6 +249,8 @@ families! {
     stablelm
     stablelm_parallel
     starcoder2
+    step3p5
+    step3p7
     telechat3
     telechat3_yarn
     vault_gemma

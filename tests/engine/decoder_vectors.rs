@@ -197,6 +197,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("qwen3_5_moe_multimodal", "a delta net"),
     ("qwen3_5_multimodal", "a delta net"),
     ("qwen3_next", "a delta net"),
+    ("step3p5", "a gate of attention"),
+    ("step3p7", "a gate of attention"),
     ("youtu", "latent attention"),
     ("youtu_plain_q", "latent attention"),
     ("zamba2", "a recurrence of Mamba 2"),

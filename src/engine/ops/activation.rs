@@ -25,6 +25,7 @@ pub(super) fn in_kernels(activation: Activation) -> (u32, [f32; 4]) {
         Activation::ClampedSwiGlu { alpha, limit } => (6, [alpha, limit, 0.0, 0.0]),
         Activation::ScaledSilu(factor) => (7, [factor, 0.0, 0.0, 0.0]),
         Activation::QuickGelu => (8, [0.0; 4]),
+        Activation::BoundedSilu(limit) => (9, [0.0, limit, 0.0, 0.0]),
     }
 }
 
@@ -39,8 +40,7 @@ pub fn activate(device: &Device, activation: Activation, x: &mut Tensor) {
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
-            let gates = matches!(activation, Activation::ClampedSwiGlu { .. });
-            assert!(!gates, "this activation is one of gates");
+            assert!(!activation.is_of_gates(), "this activation is one of gates");
             let num_values = num_rows * width;
             let mut args = Args::new();
             append_to(activation, args.tensor(x).u64(num_values as u64));
@@ -76,8 +76,7 @@ pub fn activate_and_mul(
             let (entry, columns, block) = match out.scales_ptr() {
                 None => ("activate_and_mul", width.div_ceil(2048), 128),
                 Some(scales) => {
-                    let is_of_experts = matches!(activation, Activation::ClampedSwiGlu { .. });
-                    assert!(!is_of_experts, "experts have no E4M3 values");
+                    assert!(!activation.is_of_gates(), "experts have no E4M3 values");
                     args.ptr(scales);
                     ("activate_and_mul_fp8", 1, gpu_row_block(width, 64).min(448))
                 }
@@ -162,6 +161,7 @@ impl<V: Vector> VectorOp<V> for ActivateAndMul {
                     let bounded = V::splat(limit).min(V::splat(-limit).max(up));
                     V::splat(1.0).add(bounded)
                 }
+                Activation::BoundedSilu(limit) => V::splat(limit).min(V::splat(-limit).max(up)),
                 _ => up,
             };
             apply(self.0, gate).mul(up)
@@ -209,6 +209,9 @@ pub(super) fn apply<V: Vector>(activation: Activation, x: V) -> V {
             Activation::ClampedSwiGlu { alpha, limit } => {
                 let x = V::splat(limit).min(x);
                 x.div(one.add(V::splat(-alpha).mul(x).exp()))
+            }
+            Activation::BoundedSilu(limit) => {
+                V::splat(limit).min(x.div(one.add(V::splat(0.0).sub(x).exp())))
             }
         }
     }
@@ -277,10 +280,11 @@ mod tests {
                 let x = x.min(f64::from(limit));
                 x / (1.0 + (-f64::from(alpha) * x).exp())
             }
+            Activation::BoundedSilu(limit) => (x / (1.0 + (-x).exp())).min(f64::from(limit)),
         }
     }
 
-    fn all() -> [Activation; 9] {
+    fn all() -> [Activation; 10] {
         [
             Activation::Silu,
             Activation::ScaledSilu(0.6),
@@ -291,6 +295,7 @@ mod tests {
             Activation::Relu2,
             Activation::xielu(0.3, -0.7, 0.5, -1e-6),
             Activation::ClampedSwiGlu { alpha: 1.702, limit: 1.5 },
+            Activation::BoundedSilu(1.5),
         ]
     }
 
@@ -317,6 +322,7 @@ mod tests {
                     let up = match activation {
                         // 1 and the bound of 2.
                         Activation::ClampedSwiGlu { .. } => 1.0 + 1.5,
+                        Activation::BoundedSilu(limit) => f64::from(limit),
                         _ => 2.0,
                     };
                     assert!((f64::from(out.values()[i]) - up * expected).abs() < up * limit);

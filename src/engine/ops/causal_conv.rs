@@ -146,7 +146,7 @@ fn on_gpu(
 ) {
     assert!(taps.state_len() <= states.width);
     let ConvColumns { first, gates, activation } = columns;
-    assert!(!matches!(activation, Some(Activation::ClampedSwiGlu { .. })), "one of gates");
+    assert!(!activation.is_some_and(Activation::is_of_gates), "one of gates");
     let [input_gates, output_gates] = gates.unwrap_or_default().map(|first| first as u32);
     let (kind, parameters) = activation.map_or((0, [0.0; 4]), in_kernels);
     let conv = ConvArg {

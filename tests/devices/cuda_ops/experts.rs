@@ -67,6 +67,10 @@ fn cases() -> Vec<Case> {
             activation: Activation::Relu2,
             ..case("no gates", Routing::TopK(softmax.clone()), (8, 40, 24), true)
         },
+        Case {
+            activation: Activation::BoundedSilu(0.2),
+            ..case("bounded", Routing::TopK(softmax.clone()), (6, 40, 24), false)
+        },
         // Widths that the matrix units do not take.
         case("odd widths", Routing::TopK(softmax), (7, 22, 13), true),
     ]

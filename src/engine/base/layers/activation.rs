@@ -46,9 +46,16 @@ pub enum Activation {
         /// The bound.
         limit: f32,
     },
+    /// Step 3.5's: the smaller of `silu` and this. What it gates is bounded to it on both sides.
+    BoundedSilu(f32),
 }
 
 impl Activation {
+    /// It is one of gates, whose other values it bounds.
+    pub fn is_of_gates(self) -> bool {
+        matches!(self, Self::ClampedSwiGlu { .. } | Self::BoundedSilu(_))
+    }
+
     /// `xielu` of the parameters as a checkpoint has them: the alphas pass through softplus, and
     /// beta is added to the negative side's (transformers' `XIELUActivation`).
     pub fn xielu(stored_alpha_p: f32, stored_alpha_n: f32, beta: f32, eps: f32) -> Self {

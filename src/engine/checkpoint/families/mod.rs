@@ -132,6 +132,7 @@ mod solar;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod step3p5;
 mod vault_gemma;
 pub(super) mod vision;
 mod youtu;
@@ -545,6 +546,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("SolarOpenForCausalLM", solar_open::spec, "Solar Open 100B-A12B"),
     family("StableLmForCausalLM", stablelm::spec, "StableLM 2, StableLM 3B"),
     family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),
+    family("Step3p5ForCausalLM", step3p5::spec, "Step 3.5 Flash"),
+    family("Step3p7ForConditionalGeneration", multimodal::step3p7, "Step 3.7 Flash, text part"),
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
     family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
     seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),

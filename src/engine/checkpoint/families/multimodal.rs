@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{BuildSpec, aria, deepseek, gemma3n, gemma4, llama4};
+use super::{BuildSpec, aria, deepseek, gemma3n, gemma4, llama4, step3p5};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -28,6 +28,7 @@ const IMAGE_KEYS: &[&str] = &[
     "out_hidden_size",
     "projection_hidden_size",
     "projection_layer_norm_eps",
+    "projector_bias",
     "projector_hidden_act",
     "projector_hidden_size",
     "spatial_merge_size",
@@ -56,6 +57,7 @@ const IMAGE_TENSORS: &[&str] = &[
     "mm_projector.",
     "multi_modal_projector.",
     "vision_model.",
+    "vit_large_projector.",
     "vision_tower.",
     "visual.",
 ];
@@ -88,6 +90,11 @@ pub(super) fn kimi_k25(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// Llama 4.
 pub(super) fn llama4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, llama4::spec)
+}
+
+/// Step 3.7, whose text part is Step 3.5.
+pub(super) fn step3p7(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, step3p5::spec)
 }
 
 /// Aria.

@@ -167,7 +167,8 @@ impl HfConfig {
         }
     }
 
-    fn scaled(
+    /// This rotary embedding, stretched as a section says.
+    pub(crate) fn scaled(
         &self,
         section: &Section<'_>,
         rope: RopeSpec,

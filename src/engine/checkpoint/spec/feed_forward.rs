@@ -50,6 +50,8 @@ pub struct ExpertsSpec {
     pub form: MlpForm,
     /// The activation of all experts.
     pub activation: Activation,
+    /// That of the expert of all tokens, where it is another.
+    pub shared_activation: Option<Activation>,
     /// All of them.
     pub experts: Vec<ExpertSpec>,
     /// What they read and give is narrower than the stream.
@@ -228,6 +230,7 @@ impl ExpertsSpec {
             weighted: Weighted::Outputs,
             form: MlpForm::Gated,
             activation,
+            shared_activation: None,
             experts: Vec::new(),
             latent: None,
             shared: None,

@@ -30,7 +30,7 @@ impl Loader<'_> {
         };
         let shared = experts.shared.as_ref();
         let gate = shared.and_then(|shared| shared.gate.as_ref());
-        let activation = experts.activation;
+        let activation = experts.shared_activation.unwrap_or(experts.activation);
         let mlp = match shared {
             None => None,
             Some(shared) => {
