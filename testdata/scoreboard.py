@@ -44,7 +44,7 @@ REASONS = [
     )),
     ("Mamba 1, and Mamba with shared blocks", "^Mamba|FalconMamba|Jamba|Zamba"),
     ("chunked attention (Llama 4), streams that are mixed (Gemma 3n)", "Llama4|Gemma3n"),
-    ("q, k and v fused by heads of K and V (MiMo V2), bounds by layer (Step 3.5)", "MiMoV2|Step3p"),
+    ("q, k and v fused by heads of K and V (MiMo V2)", "MiMoV2|Step3p"),
     ("experts that are the token itself, embeddings of n-grams (LongCat)", "Longcat"),
     ("ternary weights", "BitNet"),
     ("a way to generate that is not token by token, or layers that run twice", (

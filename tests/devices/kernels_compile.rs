@@ -194,7 +194,7 @@ const MODULES: &[Module] = &[
     (
         "paged_attention",
         &[&[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("REACH_CHUNKS", "1")]],
-        &[(PREFILL, 255)],
+        IN_PARTS,
     ),
     // Gemma 3: its layers see all, or a window.
     (

@@ -131,7 +131,8 @@ fn lfm2moe_answers_as_in_transformers() {
     check("lfm2moe");
 }
 
-/// Gates, windows and norms after blocks; experts by sigmoids, and embeddings that are multiplied, which no key says.
+/// Gates, windows and norms after blocks; experts by sigmoids, and embeddings that are multiplied,
+/// which no key says.
 #[test]
 fn afmoe_answers_as_in_transformers() {
     check("afmoe");

@@ -77,7 +77,8 @@ pub(super) fn read_command(text: &str, _: &[Tool]) -> Option<Calls> {
     Calls::new(content.trim(), calls)
 }
 
-/// `<function_call> {"name": .., "arguments": {..}}`, each. The content is what is before the first.
+/// `<function_call> {"name": .., "arguments": {..}}`, each. The content is what is before the
+/// first.
 pub(super) fn read_granite_20b(text: &str, _: &[Tool]) -> Option<Calls> {
     const TAG: &str = "<function_call>";
     let (content, mut rest) = text.split_at(text.find(TAG)?);
@@ -90,7 +91,8 @@ pub(super) fn read_granite_20b(text: &str, _: &[Tool]) -> Option<Calls> {
     Calls::new(content, calls)
 }
 
-/// `<|function_call|>{"name": .., "arguments": {..}}`, one, at the end. The content is what is before.
+/// `<|function_call|>{"name": .., "arguments": {..}}`, one, at the end. The content is what is
+/// before.
 pub(super) fn read_gigachat(text: &str, _: &[Tool]) -> Option<Calls> {
     let text = text.trim_end();
     let (content, object) =
