@@ -105,6 +105,17 @@ fn is_vllms(answer: &ParsedAnswer, vllm: &Value) -> bool {
         && vllms_calls(vllm).is_some_and(|theirs| theirs == calls(answer))
 }
 
+/// Whether an answer is vLLM's but for the types of values; no arguments are an empty object.
+fn is_typed_otherwise(answer: &ParsedAnswer, vllm: &Value) -> bool {
+    let empty = |(name, arguments)| match arguments {
+        Value::String(text) if text == "null" => (name, Value::Object(Map::new())),
+        arguments => (name, arguments),
+    };
+    let theirs = vllms_calls(vllm).map(untyped).unwrap_or_default();
+    let theirs: Vec<_> = theirs.into_iter().map(empty).collect();
+    answer.content.as_deref() == vllm["content"].as_str() && untyped(calls(answer)) == theirs
+}
+
 #[test]
 fn parsers_give_what_vllms_give_or_differ_as_listed() {
     let goldens = goldens();
@@ -142,16 +153,7 @@ fn parsers_give_what_vllms_give_or_differ_as_listed() {
                 let parts = (answer.reasoning.as_deref(), answer.content.as_deref());
                 parts == (Some("one"), Some("the tag <think> is text"))
             }
-            None if typed_otherwise.is_some() => {
-                let theirs = vllms_calls(&case["vllm"]).map(untyped).unwrap_or_default();
-                let empty = |(name, arguments)| match arguments {
-                    Value::String(text) if text == "null" => (name, Value::Object(Map::new())),
-                    arguments => (name, arguments),
-                };
-                let theirs: Vec<_> = theirs.into_iter().map(empty).collect();
-                answer.content.as_deref() == case["vllm"]["content"].as_str()
-                    && untyped(calls(&answer)) == theirs
-            }
+            None if typed_otherwise.is_some() => is_typed_otherwise(&answer, &case["vllm"]),
             None if command.is_some() => {
                 let parts = (answer.reasoning.as_deref(), answer.content.as_deref());
                 command.is_some_and(|(_, thinking, content)| parts == (*thinking, *content))
@@ -308,7 +310,19 @@ fn calls_with_tags() -> Vec<(&'static str, &'static str, String, usize)> {
             format!("<|tool_calls_section_begin|>{kimi}{kimi}<|tool_calls_section_end|>"),
             2,
         ),
-        ("glm45", "glm45", twice(glm.clone()), 2),
+        ("glm45", "glm45", twice(glm), 2),
+    ]
+}
+
+/// The same of the forms of later models.
+fn later_calls_with_tags() -> Vec<(&'static str, &'static str, String, usize)> {
+    let object = serde_json::json!({"s": TAGS}).to_string();
+    let call = format!("{{\"name\": \"f\", \"arguments\": {object}}}");
+    let twice = |text: String| format!("{text}\n{text}");
+    let python = format!("f(s={object})").replace("{\"s\":", "").replace("\"})", "\")");
+    let glm =
+        format!("<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>{TAGS}</arg_value>\n</tool_call>");
+    vec![
         ("none", "poolside_v1", twice(glm.clone()), 2),
         (
             "none",
@@ -376,7 +390,9 @@ fn tags_within_an_argument_end_no_call_in_any_form() {
     };
     let form =
         AnswerForm { tools: vec![tool], tool_choice: ToolChoice::Auto, ..AnswerForm::default() };
-    for (reasoning, tool_calls, text, num_calls) in calls_with_tags() {
+    for (reasoning, tool_calls, text, num_calls) in
+        [calls_with_tags(), later_calls_with_tags()].concat()
+    {
         let answer = parser(reasoning, tool_calls).parse(&text, &form);
         let expected = vec![("f".to_owned(), serde_json::json!({"s": TAGS})); num_calls];
         assert_eq!(calls(&answer), expected, "{reasoning} {tool_calls}: {text}");
