@@ -101,7 +101,7 @@ struct RuleColumn {
 
   __device__ __forceinline__ Gates gates(u32 row) const {
     const T* values = x + u64(row) * params.stride + params.gates;
-    const float beta = 1.0f / (1.0f + expf(-to_float(values[head]))) * params.beta_factor;
+    const float beta = 1.0f / (1.0f + expf(-to_float(values[head])));
     if constexpr (BY_ROW) return {beta, 1.0f};
     const float a = to_float(values[params.num_v_heads + head]) + params.bias[head];
     return {beta, expf(-params.rates[head] * softplus(a))};
@@ -120,7 +120,8 @@ struct RuleColumn {
     }
     known = warp_reduce<Sum>(known, LANES);
     if (!BY_ROW) known *= gates.decay;
-    const float added = (token.v - known) * gates.input;
+    // Here, and not where gates are found: ptxas spills there.
+    const float added = (token.v - known) * (gates.input * params.beta_factor);
 #pragma unroll
     for (u32 i = 0; i < ROWS_OF_LANE; ++i) {
       const float decay = BY_ROW ? decays[i] : gates.decay;
@@ -135,7 +136,8 @@ struct RuleColumn {
   }
 
   __device__ __forceinline__ void advance(u32 row, u32 num_rows) {
-    take_rows(*this, row, num_rows);
+    // With decays a lane has no registers for two tokens.
+    take_rows<READS_AHEAD && !BY_ROW>(*this, row, num_rows);
   }
 };
 

@@ -135,9 +135,9 @@ struct Gates {
 };
 
 // Takes rows into a column: column.gates(row), column.read(row, token), column.take(row, token,
-// gates). Each lane finds the gates of one of 32 rows. Where a lane has the registers, what a row
-// needs is on its way while the row before is computed.
-template <class Column>
+// gates). Each lane finds the gates of one of 32 rows. AHEAD: what a row needs is on its way while
+// the row before is computed.
+template <bool AHEAD = READS_AHEAD, class Column>
 __device__ __forceinline__ void take_rows(Column& column, u32 row, u32 num_rows) {
   const u32 lane = threadIdx.x % WARP_SIZE;
   for (u32 done = 0; done < num_rows; done += WARP_SIZE) {
@@ -148,11 +148,11 @@ __device__ __forceinline__ void take_rows(Column& column, u32 row, u32 num_rows)
     for (u32 i = 0; i < num; ++i) {
       const u32 after = first + Min()(i + 1, num - 1);
       typename Column::Token next;
-      if (READS_AHEAD) column.read(after, next);
+      if (AHEAD) column.read(after, next);
       const Gates gates = {__shfl_sync(FULL_WARP, own.input, i),
                            __shfl_sync(FULL_WARP, own.decay, i)};
       column.take(first + i, token, gates);
-      if (!READS_AHEAD) column.read(after, next);
+      if (!AHEAD) column.read(after, next);
       token = next;
     }
   }

@@ -349,7 +349,7 @@ const MODULES: &[Module] = &[
             ("add_to_streams", 40),
             ("copy_stream", 32),
             ("set_stream", 40),
-            ("mean_streams", 40),
+            ("mean_streams", 48),
             ("keep_largest", 40),
         ],
     ),
