@@ -58,7 +58,7 @@ fn embedding_takes_rows_and_two_modules_do_not_disturb_each_other() {
     let (vocab, width) = (5, 24);
     let table: Vec<f32> = (0..vocab * width).map(|i| i as f32).collect();
     let narrow_table: Vec<u16> = table.iter().map(|x| to_bf16(*x)).collect();
-    let ids = DeviceBuffer::from_slice(gpu.driver(), &[4u32, 0, 4]).unwrap();
+    let ids = DeviceBuffer::from_slice(gpu.driver(), &[4u32, 0, 5]).unwrap();
     let tables = [
         DeviceBuffer::from_slice(gpu.driver(), &narrow_table).unwrap(),
         DeviceBuffer::from_slice(gpu.driver(), &table).unwrap(),
@@ -66,10 +66,11 @@ fn embedding_takes_rows_and_two_modules_do_not_disturb_each_other() {
     for (function, table) in [&narrow, &wide].into_iter().zip(&tables) {
         let out = gpu.alloc(3 * width * 4).unwrap();
         let mut args = Args::new();
-        args.ptr(ids.ptr()).ptr(table.ptr()).f32(2.0).ptr(out.ptr()).u32(width as u32).u32(1);
+        args.ptr(ids.ptr()).ptr(table.ptr()).f32(2.0).ptr(out.ptr());
+        args.u32(width as u32).u32(vocab as u32).u32(1);
         gpu.launch(function, [3, 1, 1], 32, 0, &mut args).unwrap();
         let rows: Vec<f32> = out.read(3 * width).unwrap();
-        let expected = [4, 0, 4].map(|id| (0..width).map(move |i| (id * width + i) as f32 * 2.0));
+        let expected = [4, 0, 0].map(|id| (0..width).map(move |i| (id * width + i) as f32 * 2.0));
         assert_eq!(rows, expected.into_iter().flatten().collect::<Vec<f32>>());
     }
 }

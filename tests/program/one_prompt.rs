@@ -84,7 +84,7 @@ fn what_was_said_before_a_failure_is_out() {
     let path = folder.path();
     let flags = ["--max-tokens", "200", "--ignore-eos", "--no-chat"];
     let whole = response(path, r#"{"prompt":"a"}"#, TINY, &flags);
-    let cache = ["--kv-cache-memory-bytes", "40KiB"];
+    let cache = ["--kv-cache-memory-bytes", "60KiB"];
     let output = asked(path, TINY, "a", &[&flags[..], &cache].concat());
     assert_exit(&output, 3);
     let (printed, said) = (text(&output.stdout), text(&output.stderr));

@@ -154,7 +154,11 @@ fn every_command_over_rows_takes_a_sample() {
     let words = format!("plan -m {DEMO} -i in.jsonl --sample 6 --sample-seconds 0");
     let plan = of(&words, "");
     assert_exit(&plan, 0);
-    assert!(text(&plan.stdout).contains("6 rows"), "{}", text(&plan.stdout));
+    assert!(
+        text(&plan.stdout).starts_with("Rows: 6 in in.jsonl; 6 to run"),
+        "{}",
+        text(&plan.stdout)
+    );
     let words = format!("embed -m {EMBEDDER} -i in.jsonl --prompt-column prompt --sample 6");
     let embedded = of(&words, "");
     assert_exit(&embedded, 0);

@@ -338,7 +338,7 @@ mod tests {
         assert!(parser.needs_special_tokens() && parser.needs_special_tokens_to_think());
         let error =
             AnswerParser::new("none", "kimi_k3", None).expect_err("a name that is not here");
-        assert!(error.contains("`gemma4`") && error.contains("hermes, hunyuan_a13b"), "{error}");
+        assert!(error.contains("`kimi_k3`") && error.contains("hermes, hunyuan_a13b"), "{error}");
         let error = AnswerParser::new("step3", "none", None).expect_err("a name that is not here");
         assert!(error.contains("reasoning") && error.contains("deepseek_r1"), "{error}");
         assert!(AnswerParser::new("qwen3", "openai", None).is_err());
