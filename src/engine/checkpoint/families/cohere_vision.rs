@@ -102,8 +102,9 @@ fn connector(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::tests_of_towers::{shape_of, specs_of};
     use crate::spec::TokenId;
-    use crate::{decoder_spec, tower_spec};
+    use crate::tower_spec;
 
     fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -115,10 +116,7 @@ mod tests {
             "num_key_value_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
             "vocab_size": 256000}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
@@ -127,10 +125,7 @@ mod tests {
         assert_eq!((tower.merge_size, tower.image_token_id), (2, TokenId::Known(255_036)));
         let tensors = tower.tensors();
         assert_eq!(tensors.len(), 3 + 2 * 16 + 2 + 4);
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.multi_modal_projector.linear_1.weight"), [32, 96]);
         assert_eq!(shape("model.multi_modal_projector.linear_2.weight"), [32, 16]);
         assert!(tensors.iter().all(|(name, _)| {

@@ -59,7 +59,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::specs_of;
 
     fn specs(text: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -70,10 +70,7 @@ mod tests {
             "num_attention_heads": 4, "num_hidden_layers": 1, "max_position_embeddings": 64,
             "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn merge_size(side: usize, num_tokens: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::{shape_of, specs_of};
 
     fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -79,10 +79,7 @@ mod tests {
             "text_config": {{"model_type": "gemma3_text", "hidden_size": 32,
             "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     const IDS: &str = r#""boi_token_index": 6, "eoi_token_id": 7,"#;
@@ -98,10 +95,7 @@ mod tests {
         assert_eq!(tower.text, ImageText::Paragraph { start: 6, end: 7 });
         assert_eq!((tower.connector.n(), decoder.hidden_size()), (32, 32));
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.multi_modal_projector.mm_input_projection_weight"), [24, 32]);
         assert_eq!(shape("model.multi_modal_projector.mm_soft_emb_norm.weight"), [24]);
         assert_eq!(tensors.len(), 3 + 2 * 16 + 2 + 2);

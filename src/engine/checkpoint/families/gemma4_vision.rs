@@ -252,6 +252,7 @@ fn positions(side: usize, width: usize) -> GridPositions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::tests_of_towers::shape_of;
     use crate::{decoder_spec, tower_spec};
 
     fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, Option<TowerSpec>), String> {
@@ -282,10 +283,7 @@ mod tests {
             ImageText::Enclosed { start: TokenId::Known(6), end: TokenId::Known(7) }
         );
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         let table = "model.vision_tower.patch_embedder.position_embedding_table";
         assert_eq!(shape(table), [2, 10_240, 24]);
         assert_eq!(shape("model.vision_tower.patch_embedder.input_proj.weight"), [24, 768]);

@@ -251,7 +251,7 @@ fn positions(config: &HfConfig, vision: &QwenVision<'_>) -> Result<GridPositions
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::{shape_of, specs_of};
 
     fn specs(text: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -263,10 +263,7 @@ mod tests {
             "rope_scaling": {{"rope_type": "default", "mrope_section": [2, 1, 1]}},
             "partial_rotary_factor": 0.5, "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
@@ -278,10 +275,7 @@ mod tests {
         assert_eq!((tower.patch_size, tower.layers.len()), (14, 24));
         assert_eq!(tower.positions.as_ref().unwrap().side, 24);
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.visual.patch_embed.proj.bias"), [24]);
         assert_eq!(shape("model.visual.embeddings.position_embedding.weight"), [576, 24]);
         assert_eq!(shape("model.visual.downsample.weight"), [32, 24, 2, 2]);

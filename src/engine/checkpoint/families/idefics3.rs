@@ -75,8 +75,8 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::tests_of_towers::{shape_of, specs_of};
     use crate::spec::TokenId;
-    use crate::{decoder_spec, tower_spec};
 
     const VISION: &str = r#""hidden_size": 24, "num_attention_heads": 3"#;
 
@@ -87,10 +87,7 @@ mod tests {
             "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
             "num_hidden_layers": 1, "max_position_embeddings": 64, "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
@@ -104,10 +101,7 @@ mod tests {
         let token = (tower.image_token_id, tower.connector.n());
         assert_eq!(token, (TokenId::Known(8), decoder.hidden_size()));
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.vision_model.embeddings.patch_embedding.weight"), [24, 3, 32, 32]);
         assert_eq!(shape("model.vision_model.embeddings.position_embedding.weight"), [49, 24]);
         assert_eq!(shape("model.vision_model.encoder.layers.11.mlp.fc1.weight"), [3072, 24]);

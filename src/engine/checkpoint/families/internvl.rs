@@ -391,6 +391,7 @@ fn layer(names: &Names, vision: &VisionKeys, form: &Form, index: usize) -> Layer
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::tests_of_towers::{shape_of, specs_of};
     use crate::{decoder_spec, tower_spec};
 
     fn specs(top: &str, vision: &str, text: &str) -> Result<(DecoderSpec, TowerSpec), String> {
@@ -402,20 +403,14 @@ mod tests {
             "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
             "max_position_embeddings": 64, "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
     fn a_tower_has_the_tensors_of_its_form() {
         let (_, tower) = specs("", "", "qwen2").unwrap();
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.vision_tower.embeddings.cls_token"), [1, 1, 24]);
         assert_eq!(shape("model.vision_tower.embeddings.position_embeddings"), [1, 17, 24]);
         assert_eq!(shape("model.vision_tower.encoder.layer.1.lambda_2"), [24]);

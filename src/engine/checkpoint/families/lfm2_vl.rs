@@ -91,6 +91,7 @@ fn projector(config: &HfConfig, merged: usize) -> Result<ConnectorSpec, EngineEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::tests_of_towers::shape_of;
     use crate::tower_spec;
 
     fn tower_of(top: &str, vision: &str) -> Result<TowerSpec, String> {
@@ -111,10 +112,7 @@ mod tests {
         assert_eq!((tower.patch_size, tower.merge_size), (16, 2));
         assert_eq!(tower.positions.as_ref().unwrap().side, 16);
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         let tower_of_files = "model.vision_tower.vision_model.embeddings";
         assert_eq!(shape(&format!("{tower_of_files}.patch_embedding.weight")), [24, 768]);
         assert_eq!(shape("model.multi_modal_projector.layer_norm.weight"), [96]);

@@ -338,6 +338,7 @@ pub(super) fn unused(layers: std::ops::Range<usize>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::tests_of_towers::specs_of;
     use crate::{decoder_spec, tower_spec};
     use vllm_batch_base::layers::Reach;
 
@@ -348,10 +349,7 @@ mod tests {
             "patch_size": 8, "image_size": 32}}, "text_config": {{"hidden_size": 32,
             "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]

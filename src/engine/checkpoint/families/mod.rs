@@ -133,6 +133,8 @@ mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod step3p5;
+#[cfg(test)]
+mod tests_of_towers;
 mod vault_gemma;
 pub(super) mod vision;
 mod youtu;

@@ -149,7 +149,7 @@ fn connector(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::{shape_of, specs_of};
 
     fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -159,10 +159,7 @@ mod tests {
             "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64,
             "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
@@ -175,10 +172,7 @@ mod tests {
         let axes: Vec<_> = tower.rope.as_ref().unwrap().axes.iter().map(|of| of.axis).collect();
         assert_eq!(axes, [1, 1, 0, 0]);
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.vision_tower.patch_embedder.patch_embedding.weight"), [24, 1176]);
         assert_eq!(shape("model.vision_adapter.fc1.weight"), [4096, 96]);
         assert_eq!(tensors.len(), 2 + 2 * 2 + 50 * 16 + 3);

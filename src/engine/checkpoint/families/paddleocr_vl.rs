@@ -89,7 +89,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::{shape_of, specs_of};
 
     fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -99,10 +99,7 @@ mod tests {
             "num_hidden_layers": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
             "rope_theta": 500000, "vocab_size": 9}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
@@ -114,10 +111,7 @@ mod tests {
         assert_eq!((tower.patch_size, tower.merge_size, tower.num_frames()), (14, 2, 1));
         assert_eq!(tower.rope.as_ref().map(|rope| rope.rotary_dim), Some(72));
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         let table = "model.visual.vision_model.embeddings.position_embedding.weight";
         assert_eq!(shape(table), [16, 1152]);
         assert_eq!(shape("model.projector.linear_2.weight"), [32, 4 * 1152]);

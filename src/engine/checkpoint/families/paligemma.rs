@@ -97,7 +97,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::specs_of;
 
     fn specs(top: &str, text: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -108,10 +108,7 @@ mod tests {
             "intermediate_size": 64, "num_hidden_layers": 2, "num_key_value_heads": 1,
             "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]

@@ -189,8 +189,8 @@ fn layer(vision: &VisionKeys, prefix: &str) -> LayerSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::tests_of_towers::{shape_of, specs_of};
     use crate::spec::TokenId;
-    use crate::{decoder_spec, tower_spec};
 
     fn specs(
         architecture: &str,
@@ -205,10 +205,7 @@ mod tests {
             "num_key_value_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64,
             "vocab_size": 13}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     const LLAVA: &str = "LlavaForConditionalGeneration";
@@ -231,10 +228,7 @@ mod tests {
         assert_eq!((sizes, merging.image_token_id), ((16, 2), TokenId::Known(10)));
         let tensors = merging.tensors();
         assert_eq!(tensors.len(), 2 + of_layers + 4);
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.vision_tower.patch_conv.weight"), [24, 3, 16, 16]);
         let layer = "model.vision_tower.transformer.layers.23.feed_forward.down_proj.weight";
         assert_eq!(shape(layer), [24, 4096]);

@@ -129,7 +129,8 @@ fn windows(config: &HfConfig, vision: &QwenVision<'_>) -> Result<WindowsSpec, En
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::{shape_of, specs_of};
+    use crate::tower_spec;
 
     fn specs(vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -139,10 +140,7 @@ mod tests {
             "rope_scaling": {{"type": "mrope", "mrope_section": [2, 3, 3]}},
             "num_hidden_layers": 1, "max_position_embeddings": 64, "vocab_size": 9}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
@@ -152,10 +150,7 @@ mod tests {
         let whole: Vec<_> = (0..32).filter(|index| windows.is_whole[*index]).collect();
         assert_eq!((windows.side, whole), (4, vec![7, 15, 23, 31]));
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.visual.blocks.31.mlp.up_proj.weight"), [3420, 16]);
         assert_eq!(shape("model.visual.merger.ln_q.weight"), [16]);
         assert_eq!(tensors.len(), 1 + 32 * 12 + 5);

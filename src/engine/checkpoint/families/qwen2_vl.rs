@@ -65,7 +65,7 @@ pub(super) fn merger(vision: &QwenVision<'_>, norm: NormSpec, hidden_size: usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::{shape_of, specs_of};
 
     fn specs(top: &str, vision: &str) -> Result<(DecoderSpec, TowerSpec), String> {
         let text = format!(
@@ -74,10 +74,7 @@ mod tests {
             "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2,
             "num_hidden_layers": 1, "max_position_embeddings": 64, "vocab_size": 9}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     const MROPE: &str = r#""rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},"#;
@@ -91,10 +88,7 @@ mod tests {
         let rope = tower.rope.as_ref().unwrap().frequencies(1);
         assert_eq!(rope.inv_freq, [1.0, 0.01, 1.0, 0.01]);
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.visual.patch_embed.proj.weight"), [16, 3, 2, 14, 14]);
         assert_eq!(shape("model.visual.blocks.31.mlp.fc1.weight"), [64, 16]);
         assert_eq!(shape("model.visual.merger.mlp.2.weight"), [32, 64]);

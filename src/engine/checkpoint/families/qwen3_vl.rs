@@ -154,7 +154,7 @@ fn positions(config: &HfConfig, vision: &QwenVision<'_>) -> Result<GridPositions
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decoder_spec, tower_spec};
+    use crate::families::tests_of_towers::{shape_of, specs_of};
 
     const MROPE: &str =
         r#""rope_scaling": {"mrope_section": [4, 2, 2], "mrope_interleaved": true},"#;
@@ -167,10 +167,7 @@ mod tests {
             "num_attention_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 64,
             "vocab_size": 9}}}}"#
         );
-        let config = HfConfig::parse(&text, "config.json").unwrap();
-        let decoder = decoder_spec(&config).map_err(|error| error.to_string())?;
-        let tower = tower_spec(&config).map_err(|error| error.to_string())?;
-        Ok((decoder, tower.expect("a tower")))
+        specs_of(&text)
     }
 
     #[test]
@@ -182,10 +179,7 @@ mod tests {
         let layers: Vec<_> = tower.deep.iter().map(|deep| deep.layer).collect();
         assert_eq!((layers, tower.positions.as_ref().unwrap().side), (vec![8, 16, 24], 48));
         let tensors = tower.tensors();
-        let shape = |name: &str| {
-            let found = tensors.iter().find(|(found, _)| found == name);
-            found.unwrap_or_else(|| panic!("{name}")).1.clone()
-        };
+        let shape = |name: &str| shape_of(&tensors, name);
         assert_eq!(shape("model.visual.patch_embed.proj.bias"), [16]);
         assert_eq!(shape("model.visual.pos_embed.weight"), [2304, 16]);
         assert_eq!(shape("model.visual.merger.norm.weight"), [16]);
