@@ -17,7 +17,6 @@ use vllm_batch_base::layers::DecayForm;
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     kda::assume(
         config,
-        &kda::ALIASES,
         &[
             ("head_dim", json!(128)),
             ("max_position_embeddings", json!(1 << 18)),
@@ -36,7 +35,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Of training.
     root.ignore(&["mtp_loss_scaling_factor"]);
     let group = root.size_or("layer_group_size", 6)?;
-    let attends = kda::layers_with_attention(config, |index| (index + 1).is_multiple_of(group))?;
+    let attends = config.full_layers_or(|index| (index + 1).is_multiple_of(group))?;
     let blocks = blocks(config, defaults)?;
     let latent = LatentBlocks::of(config, Turning::Pairs)?
         .named(["attention", "dense"])

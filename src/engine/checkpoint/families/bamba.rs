@@ -47,11 +47,7 @@ fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
     let (root, num_layers) = (config.root(), config.num_layers()?);
     let numbers = root.numbers("attn_layer_indices")?.unwrap_or_default();
     let attends: Vec<_> = (0..num_layers).map(|index| numbers.contains(&(index as f64))).collect();
-    for key in ["layer_types", "layers_block_type"] {
-        if root.value(key).is_some() && mamba::layers_with_attention(config)? != attends {
-            return Err(config.error(format!("`{key}` disagrees with `attn_layer_indices`")));
-        }
-    }
+    mamba::expect_types(config, &attends, "attn_layer_indices")?;
     Ok(attends)
 }
 

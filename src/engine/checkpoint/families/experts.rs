@@ -213,14 +213,9 @@ pub(super) fn sparse_layers(
     config: &HfConfig,
     is_sparse: impl Fn(usize) -> bool,
 ) -> Result<Vec<bool>, EngineError> {
-    let num_layers = config.num_layers()?;
-    let Some(types) = config.root().texts("mlp_layer_types")? else {
-        return Ok((0..num_layers).map(is_sparse).collect());
-    };
-    let sparse = config.layers_that_attend(&types, &["sparse"], &["dense"])?;
-    match sparse.len() == num_layers {
-        true => Ok(sparse),
-        false => Err(config.error("`mlp_layer_types` has not one type per layer")),
+    match config.layers_by_type("mlp_layer_types", &["sparse"], &["dense"])? {
+        Some(layers) => Ok(layers),
+        None => Ok((0..config.num_layers()?).map(is_sparse).collect()),
     }
 }
 

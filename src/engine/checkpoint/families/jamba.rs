@@ -3,6 +3,7 @@
 
 use super::experts::{self, PROJECTIONS, Sizes};
 use super::llama::{self, Defaults};
+use super::mamba;
 use super::selective::{self, Blocks, ChoiceNorms};
 use crate::hf_config::HfConfig;
 use crate::spec::{
@@ -36,7 +37,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         (config.intermediate_size()?, config.rms_norm_eps_or(defaults.rms_norm_eps)?);
     let blocks = blocks(config, eps)?;
     let attends = layers(config, "attn", [8, 4])?;
-    check_types(config, &attends)?;
+    mamba::expect_types(config, &attends, "attn_layer_period")?;
     let mut spec = llama::around_with(config, defaults, (Vec::new(), max_model_len), |index| {
         let mlp = mlp(llama::mlp(config, defaults, (index, inner))?, (index, eps));
         if attends[index] {
@@ -82,17 +83,6 @@ fn layers(config: &HfConfig, kind: &str, defaults: [usize; 2]) -> Result<Vec<boo
         return Err(config.error(format!("`{kind}_layer_offset` is not below the period")));
     }
     Ok((0..config.num_layers()?).map(|index| index % period == offset).collect())
-}
-
-/// Lists of types agree with the periods.
-fn check_types(config: &HfConfig, attends: &[bool]) -> Result<(), EngineError> {
-    for key in ["layer_types", "layers_block_type"] {
-        let is_there = config.root().value(key).is_some();
-        if is_there && super::mamba::layers_with_attention(config)? != attends {
-            return Err(config.error(format!("`{key}` disagrees with `attn_layer_period`")));
-        }
-    }
-    Ok(())
 }
 
 /// An MLP under Jamba's names.

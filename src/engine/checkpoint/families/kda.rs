@@ -12,6 +12,14 @@ use crate::spec::{
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Decay, DecayForm, DeltaHeads};
 
+/// Names of both families for the usual keys.
+const ALIASES: [(&str, &str); 4] = [
+    ("max_position_embeddings", "model_max_length"),
+    ("n_group", "num_expert_group"),
+    ("norm_topk_prob", "moe_renormalize"),
+    ("num_experts_per_tok", "num_experts_per_token"),
+];
+
 /// Values that all blocks of a model share.
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
@@ -53,12 +61,11 @@ pub(super) fn heads(
 /// these defaults.
 pub(super) fn assume(
     config: &HfConfig,
-    aliases: &[(&'static str, &'static str)],
     defaults: &[(&'static str, Value)],
 ) -> Result<(), EngineError> {
     let root = config.root();
     let mut assumed = Vec::new();
-    for (usual, own) in aliases {
+    for (usual, own) in &ALIASES {
         let Some(value) = root.value(own) else { continue };
         if let Some(other) = root.value(usual) {
             root.expect(own, other.clone())?;
@@ -70,30 +77,6 @@ pub(super) fn assume(
     assumed.extend(left);
     config.assume(&assumed);
     Ok(())
-}
-
-/// Names of both families for the usual keys.
-pub(super) const ALIASES: [(&str, &str); 4] = [
-    ("max_position_embeddings", "model_max_length"),
-    ("n_group", "num_expert_group"),
-    ("norm_topk_prob", "moe_renormalize"),
-    ("num_experts_per_tok", "num_experts_per_token"),
-];
-
-/// Which layers attend: by `layer_types`, else as the family has it.
-pub(super) fn layers_with_attention(
-    config: &HfConfig,
-    attends: impl Fn(usize) -> bool,
-) -> Result<Vec<bool>, EngineError> {
-    let num_layers = config.num_layers()?;
-    let Some(types) = config.root().texts("layer_types")? else {
-        return Ok((0..num_layers).map(attends).collect());
-    };
-    let attends = config.layers_that_attend(&types, &["full_attention"], &["linear_attention"])?;
-    match attends.len() == num_layers {
-        true => Ok(attends),
-        false => Err(config.error("`layer_types` has not one type per layer")),
-    }
 }
 
 impl Blocks {

@@ -17,7 +17,6 @@ use vllm_batch_base::layers::DecayForm;
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     kda::assume(
         config,
-        &kda::ALIASES,
         &[
             ("max_position_embeddings", json!(1 << 20)),
             ("n_group", json!(1)),
@@ -96,7 +95,7 @@ fn layers_with_attention(
         Some(section) => section.numbers("full_attn_layers")?.zip(section.numbers("kda_layers")?),
     };
     let Some((full, linear)) = lists else {
-        return kda::layers_with_attention(config, |index| index > 0 && index.is_multiple_of(4));
+        return config.full_layers_or(|index| index > 0 && index.is_multiple_of(4));
     };
     let is_of = |list: &[f64], index: usize| list.contains(&(index as f64 + 1.0));
     let num_layers = config.num_layers()?;
@@ -105,7 +104,7 @@ fn layers_with_attention(
         return Err(config.error("the lists of `linear_attn_config` do not share out the layers"));
     }
     let attends: Vec<_> = (0..num_layers).map(|index| is_of(&full, index)).collect();
-    if kda::layers_with_attention(config, |index| attends[index])? != attends {
+    if config.full_layers_or(|index| attends[index])? != attends {
         return Err(config.error("`layer_types` disagrees with `linear_attn_config`"));
     }
     Ok(attends)

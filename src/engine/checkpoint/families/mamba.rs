@@ -74,21 +74,37 @@ pub(super) fn size(config: &HfConfig, key: &str, default: usize) -> Result<usize
     Ok(config.root().optional_size(key)?.unwrap_or(default))
 }
 
-/// Layers with attention, by the names of either version of transformers; no list
-/// means none.
-pub(super) fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
-    let (root, num_layers) = (config.root(), config.num_layers()?);
-    let types = match root.texts("layer_types")? {
-        None => root.texts("layers_block_type")?,
-        types => types,
-    };
-    let Some(types) = types else { return Ok(vec![false; num_layers]) };
+/// The list of types of either version of transformers.
+const TYPES: [&str; 2] = ["layer_types", "layers_block_type"];
+
+/// Layers with attention, by the list under a key, if there is one.
+fn listed(config: &HfConfig, key: &str) -> Result<Option<Vec<bool>>, EngineError> {
     let (attention, others) = (["attention", "full_attention"], ["mamba", "linear_attention"]);
-    let attends = config.layers_that_attend(&types, &attention, &others)?;
-    match attends.len() == num_layers {
-        true => Ok(attends),
-        false => Err(config.error("`layer_types` has not one type per layer")),
+    config.layers_by_type(key, &attention, &others)
+}
+
+/// Layers with attention, by the first list that is there; no list means none.
+pub(super) fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
+    for key in TYPES {
+        if let Some(attends) = listed(config, key)? {
+            return Ok(attends);
+        }
     }
+    Ok(vec![false; config.num_layers()?])
+}
+
+/// Lists of types agree with the key that says which layers attend.
+pub(super) fn expect_types(
+    config: &HfConfig,
+    attends: &[bool],
+    by: &str,
+) -> Result<(), EngineError> {
+    for key in TYPES {
+        if listed(config, key)?.is_some_and(|listed| listed != attends) {
+            return Err(config.error(format!("`{key}` disagrees with `{by}`")));
+        }
+    }
+    Ok(())
 }
 
 /// `time_step_limit`, which transformers applies to prompts only; here to all tokens, so that an

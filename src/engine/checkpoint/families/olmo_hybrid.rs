@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::llama::{self, Defaults};
-use super::{kda, olmo2, qwen3_next};
+use super::{olmo2, qwen3_next};
 use crate::hf_config::{HfConfig, LayerType, Section};
 use crate::spec::{
     AttentionSpec, BlockNorms, DecoderSpec, DeltaGate, DeltaNetSpec, LayerSpec, LinearSpec,
@@ -39,7 +39,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let delta_heads = qwen3_next::delta_heads(config, [Some(k_dim), Some(2 * k_dim)])?;
     let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
     let inner = config.intermediate_size()?;
-    let attends = kda::layers_with_attention(config, |index| index % 4 == 3)?;
+    let attends = config.full_layers_or(|index| index % 4 == 3)?;
     let (ropes, max_model_len) = match rotates(config)? {
         true => {
             let rope = config.rope_of(LayerType::Full, defaults.rope_theta)?;

@@ -91,3 +91,21 @@ fn keys_that_say_that_something_else_is_computed_are_refused() {
         assert!(error.contains(key), "{architecture}: {error}");
     }
 }
+
+#[test]
+fn every_list_of_types_agrees_with_the_key_that_says_which_layers_attend() {
+    let [first, second] = [["attention", "mamba"], ["mamba", "attention"]];
+    for (key, other) in [("layer_types", "layers_block_type"), ("layers_block_type", "layer_types")]
+    {
+        let jamba = json!({"attn_layer_period": 2, "attn_layer_offset": 0});
+        for (architecture, mut keys, by) in [
+            ("JambaForCausalLM", jamba, "`attn_layer_period`"),
+            ("BambaForCausalLM", json!({"attn_layer_indices": [0]}), "`attn_layer_indices`"),
+        ] {
+            keys[key] = json!(first);
+            keys[other] = json!(second);
+            let error = spec(architecture, keys).unwrap_err();
+            assert!(error.contains(&format!("`{other}` disagrees with {by}")), "{error}");
+        }
+    }
+}

@@ -147,9 +147,8 @@ fn hybrid_layers(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
     let (root, num_layers) = (config.root(), config.num_layers()?);
     let mut found: Option<Vec<bool>> = None;
     for key in ["layers_block_type", "layer_types"] {
-        let Some(types) = root.texts(key)? else { continue };
         let others = ["mamba", "linear_attention"];
-        let hybrid = config.layers_that_attend(&types, &["hybrid"], &others)?;
+        let Some(hybrid) = config.layers_by_type(key, &["hybrid"], &others)? else { continue };
         if found.as_ref().is_some_and(|found| *found != hybrid) {
             return Err(config.error(format!("`{key}` disagrees with another key")));
         }
@@ -159,16 +158,12 @@ fn hybrid_layers(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
     let by_number = numbers.map(|numbers| {
         (0..num_layers).map(|index| numbers.contains(&(index as f64))).collect::<Vec<_>>()
     });
-    let hybrid = match (found, by_number) {
+    match (found, by_number) {
         (Some(found), Some(other)) if found != other => {
-            return Err(config.error("`hybrid_layer_ids` disagrees with the list of types"));
+            Err(config.error("`hybrid_layer_ids` disagrees with the list of types"))
         }
-        (Some(hybrid), _) | (None, Some(hybrid)) => hybrid,
-        (None, None) => return Err(config.error("`hybrid_layer_ids` is missing")),
-    };
-    match hybrid.len() == num_layers {
-        true => Ok(hybrid),
-        false => Err(config.error("`layers_block_type` has not one type per layer")),
+        (Some(hybrid), _) | (None, Some(hybrid)) => Ok(hybrid),
+        (None, None) => Err(config.error("`hybrid_layer_ids` is missing")),
     }
 }
 

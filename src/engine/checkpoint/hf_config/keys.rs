@@ -236,6 +236,41 @@ impl HfConfig {
         types.iter().map(attends).collect()
     }
 
+    /// Which layers are of one kind, by the list of types under a key, if there is one; names as of
+    /// `layers_that_attend`.
+    ///
+    /// # Errors
+    /// A type of neither kind, or not one type per layer.
+    pub fn layers_by_type(
+        &self,
+        key: &str,
+        of_kind: &[&str],
+        others: &[&str],
+    ) -> Result<Option<Vec<bool>>, EngineError> {
+        let Some(types) = self.root().texts(key)? else { return Ok(None) };
+        let layers = self.layers_that_attend(&types, of_kind, others)?;
+        match layers.len() == self.num_layers()? {
+            true => Ok(Some(layers)),
+            false => Err(self.error(format!("`{key}` has not one type per layer"))),
+        }
+    }
+
+    /// Which layers have full attention and no recurrence: by `layer_types`, else as the family has
+    /// it.
+    ///
+    /// # Errors
+    /// Those of `layers_by_type`.
+    pub fn full_layers_or(
+        &self,
+        is_full: impl Fn(usize) -> bool,
+    ) -> Result<Vec<bool>, EngineError> {
+        let (full, linear) = (["full_attention"], ["linear_attention"]);
+        match self.layers_by_type("layer_types", &full, &linear)? {
+            Some(layers) => Ok(layers),
+            None => Ok((0..self.num_layers()?).map(is_full).collect()),
+        }
+    }
+
     /// Which layers slide: by `layer_types` where the file lists them, else as the family has it.
     pub fn sliding_layers_or(
         &self,
