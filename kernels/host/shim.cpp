@@ -59,6 +59,8 @@ struct Entry {
   std::string name;
   void (*entry)();
   CallFn call;
+  const uint8_t* param_sizes;
+  size_t num_params;
 };
 
 std::vector<const char* (*)()>& block_checks() {
@@ -245,8 +247,9 @@ void* dynamic_smem() {
   return b.smem + MAX_SMEM_BYTES - (b.smem_bytes + 127) / 128 * 128;
 }
 
-void register_entry(const char* name, void (*entry)(), CallFn call) {
-  entries().push_back({name, entry, call});
+void register_entry(const char* name, void (*entry)(), CallFn call, const uint8_t* param_sizes,
+                    size_t num_params) {
+  entries().push_back({name, entry, call, param_sizes, num_params});
 }
 
 void fail(const char* what) {
@@ -355,6 +358,16 @@ void check_after_blocks(const char* (*check)()) { block_checks().push_back(check
 #define VISIBLE extern "C" __attribute__((visibility("default")))
 
 VISIBLE const char* shim_error() { return shim::the_block.error.c_str(); }
+
+// Sizes in bytes of a kernel's parameters, and how many there are; -1 where there is no such kernel.
+VISIBLE int shim_param_sizes(const char* name, const uint8_t** sizes) {
+  for (const shim::Entry& entry : shim::entries()) {
+    if (entry.name != name) continue;
+    *sizes = entry.param_sizes;
+    return static_cast<int>(entry.num_params);
+  }
+  return -1;
+}
 
 VISIBLE int shim_launch(const char* name, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx,
                         uint32_t by, uint32_t bz, uint64_t dynamic_smem_bytes, void** args,

@@ -52,7 +52,8 @@ using CollectiveFn = void (*)(void** payloads, uint32_t mask);
 using CallFn = void (*)(void (*entry)(), void** args);
 
 void* dynamic_smem();
-void register_entry(const char* name, void (*entry)(), CallFn call);
+void register_entry(const char* name, void (*entry)(), CallFn call, const uint8_t* param_sizes,
+                    size_t num_params);
 // Lets other fibers run: for loops that wait for a value in memory.
 void yield();
 // Lets other threads of the host run, each of which may be another rank's device.
@@ -90,7 +91,10 @@ struct Register {
 
 template <class... Args>
 int register_typed(const char* name, void (*entry)(Args...)) {
-  register_entry(name, reinterpret_cast<void (*)()>(entry), &Register<Args...>::call);
+  // Not empty, where there are no parameters.
+  static constexpr uint8_t sizes[] = {sizeof(Args)..., 0};
+  register_entry(name, reinterpret_cast<void (*)()>(entry), &Register<Args...>::call, sizes,
+                 sizeof...(Args));
   return 0;
 }
 

@@ -115,9 +115,16 @@ fn failures_name_the_kernel_or_the_source() {
     let error = gpu.launch(&absent, [1, 1, 1], 32, 0, &mut Args::new()).unwrap_err();
     assert!(error.to_string().starts_with("shim_launch(absent): "), "{error}");
     let add = gpu.function("elementwise", &defines, "add").unwrap();
-    assert!(gpu.launch(&add, [0, 1, 1], 32, 0, &mut Args::new()).is_err());
+    let mut args = Args::new();
+    args.ptr(DevicePtr::NULL).ptr(DevicePtr::NULL);
+    let error = gpu.launch(&add, [1, 1, 1], 32, 0, &mut args).unwrap_err();
+    assert!(error.to_string().contains("parameters [8, 8, 8], given [8, 8]"), "{error}");
+    args.u32(0);
+    let error = gpu.launch(&add, [1, 1, 1], 32, 0, &mut args).unwrap_err();
+    assert!(error.to_string().contains("parameters [8, 8, 8], given [8, 8, 4]"), "{error}");
     let mut args = Args::new();
     args.ptr(DevicePtr::NULL).ptr(DevicePtr::NULL).u64(0);
+    assert!(gpu.launch(&add, [0, 1, 1], 32, 0, &mut args).is_err());
     let smem = 100 << 10;
     assert!(gpu.launch(&add, [1, 1, 1], 32, smem, &mut args).is_err(), "48 KiB unless asked for");
     gpu.driver().set_max_dynamic_smem(&add, smem).unwrap();

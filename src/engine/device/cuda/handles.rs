@@ -80,14 +80,16 @@ impl Function {
     }
 
     /// Fails when the arguments' sizes are not those of the kernel's parameters, which the launch
-    /// itself would not notice. The host shim does not know them.
+    /// itself would not notice.
     pub(super) fn check_args(&self, sizes: &[u8]) -> Result<()> {
-        match &self.kind {
-            FunctionKind::Cuda(function) if *function.param_sizes != *sizes => {
-                let detail = format!("parameters {:?}, given {sizes:?}", function.param_sizes);
-                Err(CudaError::new("launch", self.name(), "sizes of the arguments", detail))
-            }
-            _ => Ok(()),
+        let param_sizes = match &self.kind {
+            FunctionKind::Cuda(function) => &function.param_sizes,
+            FunctionKind::Host(function) => function.param_sizes(self.name())?,
+        };
+        if **param_sizes == *sizes {
+            return Ok(());
         }
+        let detail = format!("parameters {param_sizes:?}, given {sizes:?}");
+        Err(CudaError::new("launch", self.name(), "sizes of the arguments", detail))
     }
 }

@@ -26,6 +26,9 @@ type ShimLaunch = unsafe extern "C" fn(
     *mut *mut c_void,
     u64,
 ) -> c_int;
+/// `shim_param_sizes`: sizes in bytes of a kernel's parameters, and their number; -1 without it.
+// SAFETY: to call it, the library is loaded.
+type ShimParamSizes = unsafe extern "C" fn(*const c_char, *mut *const u8) -> c_int;
 /// `shim_error`: what the last launch died of.
 // SAFETY: to call it, the library is loaded.
 type ShimError = unsafe extern "C" fn() -> *const c_char;
@@ -33,6 +36,7 @@ type ShimError = unsafe extern "C" fn() -> *const c_char;
 /// A built source. The shim inside it has one state, hence the lock.
 pub(in super::super) struct HostModule {
     launch: Mutex<ShimLaunch>,
+    param_sizes: ShimParamSizes,
     error: ShimError,
     /// Shared memory that kernels may have beyond the default.
     max_smem: Mutex<HashMap<CString, usize>>,
@@ -45,6 +49,8 @@ pub(in super::super) struct HostModule {
 pub(in super::super) struct HostFunction {
     module: Arc<HostModule>,
     name: CString,
+    /// Sizes of its parameters; None of a name that the module does not have.
+    param_sizes: Option<Arc<[u8]>>,
 }
 
 impl HostModule {
@@ -76,25 +82,42 @@ impl HostModule {
         let failed = |error| CudaError::new("dlopen", source, format!("{error:?}"), "");
         let library = library.map_err(failed)?;
         // SAFETY: the types are those of kernels/host/shim.cpp, and the library stays open.
-        let (launch, error) = unsafe {
+        let (launch, param_sizes, error) = unsafe {
             (
                 *library.get::<ShimLaunch>("shim_launch").map_err(failed)?,
+                *library.get::<ShimParamSizes>("shim_param_sizes").map_err(failed)?,
                 *library.get::<ShimError>("shim_error").map_err(failed)?,
             )
         };
         let (launch, max_smem) = (Mutex::new(launch), Mutex::default());
-        Ok(Self { launch, error, max_smem, _library: library })
+        Ok(Self { launch, param_sizes, error, max_smem, _library: library })
+    }
+
+    fn param_sizes(&self, name: &CStr) -> Option<Arc<[u8]>> {
+        let mut sizes = std::ptr::null();
+        // SAFETY: the library is loaded; a name, and a place for an address.
+        let num_params = unsafe { (self.param_sizes)(name.as_ptr(), &mut sizes) };
+        let num_params = usize::try_from(num_params).ok()?;
+        // SAFETY: the shim's table of a kernel has so many sizes, and lives as the library does.
+        Some(unsafe { std::slice::from_raw_parts(sizes, num_params) }.into())
     }
 
     /// A name that the module does not have shows at the launch.
     pub(in super::super) fn function(module: &Arc<Self>, name: &str) -> Result<HostFunction> {
         let name = CString::new(name)
             .map_err(|_| CudaError::new("function", name, "a NUL in the name", ""))?;
-        Ok(HostFunction { module: Arc::clone(module), name })
+        let param_sizes = module.param_sizes(&name);
+        Ok(HostFunction { module: Arc::clone(module), name, param_sizes })
     }
 }
 
 impl HostFunction {
+    /// Sizes of the kernel's parameters in bytes. Fails where the module has no such kernel.
+    pub(in super::super) fn param_sizes(&self, name: &str) -> Result<&Arc<[u8]>> {
+        let absent = || CudaError::new("shim_launch", name, "no kernel of this name", "");
+        self.param_sizes.as_ref().ok_or_else(absent)
+    }
+
     pub(in super::super) fn set_max_smem(&self, bytes: usize) {
         let mut max_smem = self.module.max_smem.lock().unwrap_or_else(PoisonError::into_inner);
         max_smem.insert(self.name.clone(), bytes);
