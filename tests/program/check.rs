@@ -29,6 +29,22 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
+/// As they are typed for `run`.
+#[test]
+fn an_input_may_be_named_with_a_flag() {
+    let folder = folder(&[("a.jsonl", GOOD), ("b.jsonl", GOOD)]);
+    let said = |flags: &[&str]| check(folder.path(), &[&["-q"], flags].concat());
+    let expected = said(&["a.jsonl", "b.jsonl"]);
+    assert_eq!(expected.0, Some(0));
+    for flags in [
+        &["-i", "a.jsonl", "b.jsonl", "-m", "any"][..],
+        &["--input=a.jsonl", "--input", "b.jsonl"],
+        &["a.jsonl", "-i", "b.jsonl"],
+    ] {
+        assert_eq!(said(flags), expected, "{flags:?}");
+    }
+}
+
 #[test]
 fn every_bad_row_is_shown_with_its_place() {
     let rows = concat!(

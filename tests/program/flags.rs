@@ -53,6 +53,10 @@ fn wrong_usage_exits_2_and_says_what_is_true() {
         ("run -m m --seed -1", "must be at least 0, got -1. A run always has a seed"),
         ("run -m m --chat --no-chat", "cannot be used with"),
         ("check --chat --no-chat a", "cannot be used with"),
+        ("check", "<FILE>..."),
+        ("merge -i a", "tip: files are named without a flag: vllm-batch merge SHARD"),
+        ("diff --input a", "tip: files are named without a flag: vllm-batch diff A B"),
+        ("show -i a", "tip: files are named without a flag: vllm-batch show OUT"),
     ] {
         refused(folder.path(), line, &[wanted]);
     }

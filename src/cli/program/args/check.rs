@@ -37,8 +37,11 @@ Exit codes:
 #[command(after_help = CHECK_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct CheckArgs {
     /// Inputs to check; - is standard input
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required_unless_present = "input")]
     pub files: Vec<PathBuf>,
+    /// The same, as `run` takes them
+    #[arg(short = 'i', long, value_name = "FILE", num_args = 1.., help_heading = "Input")]
+    pub input: Vec<PathBuf>,
     /// The command that the rows are for [default: run]
     #[arg(long, value_name = "COMMAND", help_heading = "Input")]
     pub task: Option<TaskArg>,
@@ -78,7 +81,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub lora: LoraModulesArgs,
     /// The model, as `run` takes it, which rows may name beside adapters; it is not looked at
-    #[arg(long, value_name = "DIR|GGUF|HF_ID", help_heading = "Input")]
+    #[arg(short = 'm', long, value_name = "DIR|GGUF|HF_ID", help_heading = "Input")]
     pub model: Option<PathBuf>,
     /// Name of the model as `run` takes it
     #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), help_heading = "Input")]

@@ -343,6 +343,9 @@ fn of_word(word: &str, command: Option<&clap::Command>) -> Option<String> {
     };
     // Some write flags as Python writes names.
     let name = name.split('=').next().unwrap_or(name).replace('_', "-");
+    if let Some(tip) = of_input(&name, command) {
+        return Some(tip);
+    }
     let flags = command.map(|c| c.get_arguments().filter_map(clap::Arg::get_long));
     let flags: Vec<&str> = flags.into_iter().flatten().collect();
     if let Some(tip) = of_flag(&name).filter(|_| !flags.contains(&name.as_str())) {
@@ -351,6 +354,17 @@ fn of_word(word: &str, command: Option<&clap::Command>) -> Option<String> {
     let name = name.as_str();
     let near = nearest(name, flags.into_iter());
     near.map(|near| format!("a similar flag: '--{near}'"))
+}
+
+/// The tip for the flag of an input that a command takes without one.
+fn of_input(name: &str, command: Option<&clap::Command>) -> Option<String> {
+    let command = command.filter(|_| ["i", "input"].contains(&name))?;
+    let values = command.get_positionals().filter_map(|arg| arg.get_value_names()?.first());
+    let values: Vec<&str> = values.map(|value| value.as_str()).collect();
+    (!values.is_empty()).then(|| {
+        let (name, values) = (command.get_name(), values.join(" "));
+        format!("files are named without a flag: vllm-batch {name} {values}")
+    })
 }
 
 #[cfg(test)]

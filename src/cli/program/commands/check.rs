@@ -29,6 +29,7 @@ use vllm_batch_dataset::terminal::exit::Exit;
 /// Flags do not go together. What is wrong with rows is shown, and is in the exit code.
 pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
     refuse_other_prompts(&args)?;
+    args.files.append(&mut args.input);
     let names = names(&args)?;
     let media = media_options(&args.images)?;
     model::fetch_inputs(&mut args.files, &args.dataset, console)?;
