@@ -18,6 +18,8 @@ pub enum MediaError {
     Changed(String),
     /// A valid file of a kind that is not read, such as 12 bits for each sample of a JPEG.
     Unsupported(String),
+    /// It is elsewhere, and cannot be had: the code of whoever asked for it, and why.
+    Unfetched(&'static str, String),
 }
 
 impl MediaError {
@@ -30,6 +32,7 @@ impl MediaError {
             MediaError::Forbidden(_) => "media_forbidden",
             MediaError::Changed(_) => "media_changed",
             MediaError::Unsupported(_) => "media_unsupported",
+            MediaError::Unfetched(code, _) => code,
         }
     }
 
@@ -50,7 +53,8 @@ impl fmt::Display for MediaError {
             | MediaError::NotFound(message)
             | MediaError::Forbidden(message)
             | MediaError::Changed(message)
-            | MediaError::Unsupported(message) => f.write_str(message),
+            | MediaError::Unsupported(message)
+            | MediaError::Unfetched(_, message) => f.write_str(message),
         }
     }
 }

@@ -33,6 +33,11 @@ impl MediaId {
         MediaId(*hasher.finalize().as_bytes())
     }
 
+    /// An identity that was written down.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The 32 bytes of the hash.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

@@ -66,6 +66,17 @@ impl Medium {
         Ok(Self { id, header, limits, encoded: Arc::new(encoded) })
     }
 
+    /// One that is known from before. Its bytes are read when its pixels are needed, and have to be
+    /// the same then.
+    pub fn known(
+        id: MediaId,
+        header: Header,
+        encoded: impl Encoded + 'static,
+        limits: Limits,
+    ) -> Self {
+        Self { id, header, limits, encoded: Arc::new(encoded) }
+    }
+
     /// Who it is.
     pub fn id(&self) -> MediaId {
         self.id

@@ -166,6 +166,8 @@ impl Job {
                 input_tokens: 3,
                 output_tokens: 4,
                 row: self.row(position),
+                // What is in them does not matter here.
+                media: vec![7; if position.is_multiple_of(3) { 40 } else { 0 }],
             })?;
             if random.below(8) > 0 {
                 ledger.flush()?;

@@ -92,7 +92,8 @@ fn rows_that_finish_with_the_run_are_kept_when_the_output_fails_at_its_end() {
         let (hash, row) = (RowHash([position as u8; 16]), b"{\"response\":\"a\"}\n".to_vec());
         let (input_tokens, output_tokens) = (1, 1);
         let code = None;
-        let row = Finished { position, hash, code, input_tokens, output_tokens, row };
+        let media = Vec::new();
+        let row = Finished { position, hash, code, input_tokens, output_tokens, row, media };
         ledger.push(row).unwrap();
     }
     let error = ledger.finish(|_| String::new()).unwrap_err();

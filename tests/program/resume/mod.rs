@@ -11,7 +11,7 @@ mod disk_full;
 mod engines;
 mod forms;
 mod guesses;
-mod journal;
+pub mod journal;
 mod kill;
 mod kill_pictures;
 mod own_names;

@@ -6,6 +6,7 @@ use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::media::FetchedImage;
 use super::parquet::{ParquetFile, is_parquet};
 use super::reader::{
     HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records, refuse_name,
@@ -218,7 +219,11 @@ pub struct Files {
     failed: Option<CliError>,
     /// Images that were asked for with the record that is out.
     asked: Vec<String>,
+    recall: Option<Recall>,
 }
+
+/// Says which images of a record an earlier run fetched.
+pub type Recall = Box<dyn FnMut(&Record) -> Vec<FetchedImage>>;
 
 /// A record that was read ahead.
 struct AheadRecord {
@@ -264,7 +269,13 @@ impl Files {
             ahead: VecDeque::new(),
             failed: None,
             asked: Vec::new(),
+            recall: None,
         })
+    }
+
+    /// Takes images that an earlier run fetched as they were then, and asks for none of them.
+    pub fn recall(&mut self, recall: Recall) {
+        self.recall = Some(recall);
     }
 
     /// The same with the rows of a sample alone.
@@ -361,7 +372,7 @@ impl Files {
                 Ok(None) => return,
                 Ok(Some(mut next)) => {
                     bytes += next.record.num_bytes();
-                    if next.is_picked {
+                    if next.is_picked && self.recalled(&next.record).is_empty() {
                         next.urls = self.parser.ask_ahead(&next.record);
                     }
                     self.ahead.push_back(next);
@@ -386,6 +397,10 @@ impl Files {
         Ok(Some(AheadRecord { record, is_picked, urls: Vec::new() }))
     }
 
+    fn recalled(&mut self, record: &Record) -> Vec<FetchedImage> {
+        self.recall.as_mut().map(|recall| recall(record)).unwrap_or_default()
+    }
+
     /// Whether no record that comes is in the sample.
     fn is_picked_out(&self) -> bool {
         self.picker.as_ref().is_some_and(Picker::is_done)
@@ -396,6 +411,8 @@ impl Files {
     /// # Errors
     /// It is the first one, and its shape cannot be run.
     pub fn parse(&mut self, record: Record) -> Result<Result<Row, BadRow>, CliError> {
+        let recalled = self.recalled(&record);
+        self.parser.recall(recalled);
         let row = self.parser.parse(record).map_err(|error| self.failed(error))?;
         Ok(match row {
             Ok(row) => Ok(Row { line: row.line + self.lines_before, ..row }),

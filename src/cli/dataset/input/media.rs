@@ -2,6 +2,7 @@
 //! the dataset's file, and beneath the one that the user allows; nothing else is.
 
 mod ahead;
+mod fetched;
 mod local;
 mod reference;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::ahead::Ahead;
+pub use self::fetched::FetchedImage;
 use self::local::Folders;
 pub(in crate::input) use self::reference::{EXPECTED, is_nothing};
 pub use self::reference::{Named, Reference};
@@ -78,6 +80,12 @@ pub struct MediaReader {
     referred: Option<Referred>,
     /// What the machine lacked for an image, which no row is to blame for.
     refused: RefCell<Option<io::Error>>,
+    /// Images of the row that an earlier run fetched: they are what they were.
+    recalled: Vec<FetchedImage>,
+    /// Images of the row that came from URLs.
+    fetched: RefCell<Vec<FetchedImage>>,
+    /// Nothing is asked for ahead.
+    waits: bool,
 }
 
 /// Why a row's image cannot be used: a code, and what is wrong.
@@ -95,6 +103,9 @@ impl MediaReader {
             members: Members::new(),
             referred: None,
             refused: RefCell::default(),
+            recalled: Vec::new(),
+            fetched: RefCell::default(),
+            waits: false,
         }
     }
 
@@ -106,6 +117,21 @@ impl MediaReader {
     /// Goes on with a row that has these images with it.
     pub(super) fn attach(&mut self, members: Members) {
         self.members = members;
+    }
+
+    /// Goes on with a row of which an earlier run fetched these images.
+    pub(super) fn recall(&mut self, images: Vec<FetchedImage>) {
+        self.recalled = images;
+    }
+
+    /// The images of the row that came from URLs, and whether some are known from an earlier run.
+    pub(super) fn take_fetched(&self) -> (Vec<FetchedImage>, bool) {
+        (self.fetched.take(), !self.recalled.is_empty())
+    }
+
+    /// Asks for nothing ahead, until it is known what an earlier run fetched.
+    pub(super) fn wait(&mut self, waits: bool) {
+        self.waits = waits;
     }
 
     /// Goes on with the rows of a table, some of which may name others.
@@ -125,7 +151,7 @@ impl MediaReader {
 
     /// Whether images at URLs may be asked for before their rows are read.
     pub(super) fn may_ask(&self) -> bool {
-        self.reads && self.ahead.as_ref().is_some_and(Ahead::has_room)
+        self.reads && !self.waits && self.ahead.as_ref().is_some_and(Ahead::has_room)
     }
 
     /// The URLs that a row's images are read from, while `read` is called for it. No image is.
@@ -249,8 +275,13 @@ impl MediaReader {
             );
             return Err((code::MEDIA_FORBIDDEN, what));
         };
-        let medium = Medium::new(Held(ahead.take(url)?), Limits::default());
-        medium.map_err(|error| (error.code(), format!("{}: {error}", quoted(url))))
+        let medium = match self.recalled.iter().find(|image| image.is_at(url)) {
+            Some(image) => image.medium(url, ahead.fetcher()),
+            None => Medium::new(Held(ahead.take(url)?), Limits::default())
+                .map_err(|error| (error.code(), format!("{}: {error}", quoted(url))))?,
+        };
+        self.fetched.borrow_mut().push(FetchedImage::of(url, &medium));
+        Ok(medium)
     }
 
     /// A medium of a file. `written` is what the row calls it.

@@ -53,7 +53,7 @@ pub use self::task::Task;
 pub use self::tools::are_functions;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
-use super::media::{MediaOptions, Place};
+use super::media::{FetchedImage, MediaOptions, Place};
 use super::overrides::Overrides;
 use super::own_params::OwnParams;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
@@ -134,6 +134,10 @@ pub struct Row {
     pub answer_form: Option<AnswerForm>,
     /// Fields that appear again in the output row.
     pub passthrough: Passthrough,
+    /// Its images that came from URLs.
+    pub fetched: Vec<FetchedImage>,
+    /// These are known from an earlier run, and their bytes are not there.
+    pub is_recalled: bool,
 }
 
 /// A row that cannot be asked; it becomes an error row in its place.
@@ -305,6 +309,7 @@ impl RowParser {
         let names = &mut self.near_misses;
         let tasks = (self.task, self.lines_decide.then_some(self.task));
         let asked = ask(&self.builder, tasks, names, (shape, &named), line);
+        let (fetched, is_recalled) = self.builder.media().take_fetched();
         if let Some(error) = self.builder.media().take_refusal() {
             return Err(error.into());
         }
@@ -323,7 +328,18 @@ impl RowParser {
                     let shape = other.to_string();
                     self.remarks.add(Remark::OtherShape { shape, treatment }, line);
                 }
-                Ok(Ok(Row { index, line, prompt, overrides, id, lora, answer_form, passthrough }))
+                Ok(Ok(Row {
+                    index,
+                    line,
+                    prompt,
+                    overrides,
+                    id,
+                    lora,
+                    answer_form,
+                    passthrough,
+                    fetched,
+                    is_recalled,
+                }))
             }
             Err(error) => bad(passthrough, error),
         }

@@ -113,6 +113,10 @@ pub struct InputArgs {
     /// Images of the rows.
     #[command(flatten)]
     pub images: ImageArgs,
+    /// When a run is continued: fetch images at URLs again, and compute rows again whose image is
+    /// another (refetch), or take finished rows as they are (trust) [default: refetch]
+    #[arg(long, value_name = "WHAT", requires = "allow_media_urls", hide_short_help = true)]
+    pub on_resume_media: Option<ResumeMediaArg>,
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
@@ -160,7 +164,8 @@ pub struct ImageArgs {
     pub allowed_local_media_path: Option<PathBuf>,
     /// Fetch images at http and https URLs of rows
     ///
-    /// Only from addresses of the public internet. A continued run fetches them again
+    /// Only from addresses of the public internet. A continued run fetches them again, unless
+    /// --on-resume-media says otherwise
     #[arg(long, hide_short_help = true)]
     pub allow_media_urls: bool,
     /// Fetch images from these hosts alone; an address that is named may be a private one
@@ -313,6 +318,15 @@ pub enum BadRowArg {
     Row,
     /// End the run, exit 2
     Fail,
+}
+
+/// `--on-resume-media`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ResumeMediaArg {
+    /// Fetch them again
+    Refetch,
+    /// Take what the journal has of them
+    Trust,
 }
 
 /// `--overflow`.

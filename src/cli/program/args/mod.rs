@@ -41,7 +41,7 @@ pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use files::{DocumentKind, FlagFiles, ReportForm, Role, role};
 pub use input::{
     BadRowArg, ImageArgs, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg,
-    SampleArgs, SplitArgs,
+    ResumeMediaArg, SampleArgs, SplitArgs,
 };
 pub use lora::{LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;

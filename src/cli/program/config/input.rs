@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::args::{BadRowArg, ImageArgs, InputArgs};
+use crate::args::{BadRowArg, ImageArgs, InputArgs, ResumeMediaArg};
 use vllm_batch_dataset::input::batch_line::BatchLines;
 use vllm_batch_dataset::input::media::{MediaOptions, UrlOptions};
 use vllm_batch_dataset::input::row::{
@@ -34,6 +34,8 @@ pub struct InputConfig {
     pub shard: Shard,
     /// A bad row ends the run.
     pub fail_on_bad_row: bool,
+    /// Images at URLs of finished rows are those that the journal has.
+    pub trusts_media: bool,
 }
 
 impl InputConfig {
@@ -108,6 +110,7 @@ pub(super) fn input_config(
         sample,
         shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
+        trusts_media: args.on_resume_media == Some(ResumeMediaArg::Trust),
     })
 }
 

@@ -47,6 +47,7 @@ impl ParticularFlags {
                 input.images.allowed_local_media_path.is_some(),
             ),
             ("--allow-media-urls", UsedBy::Chats, input.images.allow_media_urls),
+            ("--on-resume-media", UsedBy::Chats, input.on_resume_media.is_some()),
             ("--limit-mm-per-prompt", UsedBy::Chats, input.images.limit_mm_per_prompt.is_some()),
             ("--reasoning-parser", UsedBy::Chats, output.reasoning_parser.is_some()),
             ("--tool-call-parser", UsedBy::Chats, output.tool_call_parser.is_some()),

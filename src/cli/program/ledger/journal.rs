@@ -152,7 +152,7 @@ impl LockedJournal {
             match scanned.head.kind {
                 Kind::Answer | Kind::Error => num_rows += 1,
                 Kind::Resumed => num_resumes += 1,
-                Kind::End | Kind::Columns => {}
+                Kind::End | Kind::Columns | Kind::Media => {}
             }
             synced = synced.max(scanned.head.synced);
             last = Some(scanned);

@@ -12,6 +12,7 @@
 pub mod claim;
 pub mod document;
 pub mod error;
+pub mod fetched_media;
 pub mod files;
 pub mod fingerprint;
 pub mod journal;
@@ -72,6 +73,8 @@ pub struct Finished {
     pub output_tokens: u32,
     /// Its bytes, newline included.
     pub row: Vec<u8>,
+    /// Its images at URLs, as `fetched_media` has them.
+    pub media: Vec<u8>,
 }
 
 /// Where finished rows are kept until they are out.
@@ -182,7 +185,7 @@ impl Ledger {
     /// # Errors
     /// Journal or output cannot be written. Nothing more may follow.
     pub fn push(&mut self, finished: Finished) -> Result<(), LedgerError> {
-        let Finished { position, hash, code, input_tokens, output_tokens, row } = finished;
+        let Finished { position, hash, code, input_tokens, output_tokens, row, media } = finished;
         if self.in_any_order {
             self.next += 1;
             return self.output.emit(&row);
@@ -194,6 +197,10 @@ impl Ledger {
         let keep = is_next || self.held_bytes + row.len() <= MAX_HELD;
         let location = match self.book()? {
             Book::Open(journal) => {
+                if !media.is_empty() {
+                    let mark = Record::mark(Kind::Media, &media);
+                    journal.append(&Record { position, hash, ..mark })?;
+                }
                 let row = &row;
                 journal.append(&Record {
                     kind,

@@ -107,11 +107,13 @@ pub enum Kind {
     End = 4,
     /// The header line of a CSV: rows behind it have these columns.
     Columns = 5,
+    /// Images at URLs of the row whose record is next: `fetched_media`.
+    Media = 6,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Kind::Answer, Kind::Error, Kind::Resumed, Kind::End, Kind::Columns]
+        [Kind::Answer, Kind::Error, Kind::Resumed, Kind::End, Kind::Columns, Kind::Media]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

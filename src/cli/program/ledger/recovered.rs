@@ -6,10 +6,13 @@ use std::io;
 use std::sync::Arc;
 
 use super::RowHash;
-use super::journal::Location;
+use super::fetched_media;
+use super::journal::{Location, read_row};
 use super::record::Kind;
+use super::row_hash::ContentHash;
 use super::scan::{Scanned, Scanner};
 use super::storage::StoredFile;
+use vllm_batch_dataset::input::media::FetchedImage;
 
 /// How many records before and behind a row's place in the input its own is looked for. Rows finish
 /// in another order than they are read in, but no further apart than the window lets them, so an
@@ -32,6 +35,9 @@ pub struct Reused {
     pub output_tokens: u32,
 }
 
+/// Images of a row that an earlier run fetched.
+type Images = Arc<[FetchedImage]>;
+
 /// Finds rows in a journal by their hashes.
 pub struct Recovered {
     file: Box<dyn StoredFile>,
@@ -46,6 +52,14 @@ pub struct Recovered {
     /// Error rows are asked again.
     without_errors: bool,
     reach: u64,
+    /// How far the input is read.
+    position: u64,
+    /// Images at URLs of rows that are known, by what was read of these. None: nobody asks.
+    images: Option<HashMap<ContentHash, (u64, Images)>>,
+    /// Images of the row whose record is next.
+    next_images: Option<(RowHash, ContentHash, Images)>,
+    /// What `images` has of records in `order`.
+    with_images: VecDeque<(u64, ContentHash)>,
 }
 
 impl Recovered {
@@ -60,7 +74,27 @@ impl Recovered {
             num_read: 0,
             without_errors,
             reach: REACH,
+            position: 0,
+            images: None,
+            next_images: None,
+            with_images: VecDeque::new(),
         }
+    }
+
+    /// The same with images of rows too, for `images_of`.
+    pub fn with_images(self) -> Self {
+        Self { images: Some(HashMap::new()), ..self }
+    }
+
+    /// The images at URLs that a finished row had, by what was read of it; none where none is
+    /// known. Of several such rows, those of the last.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn images_of(&mut self, text: &ContentHash) -> io::Result<Vec<FetchedImage>> {
+        self.read_to(self.position)?;
+        let found = self.images.as_ref().and_then(|images| images.get(text));
+        Ok(found.map(|(_, images)| images.to_vec()).unwrap_or_default())
     }
 
     /// The row with this hash. `position` says how far the input is read.
@@ -68,11 +102,17 @@ impl Recovered {
     /// # Errors
     /// The journal cannot be read.
     pub fn find(&mut self, position: u64, hash: &RowHash) -> io::Result<Option<Reused>> {
+        self.read_to(position)?;
+        Ok(self.known.get(hash).map(|(_, reused)| reused.clone()))
+    }
+
+    fn read_to(&mut self, position: u64) -> io::Result<()> {
+        self.position = position;
         let wanted = position + self.reach;
         while self.num_read <= wanted && self.next.is_some() {
             self.read_some()?;
         }
-        Ok(self.known.get(hash).map(|(_, reused)| reused.clone()))
+        Ok(())
     }
 
     fn batch(&self) -> u64 {
@@ -95,7 +135,8 @@ impl Recovered {
         self.next = found.last().filter(|_| found.len() == batch).map(Scanned::end);
         for scanned in found {
             self.remember(&scanned)?;
-            self.num_read += 1;
+            // A row counts once, with images or without.
+            self.num_read += u64::from(scanned.head.kind != Kind::Media);
         }
         self.forget();
         Ok(())
@@ -103,14 +144,25 @@ impl Recovered {
 
     fn remember(&mut self, scanned: &Scanned) -> io::Result<()> {
         let head = &scanned.head;
+        let images = self.next_images.take().filter(|(hash, ..)| *hash == head.hash);
         let code = match head.kind {
             Kind::Answer => None,
             Kind::Error if self.without_errors => return Ok(()),
             Kind::Error => Some(self.code(scanned)?.into()),
-            Kind::Resumed | Kind::End | Kind::Columns => return Ok(()),
+            Kind::Media if self.images.is_some() => {
+                let bytes = read_row(&*self.file, location(scanned))?;
+                let decoded = fetched_media::decode(&bytes);
+                self.next_images = decoded.map(|(text, images)| (head.hash, text, images.into()));
+                return Ok(());
+            }
+            Kind::Resumed | Kind::End | Kind::Columns | Kind::Media => return Ok(()),
         };
+        if let (Some(known), Some((_, text, images))) = (&mut self.images, images) {
+            known.insert(text, (self.num_read, images));
+            self.with_images.push_back((self.num_read, text));
+        }
         let reused = Reused {
-            location: Location { offset: scanned.row_offset(), length: scanned.row_len() },
+            location: location(scanned),
             code,
             input_tokens: head.input_tokens,
             output_tokens: head.output_tokens,
@@ -133,6 +185,14 @@ impl Recovered {
             }
             self.order.pop_front();
         }
+        while let (Some(known), Some((number, text))) = (&mut self.images, self.with_images.front())
+            && number + kept < self.num_read
+        {
+            if known.get(text).is_some_and(|(latest, _)| latest == number) {
+                known.remove(text);
+            }
+            self.with_images.pop_front();
+        }
     }
 
     fn code(&self, scanned: &Scanned) -> io::Result<String> {
@@ -141,6 +201,11 @@ impl Recovered {
         super::storage::read_at_most(&*self.file, &mut bytes, offset)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// Where the row of a record is.
+fn location(scanned: &Scanned) -> Location {
+    Location { offset: scanned.row_offset(), length: scanned.row_len() }
 }
 
 #[cfg(test)]

@@ -8,10 +8,20 @@ use vllm_batch_dataset::input::reader::{Content, Record};
 use vllm_batch_dataset::input::row_error::{RowError, code};
 
 /// Hash of what was read of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContentHash([u8; 16]);
 
 impl ContentHash {
+    /// One that was written down.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
     /// Of a record as it was read.
     pub fn of(record: &Record) -> Self {
         let mut hasher = blake3::Hasher::new();

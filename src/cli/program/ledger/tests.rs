@@ -92,7 +92,15 @@ pub fn hash(number: u64) -> RowHash {
 /// An answer.
 fn answer(position: u64, text: &str) -> Finished {
     let row = text.as_bytes().to_vec();
-    Finished { position, hash: hash(position), code: None, input_tokens: 3, output_tokens: 4, row }
+    Finished {
+        position,
+        hash: hash(position),
+        code: None,
+        input_tokens: 3,
+        output_tokens: 4,
+        row,
+        media: Vec::new(),
+    }
 }
 
 /// An error row.

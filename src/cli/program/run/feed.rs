@@ -2,6 +2,8 @@
 //! journal, everything else is tokenized and sent to the engine. What is warned about is in
 //! `warnings`.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -15,7 +17,7 @@ use super::write::{InputRead, Message, Waiting};
 use crate::config::RunConfig;
 use crate::ledger::row_hash::ContentHash;
 use crate::ledger::row_key::{RowName, row_key};
-use crate::ledger::{Recovered, Reused, RowHash};
+use crate::ledger::{Recovered, Reused, RowHash, fetched_media};
 use vllm_batch_api::request::RequestError;
 use vllm_batch_dataset::input::batch_line::BatchLines;
 use vllm_batch_dataset::input::custom_ids::CustomIds;
@@ -61,9 +63,20 @@ pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console) {
     let (shape, shape_of_bad) = (input.shape_text(), input.shape_text_of_bad());
     let (run, form) = (&*shared.config, Arc::default());
     let decodes_ahead = feed.recovered.is_none() && feed.previous.is_none();
+    let recovered = feed.recovered.take().map(|recovered| Rc::new(RefCell::new(recovered)));
+    input.begin(recovered.clone().filter(|_| run.input.trusts_media));
     let position = 0;
-    let mut feeder =
-        Feeder { feed, run, warnings, shape, shape_of_bad, position, form, decodes_ahead };
+    let mut feeder = Feeder {
+        feed,
+        recovered,
+        run,
+        warnings,
+        shape,
+        shape_of_bad,
+        position,
+        form,
+        decodes_ahead,
+    };
     match feeder.feed_all(input, console) {
         Ok(Some(read)) => {
             shared.counters.set_total(feeder.position);
@@ -78,6 +91,8 @@ pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console) {
 /// Rows on their way.
 struct Feeder<'a> {
     feed: Feed,
+    /// What an earlier run answered.
+    recovered: Option<Rc<RefCell<Recovered>>>,
     run: &'a RunConfig,
     warnings: Warnings<'a>,
     /// Of the file that is read.
@@ -123,7 +138,7 @@ impl Feeder<'_> {
     /// Sends a row to the writing thread, and its request to the engine. False: the run has ended.
     fn feed_row(&mut self, parsed: Parsed, is_own: bool) -> Result<bool, CliError> {
         let index = parsed.index();
-        let Parsed { bytes, content, row, .. } = parsed;
+        let Parsed { bytes, text, content, row } = parsed;
         // What is out cannot be refused any more, so a duplicate in a stream is an error row. Those
         // of other shards count too: every shard gives a row that is twice there the same answer.
         let sources = &self.run.input.sources;
@@ -141,6 +156,8 @@ impl Feeder<'_> {
         let position = self.position;
         self.position += 1;
         let has_own_length = row.as_ref().is_ok_and(|row| row.overrides.has_own_length());
+        let fetched = row.as_ref().map_or(&[][..], |row| &row.fetched);
+        let media = fetched_media::encode(text, fetched);
         let mut answer_form = None;
         let (line, passthrough, asked) = match row {
             Ok(mut row) => {
@@ -167,27 +184,45 @@ impl Feeder<'_> {
                 return Ok(self.send_finished(Message::Reused { position, line, reused }));
             }
             Asked::Good(hash, good) => {
-                return Ok(self.send_finished(Message::Good { position, hash, good }));
+                return Ok(self.send_finished(Message::Good { position, hash, good, media }));
             }
             Asked::Request(hash, request) => (hash, Ok(request)),
             Asked::Failed(hash, error) => (hash, Err(error)),
         };
+        let waiting = Waiting {
+            position,
+            line,
+            bytes,
+            hash,
+            passthrough,
+            answer_form,
+            has_own_length,
+            media,
+        };
+        self.begin(waiting, request)
+    }
+
+    /// Sends a row to whoever writes, and what is asked to the engine. False: the run has ended.
+    fn begin(
+        &mut self,
+        waiting: Waiting,
+        request: Result<Work, RowError>,
+    ) -> Result<bool, CliError> {
         match &request {
             Ok(Work::Generate(request)) => {
                 let sources = &self.run.input.sources;
-                self.warnings.two_bos(request, line, &self.feed.processor, sources);
+                self.warnings.two_bos(request, waiting.line, &self.feed.processor, sources);
             }
             Err(error) if self.run.input.fail_on_bad_row => {
                 return Err(self.run.input.sources.row_error(error));
             }
             Ok(Work::Pooling(_)) | Err(_) => {}
         }
-        if !self.feed.shared.window.enter(bytes) {
+        if !self.feed.shared.window.enter(waiting.bytes) {
             return Ok(false);
         }
+        let position = waiting.position;
         // The row goes first, so that whoever writes knows it before its answer comes.
-        let waiting =
-            Waiting { position, line, bytes, hash, passthrough, answer_form, has_own_length };
         if self.feed.rows.send(Message::Row(waiting)).is_err() {
             return Ok(false);
         }
@@ -313,8 +348,8 @@ impl Feeder<'_> {
 
     /// The row's output, if an earlier run finished it.
     fn recover(&mut self, position: u64, hash: &RowHash) -> Result<Option<Reused>, CliError> {
-        let Some(recovered) = &mut self.feed.recovered else { return Ok(None) };
-        recovered.find(position, hash).map_err(|error| {
+        let Some(recovered) = &self.recovered else { return Ok(None) };
+        recovered.borrow_mut().find(position, hash).map_err(|error| {
             CliError::new(Exit::Stopped, "journal", format!("cannot read the journal: {error}"))
         })
     }

@@ -176,6 +176,10 @@ impl Begun {
         if config.output.unordered {
             ledger.emit_in_any_order();
         }
+        let recovered = recovered.map(|recovered| match config.input.trusts_media {
+            true => recovered.with_images(),
+            false => recovered,
+        });
         Ok(Self { ledger, recovered, previous, left, document })
     }
 }

@@ -2,7 +2,9 @@
 //! that an input that cannot be run is refused at once, and waits for the tokenizer with the first
 //! row in hand.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -11,11 +13,12 @@ use super::feed::{Feed, feed_all};
 use super::progress::Counters;
 use super::write::InputRead;
 use crate::config::InputConfig;
+use crate::ledger::Recovered;
 use crate::ledger::row_hash::{ContentHash, InputDigest};
 use vllm_batch_base::machine;
 use vllm_batch_dataset::input::custom_ids::CustomIds;
 use vllm_batch_dataset::input::files::{self, Files, Shape};
-use vllm_batch_dataset::input::reader::Opened;
+use vllm_batch_dataset::input::reader::{Opened, Record};
 use vllm_batch_dataset::input::row::{BadRow, Row};
 use vllm_batch_dataset::input::row_error::code;
 use vllm_batch_dataset::input::sample::RowsThen;
@@ -113,6 +116,7 @@ pub fn start(
                 feed_all(&mut input, *feed, &console);
             }
             Ok(Order::Digest(then, unread, digest)) => {
+                input.begin(None);
                 drop(digest.send(input.digest(&config, &then, &unread)));
             }
             // The run has ended.
@@ -222,12 +226,19 @@ impl Parsed {
     }
 }
 
+/// The first row of an input.
+enum First {
+    Parsed(Parsed),
+    /// Its images are not read before it is known what an earlier run has of them.
+    Unread(Record),
+}
+
 /// The rows of all files, and the first of them.
 pub struct Input {
     files: Files,
     /// The number of files.
     num_files: usize,
-    first: Option<Parsed>,
+    first: Option<First>,
     /// What the first readable row decided, in words.
     note: String,
     /// The file whose notes were taken.
@@ -253,12 +264,31 @@ impl Input {
             noted_of: 0,
             unsaid: Vec::new(),
         };
-        input.first = input.next_row()?;
+        input.first = match config.trusts_media && input.files.as_parser().is_decided() {
+            true => {
+                input.files.parser().wait(true);
+                input.files.next_record()?.map(First::Unread)
+            }
+            false => input.next_row()?.map(First::Parsed),
+        };
         if input.first.is_none() {
             let message = format!("{} has no rows", config.name);
             return Err(CliError::new(Exit::NoRows, "no_rows", message));
         }
         Ok(input)
+    }
+
+    /// Begins to read all rows. `recovered`: what an earlier run fetched of their images is taken
+    /// as it was then.
+    pub fn begin(&mut self, recovered: Option<Rc<RefCell<Recovered>>>) {
+        if let Some(recovered) = recovered {
+            self.files.recall(Box::new(move |record| {
+                let found = recovered.borrow_mut().images_of(&ContentHash::of(record));
+                // The row's own record is looked for in the same journal, and that is an error.
+                found.unwrap_or_default()
+            }));
+        }
+        self.files.parser().wait(false);
     }
 
     /// What is known of the rows.
@@ -332,10 +362,14 @@ impl Input {
     /// # Errors
     /// The input cannot be read, or its first row has no shape that can be run.
     pub fn next_row(&mut self) -> Result<Option<Parsed>, CliError> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
-        let Some(record) = self.files.next_record()? else { return Ok(None) };
+        let record = match self.first.take() {
+            Some(First::Parsed(first)) => return Ok(Some(first)),
+            Some(First::Unread(record)) => record,
+            None => match self.files.next_record()? {
+                Some(record) => record,
+                None => return Ok(None),
+            },
+        };
         let (bytes, text) = (record.num_bytes(), ContentHash::of(&record));
         let row = self.files.parse(record)?;
         let content = match &row {

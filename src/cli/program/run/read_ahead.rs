@@ -82,7 +82,10 @@ impl<'a> Reading<'a> {
             let is_own = self.config.shard.owns(self.digest.num_rows());
             parsed.add_to(&mut self.digest, &HashSet::new());
             let ahead = match &parsed.row {
-                Ok(row) if decodes_ahead && is_own => processor.decode_ahead(&row.prompt),
+                // Most rows with images of an earlier run are finished, and need none of them.
+                Ok(row) if decodes_ahead && is_own && !row.is_recalled => {
+                    processor.decode_ahead(&row.prompt)
+                }
                 _ => DecodedAhead::default(),
             };
             self.num_bytes += parsed.bytes;

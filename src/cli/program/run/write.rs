@@ -60,6 +60,8 @@ pub enum Message {
         hash: RowHash,
         /// The answer.
         good: Good,
+        /// Its images at URLs.
+        media: Vec<u8>,
     },
     /// The input is read to its end.
     InputEnd(InputRead),
@@ -94,6 +96,8 @@ pub struct Waiting {
     pub answer_form: Option<Arc<AnswerForm>>,
     /// It says itself how long its answer may be.
     pub has_own_length: bool,
+    /// Its images at URLs.
+    pub media: Vec<u8>,
 }
 
 /// How writing ended.
@@ -263,7 +267,7 @@ impl WriteThread {
                     self.shared.counters.row_reused(reused.code.is_some());
                     ledger.reuse(position, &reused)?;
                 }
-                Message::Good { position, hash, good } => {
+                Message::Good { position, hash, good, media } => {
                     let Good { row, input_tokens, output_tokens } = good;
                     self.tally.kept(input_tokens, output_tokens, row.len());
                     self.shared.counters.row_reused(false);
@@ -275,6 +279,7 @@ impl WriteThread {
                         input_tokens,
                         output_tokens,
                         row,
+                        media,
                     })?;
                 }
             }
@@ -336,7 +341,8 @@ impl WriteThread {
         result: Result<&Answer, &RowError>,
     ) -> Result<(), LedgerError> {
         let row = self.waiting.remove(&position);
-        let row = row.expect("a row is read before it is answered, and answered once");
+        let mut row = row.expect("a row is read before it is answered, and answered once");
+        let media = std::mem::take(&mut row.media);
         let (input_tokens, output_tokens) = result.map_or((0, 0), Answer::num_tokens);
         let line = match self.format(&row, result) {
             Ok(line) => line,
@@ -352,6 +358,7 @@ impl WriteThread {
             input_tokens: input_tokens as u32,
             output_tokens: output_tokens as u32,
             row: self.unfinished.whole(line),
+            media,
         };
         match &finished.code {
             Some(_) => self.shared.counters.row_failed(),

@@ -99,6 +99,11 @@ impl Ahead {
         Self { fetcher: Arc::new(fetcher), shared: Arc::default(), queue: None }
     }
 
+    /// Who asks.
+    pub(super) fn fetcher(&self) -> &Arc<Fetcher> {
+        &self.fetcher
+    }
+
     /// Whether more may be asked for.
     pub(super) fn has_room(&self) -> bool {
         num_waiting(&self.shared.lock()) < MAX_WAITING

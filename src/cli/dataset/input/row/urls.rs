@@ -2,9 +2,25 @@
 
 use super::near_miss::NearMisses;
 use super::{Named, RowParser, ask};
+use crate::input::media::FetchedImage;
 use crate::input::reader::Record;
 
 impl RowParser {
+    /// Takes images of the row that is parsed next as an earlier run fetched them.
+    pub fn recall(&mut self, images: Vec<FetchedImage>) {
+        self.builder.media_mut().recall(images);
+    }
+
+    /// Asks for no images ahead while it waits.
+    pub fn wait(&mut self, waits: bool) {
+        self.builder.media_mut().wait(waits);
+    }
+
+    /// Whether the shape of the rows is known.
+    pub fn is_decided(&self) -> bool {
+        self.shape.is_some()
+    }
+
     /// Whether images of rows ahead may be asked for.
     pub fn may_ask_ahead(&self) -> bool {
         self.shape.is_some() && self.builder.media().may_ask()

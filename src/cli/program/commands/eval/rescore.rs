@@ -151,6 +151,7 @@ impl Rescore<'_> {
             input_tokens: tokens("prompt_tokens"),
             output_tokens: tokens("completion_tokens"),
             row,
+            media: Vec::new(),
         })
     }
 

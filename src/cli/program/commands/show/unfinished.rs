@@ -94,7 +94,7 @@ impl Unfinished {
                         errors.insert(record.position, record.offset);
                     }
                 }
-                Kind::Columns | Kind::Resumed | Kind::End => {}
+                Kind::Columns | Kind::Resumed | Kind::End | Kind::Media => {}
             }
             Ok(true)
         })?;
@@ -174,7 +174,7 @@ fn print_record(record: &Viewed, is_matrix: bool, rows: &mut Rows) -> Result<(),
         }
         Kind::Answer if rows.wants(false) => rows.row(&record.bytes),
         Kind::Error => rows.row(&record.bytes),
-        Kind::Answer | Kind::Resumed | Kind::End => Ok(()),
+        Kind::Answer | Kind::Resumed | Kind::End | Kind::Media => Ok(()),
     }
 }
 

@@ -55,6 +55,61 @@ fn an_unchanged_input_finds_every_row_however_long_it_is() {
     }
 }
 
+/// A journal whose rows have an image each, and the bytes of the last one's image.
+fn records_with_images(numbers: &[u64]) -> (Vec<u8>, Vec<u8>) {
+    let (mut bytes, mut media) = (Vec::new(), Vec::new());
+    for number in numbers {
+        media =
+            [&text_of(*number).as_bytes()[..], &[9; 16], &[*number as u8; 32], &[0; 9]].concat();
+        let record =
+            Record { position: *number, hash: hash(*number), ..Record::mark(Kind::Media, &media) };
+        RecordHead::encode(&record, 0, &mut bytes);
+        bytes.extend(records(&[(*number, "", String::new())]));
+    }
+    (bytes, media)
+}
+
+fn text_of(number: u64) -> ContentHash {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    ContentHash::from_bytes(bytes)
+}
+
+#[test]
+fn images_are_those_of_rows_that_are_finished() {
+    let (mut bytes, media) = records_with_images(&[0, 1]);
+    // A row whose own record is lost, and one whose record is another's.
+    let lost = Record { hash: hash(2), ..Record::mark(Kind::Media, &media) };
+    RecordHead::encode(&lost, 0, &mut bytes);
+    bytes.extend(records(&[(3, "", String::new())]));
+    let mut without = recovered(&bytes, false);
+    assert_eq!(without.images_of(&text_of(1)).unwrap(), [], "nobody asked for them");
+    let mut recovered = recovered(&bytes, false).with_images();
+    let found = recovered.images_of(&text_of(1)).unwrap();
+    let [image] = &found[..] else { panic!("{found:?}") };
+    let mut encoded = text_of(1).as_bytes().to_vec();
+    image.encode(&mut encoded);
+    assert_eq!(encoded, media);
+    assert_eq!(recovered.images_of(&text_of(0)).unwrap().len(), 1);
+    assert_eq!(recovered.images_of(&text_of(2)).unwrap(), []);
+    assert!(recovered.find(3, &hash(3)).unwrap().is_some());
+}
+
+#[test]
+fn images_of_a_long_input_are_found_in_little_memory() {
+    let numbers = shuffled_within(REACH, 2_000, 3);
+    let (bytes, _) = records_with_images(&numbers);
+    let mut recovered = recovered(&bytes, false).with_images();
+    for number in 0..2_000 {
+        // Some rows are read ahead of the one that is looked for.
+        assert_eq!(recovered.images_of(&text_of(number)).unwrap().len(), 1, "row {number}");
+        assert!(recovered.find(number, &hash(number)).unwrap().is_some(), "row {number}");
+        assert_bounded(&recovered);
+        let known = recovered.images.as_ref().unwrap().len();
+        assert!(known <= (3 * REACH + 1) as usize, "{known}");
+    }
+}
+
 #[test]
 fn a_slow_row_is_found_as_far_behind_its_place_as_rows_may_be_ahead() {
     for slow in [0, 1, 700] {

@@ -135,7 +135,7 @@ fn lengths_and_kinds_that_cannot_be_are_no_record() {
     };
     assert_eq!(sealed(&|_| {}), 1);
     assert_eq!(sealed(&|bytes| bytes[20] = 0), 0, "no such kind");
-    assert_eq!(sealed(&|bytes| bytes[20] = 6), 0, "no such kind");
+    assert_eq!(sealed(&|bytes| bytes[20] = 7), 0, "no such kind");
     assert_eq!(sealed(&|bytes| bytes[21] = 18), 0, "a word longer than the payload");
     assert_eq!(sealed(&|bytes| bytes[24] = 16), 0, "a payload that is shorter");
     assert_eq!(sealed(&|bytes| bytes[24] = 18), 0, "a payload that is longer than the file");

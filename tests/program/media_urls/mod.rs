@@ -1,38 +1,52 @@
 //! Images at URLs, from a server of this machine: what is fetched, what may not be, and that
 //! fetching ahead changes no row.
 
+mod resumed;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 const SEES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/smolvlm");
 const MEDIA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/media");
 
-/// A server of pictures, and how often each path was asked for.
+/// A server of pictures.
 struct Server {
     port: u16,
-    asked: Arc<Mutex<HashMap<String, u32>>>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often each path was asked for.
+    asked: Mutex<HashMap<String, u32>>,
+    /// Pictures of paths that are no files.
+    drawn: Mutex<HashMap<String, Vec<u8>>>,
+    /// It answers nobody.
+    is_gone: AtomicBool,
 }
 
 impl Server {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let asked: Arc<Mutex<HashMap<String, u32>>> = Arc::default();
-        let counts = Arc::clone(&asked);
+        let state = Arc::new(State::default());
+        let of_server = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let counts = Arc::clone(&counts);
-                std::thread::spawn(move || drop(answer(&stream.unwrap(), &counts)));
+                let state = Arc::clone(&of_server);
+                std::thread::spawn(move || drop(answer(&stream.unwrap(), &state)));
             }
         });
-        Self { port, asked }
+        Self { port, state }
     }
 
     fn url(&self, path: &str) -> String {
@@ -40,12 +54,26 @@ impl Server {
     }
 
     fn num_asked(&self, path: &str) -> u32 {
-        self.asked.lock().unwrap().get(path).copied().unwrap_or(0)
+        self.state.asked.lock().unwrap().get(path).copied().unwrap_or(0)
+    }
+
+    /// Requests since the last call, by their paths.
+    fn take_asked(&self) -> HashMap<String, u32> {
+        std::mem::take(&mut *self.state.asked.lock().unwrap())
+    }
+
+    /// Gives a path a picture.
+    fn draw(&self, path: &str, picture: Vec<u8>) {
+        self.state.drawn.lock().unwrap().insert(path.to_owned(), picture);
+    }
+
+    fn set_gone(&self, is_gone: bool) {
+        self.state.is_gone.store(is_gone, Ordering::SeqCst);
     }
 }
 
 /// Answers the requests of a connection.
-fn answer(stream: &TcpStream, counts: &Mutex<HashMap<String, u32>>) -> std::io::Result<()> {
+fn answer(stream: &TcpStream, state: &State) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -58,12 +86,17 @@ fn answer(stream: &TcpStream, counts: &Mutex<HashMap<String, u32>>) -> std::io::
             reader.read_line(&mut line)?;
         }
         let nth = {
-            let mut counts = counts.lock().unwrap();
+            let mut counts = state.asked.lock().unwrap();
             let count = counts.entry(path.clone()).or_default();
             *count += 1;
             *count
         };
-        let (status, location, body) = page(&path, nth);
+        if state.is_gone.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let drawn = state.drawn.lock().unwrap().get(&path).cloned();
+        let (status, location, body) =
+            drawn.map_or_else(|| page(&path, nth), |picture| (200, None, picture));
         let mut stream = stream;
         write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: {}\r\n", body.len())?;
         if let Some(location) = location {
@@ -89,6 +122,10 @@ fn page(path: &str, nth: u32) -> (u16, Option<String>, Vec<u8>) {
         "flaky" if nth == 1 => (500, None, Vec::new()),
         "flaky" => (200, None, fs::read(Path::new(MEDIA).join("rgb.png")).unwrap()),
         "private" => (403, None, Vec::new()),
+        "never" => {
+            std::thread::sleep(Duration::from_secs(600));
+            (503, None, Vec::new())
+        }
         name => match fs::read(Path::new(MEDIA).join(name)) {
             Ok(bytes) => (200, None, bytes),
             Err(_) => (404, None, b"<html>no</html>".to_vec()),
