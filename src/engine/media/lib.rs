@@ -18,6 +18,7 @@ mod orientation;
 mod processor;
 mod resize;
 mod rgb;
+mod thumbnail;
 
 pub use error::MediaError;
 pub use formats::Format;
@@ -30,3 +31,4 @@ pub use processor::{
 };
 pub use resize::{Backend, Filter, resize};
 pub use rgb::Rgb8;
+pub use thumbnail::thumbnail;

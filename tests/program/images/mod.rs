@@ -1,5 +1,6 @@
 //! Rows with images through the program. `read`: what may be read, and what is said of what may
-//! not; `answers`, `vectors`: what comes of them; `changed`: a changed file is a changed row.
+//! not; `answers`, `vectors`, `reported`: what comes of them; `changed`: a changed file is a changed
+//! row.
 //!
 //! The demo model takes no images, so that every such row is an error row of `run`; `check` looks
 //! at images without a model.
@@ -7,6 +8,7 @@
 mod answers;
 mod changed;
 mod read;
+mod reported;
 mod vectors;
 
 use std::fs;

@@ -72,8 +72,8 @@ pub struct MediaReader {
     reads: bool,
     /// Fetches images at URLs.
     ahead: Option<Ahead>,
-    /// URLs of a row that comes later, while they are looked for.
-    sought: RefCell<Option<Vec<String>>>,
+    /// Images of a row, while they are looked for and not read.
+    sought: RefCell<Option<Vec<Named>>>,
     /// Images that came with the row, by their names.
     members: Members,
     /// Images that rows of the table name by the `index` of another row.
@@ -154,8 +154,8 @@ impl MediaReader {
         self.reads && !self.waits && self.ahead.as_ref().is_some_and(Ahead::has_room)
     }
 
-    /// The URLs that a row's images are read from, while `read` is called for it. No image is.
-    pub(super) fn seek(&self, read: impl FnOnce()) -> Vec<String> {
+    /// The images of a row, while `read` is called for it. None is read.
+    pub(super) fn seek(&self, read: impl FnOnce()) -> Vec<Named> {
         self.sought.replace(Some(Vec::new()));
         read();
         self.sought.take().unwrap_or_default()
@@ -198,7 +198,7 @@ impl MediaReader {
             return Err(RowError::new(code::MEDIA_COUNT, line, message));
         }
         if let Some(sought) = self.sought.borrow_mut().as_mut() {
-            sought.extend(images.iter().filter_map(Named::url));
+            sought.extend_from_slice(images);
             return Ok(None);
         }
         if !self.reads {
@@ -210,6 +210,14 @@ impl MediaReader {
             })
         };
         images.iter().map(medium).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// An image by itself, or the code of what is wrong with it.
+    pub(super) fn alone(&self, image: &Named) -> Result<Medium, &'static str> {
+        match image.url() {
+            Some(_) => Err("at a URL"),
+            None => self.medium(&image.reference).map_err(|(code, _)| code),
+        }
     }
 
     fn medium(&self, reference: &Reference) -> Result<Medium, Fault> {

@@ -51,6 +51,7 @@ use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
 pub use self::task::Task;
 pub use self::tools::are_functions;
+pub use self::urls::Picture;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
 use super::media::{FetchedImage, MediaOptions, Place};

@@ -70,8 +70,22 @@ fn has_only_nulls(value: &Value) -> bool {
 }
 
 impl Named {
+    /// The name of its file, where it has one.
+    pub(in crate::input) fn file_name(&self) -> Option<&str> {
+        let text = match &self.reference {
+            Reference::Text(text) | Reference::Path(text) if text.len() <= super::MAX_PATH => text,
+            _ => return None,
+        };
+        let path = match super::scheme(text) {
+            Some((scheme, _)) if scheme.eq_ignore_ascii_case("data") => return None,
+            Some((_, path)) => path.split(['?', '#']).next().unwrap_or_default(),
+            None => text,
+        };
+        path.rsplit('/').next().filter(|name| name.contains('.'))
+    }
+
     /// The URL that it may be fetched from.
-    pub(super) fn url(&self) -> Option<String> {
+    pub(in crate::input) fn url(&self) -> Option<String> {
         match &self.reference {
             Reference::Text(text) | Reference::Path(text) if super::is_web(text) => {
                 Some(text.clone())

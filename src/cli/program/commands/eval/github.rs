@@ -6,14 +6,12 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::Origin;
+use super::input_again::records_of;
 use super::report::Report;
 use super::totals::Failure;
-use vllm_batch_dataset::input::files::{self, Files};
 use vllm_batch_dataset::input::reader::Content;
-use vllm_batch_dataset::input::sources::Sources;
 use vllm_batch_dataset::terminal::console::Console;
 
 /// GitHub shows so many errors of a step.
@@ -134,7 +132,7 @@ pub fn places(report: &Report, origin: &Origin, job: &Job) -> HashMap<u64, (Stri
     let (mut index, mut number) = (0, 0);
     while let Some(next) = wanted.peek() {
         let Ok(Some(record)) = records.files.next_record() else { break };
-        if origin.config.shard.owns(index) {
+        if records.shard.owns(index) {
             number += 1;
             if number == *next {
                 let (file, line) = records.sources.place(record.line);
@@ -163,24 +161,6 @@ pub fn has_assert_named(origin: &Origin, name: &str) -> bool {
         }
     }
     false
-}
-
-/// The records of an input that is files.
-struct Records {
-    sources: Arc<Sources>,
-    files: Files,
-}
-
-fn records_of(origin: &Origin) -> Option<Records> {
-    let Origin { args, config } = origin;
-    let layout = args.layout;
-    // Sources of their own: lines are counted in them.
-    let sources = Sources::new(&args.input, |path| layout.resolve(path));
-    let sources = sources.ok().filter(Sources::are_files).map(Arc::new)?;
-    let first = files::open(&sources, &config.rows).ok()?;
-    let files = Files::new(Arc::clone(&sources), first, &config.rows).ok()?;
-    let files = files.choosing(config.chosen().ok()?);
-    Some(Records { sources, files })
 }
 
 #[cfg(test)]

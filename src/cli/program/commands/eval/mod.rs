@@ -4,6 +4,7 @@
 mod baseline;
 mod gates;
 mod github;
+mod input_again;
 mod measure;
 mod paired;
 mod report;
@@ -26,7 +27,7 @@ use crate::model;
 use crate::run::{self, Load};
 use baseline::Baseline;
 use gates::{Gates, Outcome};
-use report::Report;
+use report::{Report, Thumbnails};
 use rescore::Rescore;
 use rows::JudgedFile;
 use totals::Totals;
@@ -198,7 +199,8 @@ impl Evaluation<'_> {
             ));
         }
         for document in reports {
-            report.write(document, &mut || self.open(&self.out))?;
+            let mut pictures = || origin.and_then(Thumbnails::of);
+            report.write(document, &mut || self.open(&self.out), &mut pictures)?;
         }
         let mut text = report.text(self.console.stdout_style());
         if let Some(job) = github::Job::found() {

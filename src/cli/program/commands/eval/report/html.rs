@@ -22,13 +22,15 @@ pub fn begin(report: &Value, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Writes a row. `flip`: 1 of a row that was wrong in the baseline and is right, -1 of the other;
-/// and the answer that it had there.
+/// and the answer that it had there. `images`: each with its name, and a picture of it or why there
+/// is none.
 ///
 /// # Errors
 /// As the writer.
 pub fn row(
     row: &JudgedRow,
     (flip, then): (i8, Option<&str>),
+    images: Vec<Value>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let length = row.answer.chars().count();
@@ -42,6 +44,9 @@ pub fn row(
     set("id", row.id.into());
     set("group", row.group.into());
     set("question", row.question.into());
+    if !images.is_empty() {
+        set("images", images.into());
+    }
     if flip != 0 {
         set("flip", flip.into());
         set("then", then.into());
@@ -88,7 +93,8 @@ mod tests {
         let hostile = JudgedRow { number: 1, answer: answer.clone(), ..JudgedRow::default() };
         let mut page = Vec::new();
         begin(&json!({"a": "</SCRIPT>"}), &mut page).unwrap();
-        row(&hostile, (-1, Some("<!--")), &mut page).unwrap();
+        let image = json!({"name": answer, "why": "</script>"});
+        row(&hostile, (-1, Some("<!--")), vec![image], &mut page).unwrap();
         end(&mut page).unwrap();
         let page = String::from_utf8(page).unwrap();
         let (_, data) = page.split_once("id=\"data\">").unwrap();
@@ -96,6 +102,7 @@ mod tests {
         let data: Value = serde_json::from_str(data).unwrap();
         assert_eq!(data["rows"][0]["answer"], answer);
         assert_eq!(data["rows"][0]["flip"], -1);
+        assert_eq!(data["rows"][0]["images"][0]["name"], answer);
         for source in ["src=", "href=", "http", "innerHTML", "@import", "url("] {
             let page = page.replace("http://www.w3.org/2000/svg", "");
             assert!(!page.replace("http-equiv", "").contains(source), "{source}");

@@ -5,6 +5,7 @@ mod html;
 mod junit;
 mod markdown;
 mod text;
+mod thumbnails;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use vllm_batch_dataset::PROGRAM;
 
 use serde_json::{Map, Value, json};
 
+pub use self::thumbnails::Thumbnails;
 use super::baseline::{Baseline, Flipped};
 use super::gates::Outcome;
 use super::rows::JudgedFile;
@@ -63,6 +65,9 @@ const SETTINGS: [&str; 15] = [
 /// Opens the judged rows once more.
 type Rows<'a> = &'a mut dyn FnMut() -> Result<JudgedFile, CliError>;
 
+/// Opens the images of the rows, where the input can be read once more.
+type Pictures<'a> = &'a mut dyn FnMut() -> Option<Thumbnails>;
+
 /// Refuses a name that does not say the form of its report. Before anything is computed.
 ///
 /// # Errors
@@ -108,7 +113,12 @@ impl Report {
     ///
     /// # Errors
     /// The disk is full or fails.
-    pub fn write(&self, document: Document, rows: Rows<'_>) -> Result<(), CliError> {
+    pub fn write(
+        &self,
+        document: Document,
+        rows: Rows<'_>,
+        pictures: Pictures<'_>,
+    ) -> Result<(), CliError> {
         let DocumentKind::Report(form) = document.kind else { unreachable!("of --report") };
         let failed = |error: io::Error| CliError::new(Exit::Stopped, "report", error.to_string());
         let written = document.write_with(&mut |out| match form {
@@ -126,11 +136,12 @@ impl Report {
             }
             ReportForm::Html => {
                 html::begin(&self.json(), out).map_err(failed)?;
-                let mut file = rows()?;
+                let (mut file, mut pictures) = (rows()?, pictures());
                 while let Some(row) = file.next_row()? {
                     let flip = self.baseline.as_ref().map(|then| then.flip(&row));
                     let flip = flip.unwrap_or_default();
-                    html::row(&row, flip, out).map_err(failed)?;
+                    let images = pictures.as_mut().map(|images| images.of_row(row.number));
+                    html::row(&row, flip, images.unwrap_or_default(), out).map_err(failed)?;
                 }
                 html::end(out).map_err(failed)
             }
