@@ -43,6 +43,8 @@ fn an_input_may_be_named_with_a_flag() {
     ] {
         assert_eq!(said(flags), expected, "{flags:?}");
     }
+    let output = vllm_batch(folder.path(), &["bench", "-m", TINY, "-qq", "-i", "a.jsonl"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

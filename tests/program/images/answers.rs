@@ -49,6 +49,39 @@ fn images_are_counted_in_summaries_and_plans() {
 }
 
 #[test]
+fn a_benchmark_takes_rows_with_images() {
+    let folder = folder(&seen_rows());
+    fs::write(folder.path().join("data/c.png"), picture(37, 9)).unwrap();
+    let bench = |flags: &[&str]| {
+        let fixed = ["bench", "-qq", "--model", SEES, "--output-len", "2"];
+        let said = program(folder.path(), &[&fixed[..], flags].concat());
+        (said.code, said.out, said.errors)
+    };
+    let flags =
+        ["-i", "data/in.jsonl", "--output-json", "bench.json", "--no-enable-prefix-caching"];
+    let (code, out, errors) = bench(&flags);
+    assert_eq!(code, 0, "{errors}");
+    assert!(out.contains("\nImages: 16, ") && out.contains(" tokens; 3 encoded in "), "{out}");
+    let text = fs::read_to_string(folder.path().join("bench.json")).unwrap();
+    let result: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&result["num_requests"], &result["images"]["num_images"]),
+        (&16.into(), &16.into())
+    );
+    let (code, _, errors) = bench(&["-i", "data/a.png", "data/b.png", "--template", "What is it?"]);
+    assert_eq!(code, 0, "{errors}");
+    // A row that may not be read ends it, unless a flag allows it.
+    let line = serde_json::json!({"prompt": "?", "image": "../secret.png"});
+    super::write_rows(folder.path(), &[line]);
+    let (code, _, errors) = bench(&["-i", "data/in.jsonl"]);
+    assert!(code == 2 && errors.contains("media_forbidden"), "{errors}");
+    let (code, _, errors) = bench(&["-i", "data/in.jsonl", "--allowed-local-media-path", "."]);
+    assert_eq!(code, 0, "{errors}");
+    let (code, _, errors) = bench(&["--num-prompts", "1", "--image-column", "photo"]);
+    assert!(code == 2 && errors.contains("--image-column: random rows have no images"), "{errors}");
+}
+
+#[test]
 fn a_model_without_its_tower_reads_texts_alone() {
     let folder = folder(&seen_rows());
     fs::write(folder.path().join("data/c.png"), picture(37, 9)).unwrap();

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use super::values::{count, positive, positive_number, positive_u32, ratio, seed};
-use super::{EngineArgs, ModelArgs};
+use super::{EngineArgs, ImageArgs, ModelArgs};
 use vllm_batch_dataset::terminal::display::DisplayArgs;
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
   vllm-batch bench --model ./model --num-prompts 200
   vllm-batch bench --model ./model --dataset rows.jsonl --output-json result.json
+  vllm-batch bench --model ./model --dataset photos --template 'Describe the image.'
   vllm-batch bench --model ./model --mode decode --num-prompts 64 --memory-bandwidth 4800
   vllm-batch bench --model ./model --mode prefill --input-len 2048 --peak-tflops 989
   vllm-batch bench --model ./model --num-prompts 4096 --random-range-ratio 0.9 --end-of-text
@@ -54,6 +55,9 @@ pub struct BenchArgs {
     /// What is run.
     #[command(flatten)]
     pub workload: WorkloadArgs,
+    /// Images of the dataset's rows.
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// What is said of it.
     #[command(flatten)]
     pub result: ResultArgs,
@@ -103,10 +107,17 @@ pub struct WorkloadArgs {
     /// Random rows end by an end of text that the scheduler does not foresee, at the same lengths
     #[arg(long, conflicts_with = "dataset")]
     pub end_of_text: bool,
-    /// Rows as `run` takes them, with `prompt` or `prompt_token_ids` and `max_tokens`; their other
-    /// parameters are ignored
-    #[arg(long, alias = "dataset-path", value_name = "FILE")]
-    pub dataset: Option<PathBuf>,
+    /// Rows, or pictures, as `run` takes them, with their `max_tokens`; their other parameters are
+    /// ignored
+    #[arg(short = 'i', long, aliases = ["dataset-path", "input"], value_name = "FILE")]
+    #[arg(num_args = 1..)]
+    pub dataset: Vec<PathBuf>,
+    /// Prompt made from the fields of a row of the dataset, e.g. 'Describe the image.'
+    #[arg(long, value_name = "TEXT", requires = "dataset", conflicts_with = "prompt_column")]
+    pub template: Option<String>,
+    /// Column or field of the dataset with the prompt [default: as `run`]
+    #[arg(long, value_name = "COLUMN", requires = "dataset")]
+    pub prompt_column: Option<String>,
     /// Rows to run first and forget, of the same lengths [default: 0]
     #[arg(long, value_name = "N", value_parser = count)]
     pub num_warmups: Option<usize>,

@@ -88,7 +88,9 @@ impl Report {
             self.per_second(own.input),
             self.per_second(own.output),
         );
-        text += &self.images();
+        if let Some(images) = images_said(&self.engine.images) {
+            let _ = write!(text, "\n{images}");
+        }
         if let Some(adapters) = self.resolved.adapters() {
             let (adapters, loads) = (sanitized(&adapters), grouped(self.engine.num_lora_loads));
             let _ = write!(text, "\n{adapters}; loads: {loads}");
@@ -116,21 +118,6 @@ impl Report {
             said.push("the answer ends before it matches its structured output".to_owned());
         }
         said
-    }
-
-    /// Images of rows, if there were any.
-    fn images(&self) -> String {
-        let ImageStats { num_images, num_tokens, num_encoded, encode_time } = self.engine.images;
-        if num_images == 0 {
-            return String::new();
-        }
-        format!(
-            "\nImages: {}, {} tokens; {} encoded in {:.1} s",
-            grouped(num_images),
-            grouped(num_tokens),
-            grouped(num_encoded),
-            encode_time.as_secs_f64()
-        )
     }
 
     /// What the user may want to change.
@@ -207,12 +194,7 @@ impl Report {
             "output_tokens_per_second": self.per_second(own.output),
             "engine": self.resolved.json(),
             "lora": self.resolved.lora_json(self.engine.num_lora_loads),
-            "images": {
-                "num_images": images.num_images,
-                "num_tokens": images.num_tokens,
-                "num_encoded": images.num_encoded,
-                "encode_time": images.encode_time.as_secs_f64(),
-            },
+            "images": images_json(&images),
             "num_steps": self.engine.num_steps,
             "num_preemptions": self.engine.num_preemptions,
             "kv_offloading": {
@@ -230,6 +212,30 @@ impl Report {
             },
         })
     }
+}
+
+/// Images of rows, if there were any.
+pub fn images_said(images: &ImageStats) -> Option<String> {
+    let ImageStats { num_images, num_tokens, num_encoded, encode_time } = *images;
+    (num_images > 0).then(|| {
+        format!(
+            "Images: {}, {} tokens; {} encoded in {:.1} s",
+            grouped(num_images),
+            grouped(num_tokens),
+            grouped(num_encoded),
+            encode_time.as_secs_f64()
+        )
+    })
+}
+
+/// The same for documents.
+pub fn images_json(images: &ImageStats) -> Value {
+    json!({
+        "num_images": images.num_images,
+        "num_tokens": images.num_tokens,
+        "num_encoded": images.num_encoded,
+        "encode_time": images.encode_time.as_secs_f64(),
+    })
 }
 
 #[cfg(test)]

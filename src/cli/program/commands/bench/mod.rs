@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::args::{
-    BenchArgs, FlagFiles, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs,
-    SplitArgs, StructuredOutputsArgs, WorkloadArgs,
+    BenchArgs, FlagFiles, ImageArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs,
+    SamplingArgs, SplitArgs, StructuredOutputsArgs, WorkloadArgs,
 };
 use crate::config::RunConfig;
 use crate::ledger::error::LedgerError;
@@ -51,7 +51,8 @@ const NUM_DECODE_PROMPTS: usize = 64;
 /// # Errors
 /// Whatever ends the benchmark before its last row.
 pub fn run(args: BenchArgs, files: FlagFiles, console: &Console) -> Result<Exit, CliError> {
-    let mut dataset = args.workload.dataset.iter().cloned().collect();
+    refuse_idle(&args)?;
+    let mut dataset = args.workload.dataset.clone();
     model::fetch_inputs(&mut dataset, &SplitArgs::default(), console)?;
     let mut bench = Bench::new(args, dataset)?;
     let mut locked = bench.locked_output(files)?;
@@ -157,7 +158,7 @@ impl Bench {
     }
 
     fn new(args: BenchArgs, dataset: Vec<PathBuf>) -> Result<Self, CliError> {
-        let BenchArgs { model, workload, result, engine, .. } = args;
+        let BenchArgs { model, workload, images, result, engine, .. } = args;
         let mode = workload.mode.unwrap_or_default();
         let mut random = random_rows(&workload, mode)?;
         if mode == ModeArg::Prefill && engine.cache.prefix_caching() == Some(true) {
@@ -172,6 +173,9 @@ impl Bench {
             // Without a dataset no input is opened.
             input: InputArgs {
                 input: if dataset.is_empty() { vec!["-".into()] } else { dataset.clone() },
+                template: workload.template,
+                prompt_column: workload.prompt_column,
+                images,
                 ..InputArgs::default()
             },
             output: OutputArgs::default(),
@@ -333,6 +337,23 @@ impl Bench {
             false => "raise --output-len or --max-num-batched-tokens, so that the first row is \
                       still running when the last prompt is done"
                 .to_owned(),
+        }
+    }
+}
+
+/// Refuses flags of images where there are none: random rows are token ids.
+fn refuse_idle(args: &BenchArgs) -> Result<(), CliError> {
+    let ImageArgs { image_column, allowed_local_media_path, allow_media_urls, .. } = &args.images;
+    let typed = [
+        ("--image-column", image_column.is_some()),
+        ("--allowed-local-media-path", allowed_local_media_path.is_some()),
+        ("--allow-media-urls", *allow_media_urls),
+    ];
+    match typed.iter().find(|(_, is_typed)| *is_typed && args.workload.dataset.is_empty()) {
+        None => Ok(()),
+        Some((flag, _)) => {
+            let message = format!("{flag}: random rows have no images");
+            Err(CliError::refused("flag", message).help("name rows with images: --dataset FILE"))
         }
     }
 }

@@ -11,6 +11,7 @@ use super::measure::{Measured, Step};
 use super::op_table::{self, OpTable};
 use super::workload::RandomRows;
 use crate::args::ModeArg;
+use crate::run::report::{images_json, images_said};
 use vllm_batch_dataset::terminal::error::sanitized;
 use vllm_batch_engine::EngineInfo;
 use vllm_batch_engine::stats::{OpTimes, StepTime};
@@ -224,8 +225,10 @@ impl Report {
             (0, _) => String::new(),
             (all, shared) => format!(", {all} steps in parts ({shared} with shared ones)"),
         };
+        let images = images_said(&stats.images).map(|said| format!("{said}\n"));
+        let images = images.unwrap_or_default();
         format!(
-            "Of a step: {schedule:.2} ms schedule, {execute:.2} execute, {sample:.2} sample, \
+            "{images}Of a step: {schedule:.2} ms schedule, {execute:.2} execute, {sample:.2} sample, \
              {update:.2} update\n\
              Steps: {}, {}\n\
              Time: {:.2} s = {:.2} s decode steps + {:.2} s other steps + {input} + rest\n\
@@ -271,6 +274,7 @@ impl Report {
             "num_preemptions": measured.stats.num_preemptions,
             "num_steps_in_parts": measured.stats.num_steps_in_parts,
             "num_steps_with_shared_parts": measured.stats.num_steps_with_shared_parts,
+            "images": images_json(&measured.stats.images),
             "num_draft_tokens": measured.stats.num_draft_tokens,
             "num_forced_tokens": measured.stats.num_forced_tokens,
             "num_accepted_tokens": measured.stats.num_accepted_tokens,
