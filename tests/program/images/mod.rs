@@ -1,6 +1,6 @@
 //! Rows with images through the program. `read`: what may be read, and what is said of what may
-//! not; `answers`, `vectors`, `reported`: what comes of them; `changed`: a changed file is a changed
-//! row.
+//! not; `spellings`: how rows name images; `answers`, `vectors`, `reported`: what comes of them;
+//! `changed`: a changed file is a changed row; `reports`: what other programs got wrong.
 //!
 //! The demo model takes no images, so that every such row is an error row of `run`; `check` looks
 //! at images without a model.
@@ -9,6 +9,8 @@ mod answers;
 mod changed;
 mod read;
 mod reported;
+mod reports;
+mod spellings;
 mod vectors;
 
 use std::fs;

@@ -160,7 +160,14 @@ fn check_part(part: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault
     }
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(_)) => Ok(()),
-        (Some("text"), None) => Err(Fault::invalid("has a text part without `text`")),
+        // As OpenAI's responses have texts; the template knows one name.
+        (Some("input_text" | "output_text"), Some(_)) => {
+            part["type"] = "text".into();
+            Ok(())
+        }
+        (Some("text" | "input_text" | "output_text"), None) => {
+            Err(Fault::invalid("has a text part without `text`"))
+        }
         (Some(kind), _) => {
             let what = format!("has a part of type '{kind}': only text and images are supported");
             Err(Fault(code::UNSUPPORTED_FIELD, what))

@@ -32,6 +32,8 @@ type AsksNothing = fn(&Value) -> bool;
 
 const EVERYWHERE: &[Place] = &[Row, Chat, Completions, Responses, Anthropic];
 const REQUESTS: &[Place] = &[Chat, Completions, Responses, Anthropic];
+/// Places whose images are parts of their messages.
+const BODIES: &[Place] = &[Chat, Completions, Responses, Embeddings, Score, Anthropic];
 const OPENAI: &[Place] = &[Chat, Completions, Responses];
 /// Places with one answer, and no log-probabilities of a prompt.
 const MESSAGES: &[Place] = &[Responses, Anthropic];
@@ -68,7 +70,8 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("response_format", &[Responses], never),
     ("messages", &[Responses], never),
     // Pictures and sound.
-    ("images", OPENAI, |value| value.is_string() || is_nothing(value)),
+    ("image", BODIES, is_nothing),
+    ("images", BODIES, is_nothing),
     ("multi_modal_data", EVERYWHERE, is_nothing),
     ("mm_processor_kwargs", EVERYWHERE, is_nothing),
     ("mm_processor_kwargs", &[Embeddings, Score], is_nothing),

@@ -173,6 +173,45 @@ fn wrong_parts_say_what_is_wrong() {
     }
 }
 
+/// As requests for responses have them.
+#[test]
+fn texts_beside_images_have_either_name() {
+    for kind in ["text", "input_text", "output_text"] {
+        let parts =
+            json!([{"type": "input_image", "image_url": "a.gif"}, {"type": kind, "text": "t"}]);
+        let expected = json!([{"role": "user",
+            "content": [{"type": "image"}, {"type": "text", "text": "t"}]}]);
+        assert_eq!(asked(&chat_of(&parts)), (expected, vec![id("a")]), "{kind}");
+    }
+}
+
+#[test]
+fn images_of_requests_are_in_their_messages_alone() {
+    let messages = json!([{"role": "user", "content": "t"}]);
+    let chat = json!({"messages": messages});
+    let bodies = [
+        ("/v1/chat/completions", chat.clone()),
+        ("/v1/completions", json!({"prompt": "t"})),
+        ("/v1/responses", json!({"input": "t"})),
+    ];
+    for (name, value) in [("image", json!("a.gif")), ("images", json!(["a.gif"]))] {
+        for (url, body) in &bodies {
+            let line = |value: Value| {
+                let mut body = body.clone();
+                body[name] = value;
+                json!({"custom_id": "a", "method": "POST", "url": url, "body": body})
+            };
+            let (code, message) = fault(&line(value.clone()));
+            assert_eq!(code, "unsupported_field", "{url}: {message}");
+            assert!(row(&line(Value::Null), &options()).is_ok(), "{url}");
+        }
+        let mut params = json!({"max_tokens": 3, "messages": messages});
+        params[name] = value;
+        let (code, message) = fault(&json!({"custom_id": "a", "params": params}));
+        assert_eq!(code, "unsupported_field", "{message}");
+    }
+}
+
 #[test]
 fn text_that_spells_a_part_stays_text() {
     let parts = json!([{"type": "text", "text": "<image>", "place": "x", "path": "a.gif"}]);
