@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::experts::{self, Sizes};
+use super::experts::{self, EXPERTS_APART, PROJECTIONS, Sizes};
 use super::llama::{self, Defaults};
 use super::smollm3;
 use crate::hf_config::HfConfig;
@@ -105,6 +105,7 @@ fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineEr
     let routing = Routing::TopK(TopK { num, score, groups: None, weight, scale: 1.0 });
     let sizes = Sizes::read(config, &["num_local_experts"], "intermediate_size")?;
     let activation = config.activation_or(DEFAULTS.activation)?;
+    let are_apart = root.flag(EXPERTS_APART)?.unwrap_or(false);
     let stored = |expert: ExpertSpec| {
         let ExpertSpec { up, down } = expert.as_parameters();
         ExpertSpec { up: up.transposed(), down: down.transposed() }
@@ -117,7 +118,10 @@ fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineEr
             let (gate_up, down) = (name("experts.gate_up_proj"), name("experts.down_proj"));
             let mlp = experts::shared(&name("shared_expert"), sizes.hidden, sizes.inner);
             ExpertsSpec {
-                experts: sizes.stacked(&gate_up, &down).into_iter().map(stored).collect(),
+                experts: match are_apart {
+                    true => sizes.experts(&name("experts"), PROJECTIONS),
+                    false => sizes.stacked(&gate_up, &down).into_iter().map(stored).collect(),
+                },
                 weighted: Weighted::Inputs,
                 shared: Some(SharedExpertSpec { mlp, gate: None }),
                 ..ExpertsSpec::new(sizes.router(name("router")), routing.clone(), activation)

@@ -9,10 +9,13 @@ use serde_json::Value;
 use super::config::Config;
 use super::delta_net;
 use super::gemma4;
+use super::glm;
 use super::gpt;
 use super::latent;
+use super::llama4;
 use super::mamba;
-use super::names::{self, NameTable};
+use super::names::NameTable;
+use super::tables;
 use crate::families::experts::EXPERTS_APART;
 
 /// An architecture.
@@ -39,6 +42,7 @@ pub(super) const fn arch(
 pub(super) const ARCHS: &[Arch] = &[
     arch("arcee", arcee),
     arch("bloom", gpt::bloom),
+    arch("chatglm", glm::chatglm),
     arch("cohere2", cohere2),
     arch("command-r", command_r),
     arch("deepseek2", latent::deepseek2),
@@ -50,8 +54,8 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("gemma2", gemma2),
     arch("gemma3", gemma3),
     arch("gemma4", gemma4::gemma4),
-    arch("glm4", glm4),
-    arch("glm4moe", glm4moe),
+    arch("glm4", glm::glm4),
+    arch("glm4moe", glm::glm4moe),
     arch("gpt2", gpt::gpt2),
     arch("gpt-oss", gpt_oss),
     arch("gptneox", gpt::gptneox),
@@ -60,9 +64,11 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("granitemoe", granitemoe),
     arch("hunyuan-dense", hunyuan),
     arch("internlm2", internlm2),
+    arch("jais2", jais2),
     arch("lfm2", lfm2),
     arch("lfm2moe", lfm2moe),
     arch("llama", llama_or_mixtral),
+    arch("llama4", llama4::llama4),
     arch("mamba2", mamba::mamba2),
     arch("minicpm", minicpm),
     arch("minicpm3", minicpm3),
@@ -100,7 +106,7 @@ fn llama(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("attention_bias", config.keys.has("blk.0.attn_output.bias"));
     config.set("mlp_bias", config.keys.has("blk.0.ffn_down.bias"));
-    Ok(("LlamaForCausalLM", names::LLAMA))
+    Ok(("LlamaForCausalLM", tables::LLAMA))
 }
 
 /// llama.cpp calls Mixtral llama too.
@@ -110,7 +116,7 @@ fn llama_or_mixtral(config: &mut Config<'_>) -> Result<Class, String> {
     }
     config.experts()?;
     llama(config)?;
-    Ok(("MixtralForCausalLM", names::MIXTRAL))
+    Ok(("MixtralForCausalLM", tables::MIXTRAL))
 }
 
 /// Its q, k and v are stored apart, in Llama's way.
@@ -120,13 +126,13 @@ fn internlm2(config: &mut Config<'_>) -> Result<Class, String> {
 
 fn arcee(config: &mut Config<'_>) -> Result<Class, String> {
     llama(config)?;
-    Ok(("ArceeForCausalLM", names::LLAMA))
+    Ok(("ArceeForCausalLM", tables::LLAMA))
 }
 
 fn granite(config: &mut Config<'_>) -> Result<Class, String> {
     llama(config)?;
     config.granite_factors()?;
-    Ok(("GraniteForCausalLM", names::LLAMA))
+    Ok(("GraniteForCausalLM", tables::LLAMA))
 }
 
 impl Config<'_> {
@@ -156,7 +162,7 @@ fn granitemoe(config: &mut Config<'_>) -> Result<Class, String> {
         Some(_) => "GraniteMoeSharedForCausalLM",
         None => "GraniteMoeForCausalLM",
     };
-    Ok((class, names::GRANITE_MOE))
+    Ok((class, tables::GRANITE_MOE))
 }
 
 /// Granite with other names; scores are scaled as usual.
@@ -171,7 +177,7 @@ fn minicpm(config: &mut Config<'_>) -> Result<Class, String> {
         config.set(name, value);
     }
     config.set("attention_multiplier", 1.0 / (config.head_dim()? as f64).sqrt());
-    Ok(("GraniteForCausalLM", names::LLAMA))
+    Ok(("GraniteForCausalLM", tables::LLAMA))
 }
 
 /// Multipliers are in no key: they are llama.cpp's.
@@ -189,7 +195,7 @@ fn minicpm3(config: &mut Config<'_>) -> Result<Class, String> {
     config.set("scale_emb", 12);
     config.set("scale_depth", 1.4);
     config.set("dim_model_base", 256);
-    Ok(("MiniCPM3ForCausalLM", names::MINICPM_3))
+    Ok(("MiniCPM3ForCausalLM", tables::MINICPM_3))
 }
 
 /// Mistral; Ministral 3 is the one whose queries grow with their position.
@@ -201,7 +207,7 @@ fn mistral3(config: &mut Config<'_>) -> Result<Class, String> {
     if factor_of_all != growth.map(|_| 1.0) {
         return Err("this rope.scaling.yarn_log_multiplier is not supported".to_owned());
     }
-    let Some(growth) = growth else { return Ok(("LlamaForCausalLM", names::LLAMA)) };
+    let Some(growth) = growth else { return Ok(("LlamaForCausalLM", tables::LLAMA)) };
     let theta = config.keys.float("rope.freq_base")?;
     let Some(Value::Object(mut rope)) = config.remove("rope_scaling") else {
         return Err("yarn is missing".to_owned());
@@ -213,31 +219,31 @@ fn mistral3(config: &mut Config<'_>) -> Result<Class, String> {
         ("mscale_all_dim".to_owned(), 1.0.into()),
     ]);
     config.set("rope_parameters", rope);
-    Ok(("Ministral3ForCausalLM", names::LLAMA))
+    Ok(("Ministral3ForCausalLM", tables::LLAMA))
 }
 
 /// Which layers are rotated is in no key: all but each fourth.
 fn smollm3(config: &mut Config<'_>) -> Result<Class, String> {
     llama(config)?;
     config.set("no_rope_layer_interval", 4);
-    Ok(("SmolLM3ForCausalLM", names::LLAMA))
+    Ok(("SmolLM3ForCausalLM", tables::LLAMA))
 }
 
 fn olmo(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.floats(&[("attention.clamp_kqv", "clip_qkv")])?;
     config.expect_layer_norm_eps(1e-5)?;
-    Ok(("OlmoForCausalLM", names::LLAMA))
+    Ok(("OlmoForCausalLM", tables::LLAMA))
 }
 
 fn qwen2(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
-    Ok(("Qwen2ForCausalLM", names::PLAIN))
+    Ok(("Qwen2ForCausalLM", tables::PLAIN))
 }
 
 fn qwen3(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
-    Ok(("Qwen3ForCausalLM", names::PLAIN))
+    Ok(("Qwen3ForCausalLM", tables::PLAIN))
 }
 
 /// Whether weights are shares of a sum is in no key: they are none.
@@ -245,13 +251,13 @@ fn qwen2moe(config: &mut Config<'_>) -> Result<Class, String> {
     qwen_experts(config, false)?;
     let shared = config.keys.size("expert_shared_feed_forward_length")?;
     config.set("shared_expert_intermediate_size", shared);
-    Ok(("Qwen2MoeForCausalLM", names::WITH_EXPERTS))
+    Ok(("Qwen2MoeForCausalLM", tables::WITH_EXPERTS))
 }
 
 /// Here they are shares.
 fn qwen3moe(config: &mut Config<'_>) -> Result<Class, String> {
     qwen_experts(config, true)?;
-    Ok(("Qwen3MoeForCausalLM", names::WITH_EXPERTS))
+    Ok(("Qwen3MoeForCausalLM", tables::WITH_EXPERTS))
 }
 
 fn qwen_experts(config: &mut Config<'_>, is_share: bool) -> Result<(), String> {
@@ -266,7 +272,7 @@ fn olmoe(config: &mut Config<'_>) -> Result<Class, String> {
     config.experts()?;
     config.decoder()?;
     config.set("norm_topk_prob", false);
-    Ok(("OlmoeForCausalLM", names::WITH_EXPERTS))
+    Ok(("OlmoeForCausalLM", tables::WITH_EXPERTS))
 }
 
 /// Its yarn is not rounded, which no key says; experts are taken apart.
@@ -283,7 +289,7 @@ fn gpt_oss(config: &mut Config<'_>) -> Result<Class, String> {
         }
         config.set("rope_scaling", rope);
     }
-    Ok(("GptOssForCausalLM", names::GPT_OSS))
+    Ok(("GptOssForCausalLM", tables::GPT_OSS))
 }
 
 /// In text the axes of positions are equal.
@@ -307,7 +313,7 @@ fn qwen3vlmoe(config: &mut Config<'_>) -> Result<Class, String> {
 /// Llama under other names.
 fn exaone(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
-    Ok(("ExaoneForCausalLM", names::EXAONE))
+    Ok(("ExaoneForCausalLM", tables::EXAONE))
 }
 
 /// The epsilon of LayerNorms has the name of the other norms'.
@@ -315,43 +321,43 @@ fn orion(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     let eps = config.remove("layer_norm_eps");
     config.set_some("rms_norm_eps", eps);
-    Ok(("OrionForCausalLM", names::PLAIN))
+    Ok(("OrionForCausalLM", tables::PLAIN))
 }
 
 fn pangu_embedded(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("bias", config.keys.has("blk.0.attn_output.bias"));
-    Ok(("PanguEmbeddedForCausalLM", names::PLAIN))
+    Ok(("PanguEmbeddedForCausalLM", tables::PLAIN))
 }
 
 fn phi2(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("intermediate_size", config.inner_width()?);
-    Ok(("PhiForCausalLM", names::PHI_2))
+    Ok(("PhiForCausalLM", tables::PHI_2))
 }
 
 fn seed_oss(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
     config.set("attention_out_bias", config.keys.has("blk.0.attn_output.bias"));
-    Ok(("SeedOssForCausalLM", names::SEED_OSS))
+    Ok(("SeedOssForCausalLM", tables::SEED_OSS))
 }
 
 fn hunyuan(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
-    Ok(("HunYuanDenseV1ForCausalLM", names::HUNYUAN))
+    Ok(("HunYuanDenseV1ForCausalLM", tables::HUNYUAN))
 }
 
 fn ernie4_5(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("use_bias", config.keys.has("blk.0.attn_output.bias"));
-    Ok(("Ernie4_5ForCausalLM", names::PLAIN))
+    Ok(("Ernie4_5ForCausalLM", tables::PLAIN))
 }
 
 fn gemma(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("hidden_activation", "gelu_pytorch_tanh");
-    Ok(("GemmaForCausalLM", names::GEMMA))
+    Ok(("GemmaForCausalLM", tables::GEMMA))
 }
 
 fn gemma2(config: &mut Config<'_>) -> Result<Class, String> {
@@ -364,7 +370,7 @@ fn gemma2(config: &mut Config<'_>) -> Result<Class, String> {
     config.set("attn_logit_softcapping", caps[0]);
     config.set("final_logit_softcapping", caps[1]);
     gemma_scale(config, 46)?;
-    Ok(("Gemma2ForCausalLM", names::GEMMA_2))
+    Ok(("Gemma2ForCausalLM", tables::GEMMA_2))
 }
 
 /// Layers that slide have a base of their own, and are not stretched.
@@ -375,7 +381,7 @@ fn gemma3(config: &mut Config<'_>) -> Result<Class, String> {
     let local = config.keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0);
     config.set("rope_local_base_freq", local);
     gemma_scale(config, 62)?;
-    Ok(("Gemma3ForCausalLM", names::GEMMA_2))
+    Ok(("Gemma3ForCausalLM", tables::GEMMA_2))
 }
 
 /// What Gemma 2 and 3 share. Scores of their 27B, known by its layers, are scaled otherwise.
@@ -396,7 +402,7 @@ fn phi3(config: &mut Config<'_>) -> Result<Class, String> {
     config.set("sliding_window", window.filter(|window| *window > 0));
     let original = config.keys.optional_size("rope.scaling.original_context_length")?;
     config.set_some("original_max_position_embeddings", original);
-    Ok(("Phi3ForCausalLM", names::PHI_3))
+    Ok(("Phi3ForCausalLM", tables::PHI_3))
 }
 
 /// OLMo 3 is the one with windows.
@@ -406,9 +412,9 @@ fn olmo2(config: &mut Config<'_>) -> Result<Class, String> {
         true => {
             config.one_base()?;
             config.windows(None, |layer| (layer + 1) % 4 != 0)?;
-            Ok(("Olmo3ForCausalLM", names::OLMO_2))
+            Ok(("Olmo3ForCausalLM", tables::OLMO_2))
         }
-        false => Ok(("Olmo2ForCausalLM", names::OLMO_2)),
+        false => Ok(("Olmo2ForCausalLM", tables::OLMO_2)),
     }
 }
 
@@ -416,26 +422,7 @@ fn exaone4(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.one_base()?;
     config.windows(None, |layer| (layer + 1) % 4 != 0)?;
-    Ok(("Exaone4ForCausalLM", names::OLMO_2))
-}
-
-fn glm4(config: &mut Config<'_>) -> Result<Class, String> {
-    config.decoder()?;
-    config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
-    Ok(("Glm4ForCausalLM", names::GLM_4))
-}
-
-/// Layers that predict further tokens are counted with the others.
-fn glm4moe(config: &mut Config<'_>) -> Result<Class, String> {
-    let num_further = config.further_layers()?;
-    config.set("num_nextn_predict_layers", num_further);
-    config.experts()?;
-    config.decoder()?;
-    config.expect_sigmoids()?;
-    config.deepseek_experts()?;
-    config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
-    config.set("use_qk_norm", config.keys.has("blk.0.attn_q_norm.weight"));
-    Ok(("Glm4MoeForCausalLM", names::GLM_4_MOE))
+    Ok(("Exaone4ForCausalLM", tables::OLMO_2))
 }
 
 /// Layers without K and V heads have short convolutions.
@@ -446,7 +433,7 @@ fn lfm2(config: &mut Config<'_>) -> Result<Class, String> {
     config.set_some("norm_eps", eps);
     config.set("conv_L_cache", config.keys.size("shortconv.l_cache")?);
     config.set("block_auto_adjust_ff_dim", false);
-    Ok(("Lfm2ForCausalLM", names::LFM_2))
+    Ok(("Lfm2ForCausalLM", tables::LFM_2))
 }
 
 /// Weights are shares of a sum, which no key says.
@@ -460,14 +447,14 @@ fn lfm2moe(config: &mut Config<'_>) -> Result<Class, String> {
     config.set("moe_intermediate_size", config.keys.size("expert_feed_forward_length")?);
     let bias = format!("blk.{num_dense}.exp_probs_b.bias");
     config.set("use_expert_bias", config.keys.has(&bias));
-    Ok(("Lfm2MoeForCausalLM", names::LFM_2))
+    Ok(("Lfm2MoeForCausalLM", tables::LFM_2))
 }
 
 fn command_r(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.floats(&[("logit_scale", "logit_scale")])?;
     config.set("use_qk_norm", config.keys.has("blk.0.attn_q_norm.weight"));
-    Ok(("CohereForCausalLM", names::PLAIN))
+    Ok(("CohereForCausalLM", tables::PLAIN))
 }
 
 fn cohere2(config: &mut Config<'_>) -> Result<Class, String> {
@@ -475,14 +462,22 @@ fn cohere2(config: &mut Config<'_>) -> Result<Class, String> {
     config.one_base()?;
     config.windows(None, |layer| (layer + 1) % 4 != 0)?;
     config.floats(&[("logit_scale", "logit_scale")])?;
-    Ok(("Cohere2ForCausalLM", names::PLAIN))
+    Ok(("Cohere2ForCausalLM", tables::PLAIN))
+}
+
+/// Its MLP has no gate.
+fn jais2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("mlp_bias", config.keys.has("blk.0.ffn_down.bias"));
+    config.set("attention_bias", config.keys.has("blk.0.attn_output.bias"));
+    Ok(("Jais2ForCausalLM", tables::PLAIN))
 }
 
 fn nemotron(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("mlp_bias", config.keys.has("blk.0.ffn_down.bias"));
     config.set("attention_bias", config.keys.has("blk.0.attn_output.bias"));
-    Ok(("NemotronForCausalLM", NameTable { adds_one: true, ..names::PLAIN }))
+    Ok(("NemotronForCausalLM", NameTable { adds_one: true, ..tables::PLAIN }))
 }
 
 fn stablelm(config: &mut Config<'_>) -> Result<Class, String> {
@@ -495,11 +490,11 @@ fn stablelm(config: &mut Config<'_>) -> Result<Class, String> {
     // Files of all sizes say that it is parallel; the norm of the second block tells.
     config.set("use_parallel_residual", is_parallel && !config.keys.has("blk.0.ffn_norm.weight"));
     config.set("use_qkv_bias", config.keys.has("blk.0.attn_q.bias"));
-    Ok(("StableLmForCausalLM", names::PLAIN))
+    Ok(("StableLmForCausalLM", tables::PLAIN))
 }
 
 fn starcoder2(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("use_bias", config.keys.has("blk.0.ffn_down.bias"));
-    Ok(("Starcoder2ForCausalLM", names::STARCODER_2))
+    Ok(("Starcoder2ForCausalLM", tables::STARCODER_2))
 }

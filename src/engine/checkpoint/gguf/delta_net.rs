@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::archs::Class;
 use super::config::Config;
-use super::names::{EXPERTS, LLAMA_LAYER, Moved, NameTable, PLAIN, Parts};
+use super::names::{Moved, NameTable, Parts};
+use super::tables::{EXPERTS, LLAMA_LAYER, PLAIN};
 use crate::families::qwen3_next::DELTA_INPUTS_APART;
 use crate::limits;
 use vllm_batch_base::layers::DeltaHeads;

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::archs::Class;
 use super::config::Config;
-use super::names::{LLAMA_LAYER, NORMS_AROUND, NameTable, PLAIN};
+use super::names::NameTable;
+use super::tables::{LLAMA_LAYER, NORMS_AROUND, PLAIN};
 
 const NAMES: NameTable = NameTable {
     outer: &[

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::archs::Class;
 use super::config::Config;
-use super::names;
+use super::tables;
 
 impl Config<'_> {
     /// Heads alone, as many K and V heads as query heads.
@@ -38,7 +38,7 @@ pub(super) fn gpt2(config: &mut Config<'_>) -> Result<Class, String> {
     config.set("n_inner", inner);
     config.set("multi_query", false);
     config.set("activation_function", "gelu_new");
-    Ok(("GPTBigCodeForCausalLM", names::GPT_2))
+    Ok(("GPTBigCodeForCausalLM", tables::GPT_2))
 }
 
 pub(super) fn starcoder(config: &mut Config<'_>) -> Result<Class, String> {
@@ -50,7 +50,7 @@ pub(super) fn starcoder(config: &mut Config<'_>) -> Result<Class, String> {
     config.set("n_inner", inner);
     config.set("multi_query", true);
     config.set("activation_function", "gelu_pytorch_tanh");
-    Ok(("GPTBigCodeForCausalLM", names::GPT_2))
+    Ok(("GPTBigCodeForCausalLM", tables::GPT_2))
 }
 
 pub(super) fn bloom(config: &mut Config<'_>) -> Result<Class, String> {
@@ -59,7 +59,7 @@ pub(super) fn bloom(config: &mut Config<'_>) -> Result<Class, String> {
     let context_len = config.keys.size("context_length")?;
     config.set("seq_length", context_len);
     config.remove("max_position_embeddings");
-    Ok(("BloomForCausalLM", names::BLOOM))
+    Ok(("BloomForCausalLM", tables::BLOOM))
 }
 
 /// What is not in the file: whether a model has ALiBi (Falcon RW has, and two norms of other
@@ -79,7 +79,7 @@ pub(super) fn falcon(config: &mut Config<'_>) -> Result<Class, String> {
     }
     config.set("num_ln_in_parallel_attn", if has_two_norms { 2 } else { 1 });
     config.set("bias", config.keys.has("blk.0.attn_qkv.bias"));
-    let table = if has_two_norms { names::FALCON_40B } else { names::FALCON };
+    let table = if has_two_norms { tables::FALCON_40B } else { tables::FALCON };
     Ok(("FalconForCausalLM", table))
 }
 
@@ -91,7 +91,7 @@ pub(super) fn gptneox(config: &mut Config<'_>) -> Result<Class, String> {
     let is_parallel = config.keys.flag("use_parallel_residual")?.unwrap_or(true);
     config.set("use_parallel_residual", is_parallel);
     config.set("hidden_act", "gelu");
-    Ok(("GPTNeoXForCausalLM", names::GPT_NEOX))
+    Ok(("GPTNeoXForCausalLM", tables::GPT_NEOX))
 }
 
 pub(super) fn mpt(config: &mut Config<'_>) -> Result<Class, String> {
@@ -104,5 +104,5 @@ pub(super) fn mpt(config: &mut Config<'_>) -> Result<Class, String> {
     };
     let clip = config.keys.float("attention.clamp_kqv")?;
     config.set("attn_config", json!({"alibi": true, "alibi_bias_max": max_bias, "clip_qkv": clip}));
-    Ok(("MptForCausalLM", names::MPT))
+    Ok(("MptForCausalLM", tables::MPT))
 }

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::archs::Class;
 use super::config::Config;
-use super::names::{CHOICE_BIAS, EXPERTS, LLAMA_LAYER, NameTable, PLAIN, Parts};
+use super::names::{NameTable, Parts};
+use super::tables::{CHOICE_BIAS, EXPERTS, LLAMA_LAYER, PLAIN};
 use crate::families::latent::LATENT_UPS_APART;
 
 /// The parts of latent attention.

@@ -2,7 +2,8 @@
 
 use super::archs::Class;
 use super::config::Config;
-use super::names::{self, CHOICE_BIAS, LLAMA_LAYER, NameTable, PLAIN, Parts, Qkv};
+use super::names::{NameTable, Parts, Qkv};
+use super::tables::{self, CHOICE_BIAS, LLAMA_LAYER, PLAIN};
 use crate::families::experts::EXPERTS_APART;
 
 const MAMBA: Parts = &[
@@ -70,7 +71,7 @@ const GRANITE: NameTable = NameTable {
             ("ffn_up", "shared_mlp.up_proj"),
             ("ffn_down", "shared_mlp.down_proj"),
         ],
-        names::GRANITE_EXPERTS,
+        tables::GRANITE_EXPERTS,
         LLAMA_LAYER,
     ],
     ..PLAIN
@@ -96,7 +97,7 @@ impl Config<'_> {
     }
 
     /// How many values of a scan there are for one of the residual stream.
-    fn expansion(&self, inner: u64) -> Result<u64, String> {
+    pub(super) fn expansion(&self, inner: u64) -> Result<u64, String> {
         let hidden = self.keys.size("embedding_length")?;
         match inner.checked_div(hidden) {
             Some(times) if times * hidden == inner => Ok(times),
@@ -104,8 +105,16 @@ impl Config<'_> {
         }
     }
 
+    /// Leaves the context out that a file without one has.
+    pub(super) fn no_context(&mut self) -> Result<(), String> {
+        if self.keys.size("context_length")? == NO_CONTEXT {
+            self.remove("max_position_embeddings");
+        }
+        Ok(())
+    }
+
     /// The epsilon, whatever kind of norm the converter took it for.
-    fn norm_eps(&mut self, name: &str) -> Result<(), String> {
+    pub(super) fn norm_eps(&mut self, name: &str) -> Result<(), String> {
         let of_rms = self.keys.float("attention.layer_norm_rms_epsilon")?;
         let of_layer = self.keys.float("attention.layer_norm_epsilon")?;
         self.set_some(name, of_rms.or(of_layer));
@@ -122,9 +131,7 @@ const NO_CONTEXT: u64 = 1 << 20;
 pub(super) fn mamba2(config: &mut Config<'_>) -> Result<Class, String> {
     config.shape()?;
     config.keys.ignore(&["feed_forward_length", "attention.head_count"]);
-    if config.keys.size("context_length")? == NO_CONTEXT {
-        config.remove("max_position_embeddings");
-    }
+    config.no_context()?;
     let inner = config.scan(["num_heads", "head_dim", "n_groups", "state_size", "conv_kernel"])?;
     config.set("expand", config.expansion(inner)?);
     config.norm_eps("layer_norm_epsilon")?;

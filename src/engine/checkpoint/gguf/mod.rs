@@ -5,14 +5,18 @@ mod archs;
 mod config;
 mod delta_net;
 mod gemma4;
+mod glm;
 mod gpt;
 mod keys;
 mod latent;
+mod llama4;
 mod mamba;
+mod mamba1;
 mod names;
 mod open;
 mod rope;
 mod sparse;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,7 +104,7 @@ impl Described {
         }
         let name = self.metadata.text("general.architecture")?;
         let name = name.ok_or("general.architecture is missing")?;
-        let all = || ARCHS.iter().chain(sparse::ARCHS);
+        let all = || ARCHS.iter().chain(mamba1::ARCHS).chain(sparse::ARCHS);
         let known = || {
             let mut names: Vec<_> = all().map(|arch| arch.name).collect();
             names.sort_unstable();

@@ -1,20 +1,24 @@
 //! Architectures with experts chosen by sigmoids or by a bias, of 2025 and after, and their kin:
-//! Trinity, Ling, dots.llm1, ERNIE 4.5, K-EXAONE, Hunyuan, MiniMax M2.
+//! Trinity, Ling, dots.llm1, ERNIE 4.5, K-EXAONE, Hunyuan, Mellum, MiniMax M2; and the first DeepSeek
+//! with experts.
 
 use super::archs::{Arch, Class, arch};
 use super::config::Config;
 use super::latent::DEEPSEEK_EXPERTS;
-use super::names::{CHOICE_BIAS, EXPERTS, LLAMA_LAYER, NameTable, PLAIN, Parts};
+use super::names::{NameTable, Parts, Qkv};
+use super::tables::{self, CHOICE_BIAS, EXPERTS, LLAMA_LAYER, PLAIN};
 
 /// By name.
 pub(super) const ARCHS: &[Arch] = &[
     arch("afmoe", afmoe),
     arch("bailingmoe2", bailingmoe2),
+    arch("deepseek", deepseek),
     arch("dots1", dots1),
     arch("ernie4_5-moe", ernie4_5_moe),
     arch("exaone-moe", exaone_moe),
     arch("hunyuan-moe", hunyuan_moe),
     arch("hy_v3", hy_v3),
+    arch("mellum", mellum),
     arch("minimax-m2", minimax_m2),
 ];
 
@@ -63,6 +67,8 @@ const WITH_DEEPSEEK_EXPERTS: NameTable = NameTable {
     further: Some("model.layers."),
     ..PLAIN
 };
+
+const DEEPSEEK: NameTable = NameTable { qkv: Qkv::Pairs, ..WITH_DEEPSEEK_EXPERTS };
 
 const ERNIE: NameTable = NameTable {
     inner: &[
@@ -273,4 +279,43 @@ fn minimax_m2(config: &mut Config<'_>) -> Result<Class, String> {
         config.set("rotary_dim", config.keys.size("rope.dimension_count")?);
     }
     Ok(("MiniMaxM2ForCausalLM", MINIMAX))
+}
+
+/// The first DeepSeek with experts: Llama's attention, in Llama's order. Weights are no shares, which
+/// no key says.
+fn deepseek(config: &mut Config<'_>) -> Result<Class, String> {
+    config.experts()?;
+    config.decoder()?;
+    config.deepseek_experts()?;
+    match config.remove("routed_scaling_factor").and_then(|scale| scale.as_f64()) {
+        Some(1.0) | None => {}
+        Some(scale) => return Err(format!("an expert_weights_scale of {scale} is not supported")),
+    }
+    config.remove("norm_topk_prob");
+    Ok(("DeepseekForCausalLM", DEEPSEEK))
+}
+
+/// Qwen3 with experts in every layer, and windows in most. Weights are shares of a sum, which no key
+/// says.
+fn mellum(config: &mut Config<'_>) -> Result<Class, String> {
+    config.experts()?;
+    config.decoder()?;
+    config.set("moe_intermediate_size", config.keys.size("expert_feed_forward_length")?);
+    config.set("norm_topk_prob", true);
+    config.windows(None, |layer| (layer + 1) % 4 != 0)?;
+    let of_all = config.keys.float("rope.freq_base")?.unwrap_or(10_000.0);
+    let of_windows = config.keys.float("rope.freq_base_swa")?.unwrap_or(of_all);
+    let of_type = |base: f64| serde_json::json!({"rope_type": "default", "rope_theta": base});
+    if config.remove("rope_scaling").is_some() {
+        return Err("stretched positions of Mellum are not supported".to_owned());
+    }
+    config.remove("rope_theta");
+    config.remove("partial_rotary_factor");
+    config.set(
+        "rope_parameters",
+        serde_json::json!({
+            "full_attention": of_type(of_all), "sliding_attention": of_type(of_windows)
+        }),
+    );
+    Ok(("MellumForCausalLM", tables::WITH_EXPERTS))
 }

@@ -1,0 +1,78 @@
+//! GLM in GGUF files: GLM-4 (9B) and GLM-Edge, which llama.cpp calls chatglm, GLM-4-0414 and
+//! GLM-4.5; also the texts of GLM-V, whose axes of positions are equal.
+
+use super::archs::Class;
+use super::config::Config;
+use super::latent::DEEPSEEK_EXPERTS;
+use super::names::{Moved, NameTable};
+use super::tables::{EXPERTS, LLAMA_LAYER, PLAIN};
+
+const CHATGLM: NameTable = NameTable {
+    inner: &[
+        // Fused where the file was made of a model in its authors' code.
+        &[("attn_qkv", "self_attn.{}_proj"), ("ffn_up", "mlp.gate_up_proj")],
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+const GLM_4: NameTable = NameTable {
+    inner: &[
+        &[
+            ("post_attention_norm", "post_self_attn_layernorm"),
+            ("post_ffw_norm", "post_mlp_layernorm"),
+            ("ffn_up", "mlp.gate_up_proj"),
+        ],
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+/// DeepSeek's experts, and layers that predict further tokens.
+const GLM_4_MOE: NameTable = NameTable {
+    inner: &[
+        &[("post_attention_norm", "post_attention_layernorm")],
+        DEEPSEEK_EXPERTS,
+        EXPERTS,
+        LLAMA_LAYER,
+    ],
+    further: Some("model.layers."),
+    ..PLAIN
+};
+
+/// The converter takes an epsilon by its authors' name, else 1e-5.
+pub(super) fn chatglm(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    let parts = ["blk.0.attn_q.bias", "blk.0.attn_qkv.bias"];
+    config.set("attention_bias", parts.iter().any(|part| config.keys.has(part)));
+    if config.keys.has("blk.0.attn_qkv.weight") {
+        let head_dim = config.head_dim()?;
+        let [q, kv] = [config.num_heads()?, config.num_kv_heads()?].map(|num| num * head_dim);
+        let rows = |from: u64, num: u64| (from as u32..(from + num) as u32).collect::<Vec<_>>();
+        let pieces = [("q", rows(0, q)), ("k", rows(q, kv)), ("v", rows(q + kv, kv))];
+        let pieces = pieces.map(|(name, rows)| (name, rows.into()));
+        config.is_moved("attn_qkv", Moved::Split(pieces.into()));
+    }
+    Ok(("GlmForCausalLM", CHATGLM))
+}
+
+pub(super) fn glm4(config: &mut Config<'_>) -> Result<Class, String> {
+    config.keys.ignore(&["rope.dimension_sections"]);
+    config.decoder()?;
+    config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
+    Ok(("Glm4ForCausalLM", GLM_4))
+}
+
+/// Layers that predict further tokens are counted with the others.
+pub(super) fn glm4moe(config: &mut Config<'_>) -> Result<Class, String> {
+    config.keys.ignore(&["rope.dimension_sections"]);
+    let num_further = config.further_layers()?;
+    config.set("num_nextn_predict_layers", num_further);
+    config.experts()?;
+    config.decoder()?;
+    config.expect_sigmoids()?;
+    config.deepseek_experts()?;
+    config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
+    config.set("use_qk_norm", config.keys.has("blk.0.attn_q_norm.weight"));
+    Ok(("Glm4MoeForCausalLM", GLM_4_MOE))
+}
