@@ -16,6 +16,9 @@ use crate::input::row_error::{RowError, code};
 /// Records, and bytes of them, that are read ahead in search of one that decides.
 const MAX_LEADING: (usize, usize) = (1024, 16 << 20);
 
+/// How values begin that cannot name an image: numbers, null, true and false.
+const IS_NO_TEXT: &[char] = &['-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'n', 't', 'f'];
+
 impl RowParser {
     /// Looks for the first row that decides. Rows without a prompt say nothing of the others, and
     /// are error rows if others have one.
@@ -81,8 +84,24 @@ impl RowParser {
             }
         }
         self.has_images = !self.task.compares() && self.builder.has_images(row);
+        let has_text = |name: &str| {
+            row.fields.get(name).is_some_and(|json| json.len() > 2 && !json.starts_with(IS_NO_TEXT))
+        };
+        let is_batch = shape.is_batch();
         self.decide(shape, row.fields.get("system").is_some());
+        if !is_batch {
+            self.say_unread_images(has_text);
+        }
         Ok(())
+    }
+
+    /// Names a field that may hold images, and is not read.
+    fn say_unread_images(&mut self, is_there: impl Fn(&str) -> bool) {
+        let found = self.builder.unread_images(is_there);
+        if let Some(name) = found.filter(|_| !self.has_images && !self.task.compares()) {
+            let note = format!("`{name}` is not read as an image; --image-column {name} reads it");
+            self.remarks.say(note);
+        }
     }
 
     /// The refusal of a file none of whose requests can be answered.
@@ -103,6 +122,7 @@ impl RowParser {
         self.has_images = !self.task.compares() && self.builder.has_image_column(&names);
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.say_unread_images(|name| names.contains(&name));
         self.say_params("column", &names);
         Ok(())
     }

@@ -14,6 +14,22 @@ use crate::input::row_error::{RowError, code};
 /// Fields that hold images where no flag names one.
 pub(super) const KNOWN: &[&str] = &["image", "images"];
 
+/// Fields that often hold images, and hold something else as often: a user names them.
+const UNREAD: &[&str] = &[
+    "image_path",
+    "image_paths",
+    "image_url",
+    "image_urls",
+    "image_file",
+    "image_base64",
+    "img",
+    "imgs",
+    "picture",
+    "pictures",
+    "photo",
+    "photos",
+];
+
 /// What stands for an image in the texts of LLaVA's rows.
 const MARK: &str = "<image>";
 
@@ -72,6 +88,12 @@ impl ImageFields {
             // No table is an archive.
             ImageFields::OfMembers => false,
         }
+    }
+
+    /// A field that may hold images and is not read, where no flag says which fields do.
+    pub(super) fn unread(&self, is_there: impl Fn(&str) -> bool) -> Option<&'static str> {
+        let is_open = *self == ImageFields::Known;
+        UNREAD.iter().copied().find(|name| is_open && is_there(name))
     }
 
     /// The images of a row.

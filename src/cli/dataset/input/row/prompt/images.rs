@@ -40,6 +40,14 @@ impl PromptBuilder {
         self.images(row, 0).map_or(true, |images| !images.is_empty())
     }
 
+    /// A field of rows that may hold images, and is not read.
+    pub(in crate::input::row) fn unread_images(
+        &self,
+        is_there: impl Fn(&str) -> bool,
+    ) -> Option<&'static str> {
+        self.image_fields.unread(|name| is_there(name) && !self.is_prompt(name))
+    }
+
     /// The shape of a row without a prompt, if its images are what is asked about.
     pub(super) fn of_images(&self, row: &NamedRow) -> Option<RowShape> {
         let is_it = self.task.takes_images_alone() && self.has_images(row);

@@ -212,6 +212,31 @@ fn images_of_requests_are_in_their_messages_alone() {
     }
 }
 
+/// What would be answered as if it were not there is named.
+#[test]
+fn a_field_that_may_be_an_image_is_named_once() {
+    let remarks = |format, input: &str, options: &RowOptions| {
+        let mut records =
+            Records::open(Box::new(Cursor::new(input.to_owned())), format, 1 << 20).expect("text");
+        RowParser::new(&mut records, options).expect("a shape").take_remarks()
+    };
+    let said = "`image_url` is not read as an image; --image-column image_url reads it";
+    let line = r#"{"prompt":"p","image_url":"http://a/b.png"}"#;
+    assert_eq!(remarks(InputFormat::Jsonl, &format!("{line}\n{line}\n"), &options()), [said]);
+    assert_eq!(remarks(InputFormat::Csv, "prompt,image_url\na,b\n", &options()), [said]);
+    for line in [
+        r#"{"prompt":"p","image_url":null}"#,
+        r#"{"prompt":"p","photo":17}"#,
+        r#"{"prompt":"p","image":"a.gif","image_url":"http://a/b.png"}"#,
+    ] {
+        assert_eq!(remarks(InputFormat::Jsonl, line, &options()), [""; 0], "{line}");
+    }
+    let told = RowOptions { image_column: Some(String::new()), ..options() };
+    assert_eq!(remarks(InputFormat::Jsonl, line, &told), [""; 0]);
+    let filled = RowOptions { template: Some("{{image_url}}".to_owned()), ..options() };
+    assert_eq!(remarks(InputFormat::Jsonl, line, &filled), [""; 0]);
+}
+
 #[test]
 fn text_that_spells_a_part_stays_text() {
     let parts = json!([{"type": "text", "text": "<image>", "place": "x", "path": "a.gif"}]);
