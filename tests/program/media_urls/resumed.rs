@@ -137,6 +137,26 @@ fn finished_rows_are_trusted_and_no_image_of_theirs_is_asked_for() {
     assert_eq!(responses(folder.path(), "out.jsonl")[..NUM_ROWS], before);
 }
 
+#[test]
+fn a_complete_output_is_trusted_by_the_texts_of_its_rows() {
+    let server = Server::start();
+    let folder = folder(&server);
+    server.draw("/never", picture(20, 99));
+    assert_eq!(resume(folder.path(), &[]).code, 0);
+    server.draw("/2", picture(30, 77));
+    server.take_asked();
+    let said = resume(folder.path(), &TRUST);
+    assert!(said.code == 0 && said.errors.contains("Nothing to do"), "{}", said.errors);
+    assert!(server.take_asked().is_empty());
+    // Without it a changed image is a changed input, and so is a changed text with it.
+    let said = resume(folder.path(), &[]);
+    assert!(said.code == 6 && said.errors.contains("--retry-failed"), "{}", said.errors);
+    let text = fs::read_to_string(folder.path().join("in.jsonl")).unwrap();
+    fs::write(folder.path().join("in.jsonl"), text.replacen("What", "Who", 1)).unwrap();
+    let said = resume(folder.path(), &TRUST);
+    assert_eq!(said.code, 6, "{}", said.errors);
+}
+
 /// Images of rows behind one that is asked are decoded ahead, unless they are known.
 #[test]
 fn a_row_that_is_asked_again_asks_for_no_image_of_others() {

@@ -108,6 +108,9 @@ pub struct InputFacts {
     /// Numbers of rows whose images could not be used: the hash has what was read of them alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread_images: Vec<u64>,
+    /// Hash of the rows without their images, where some of these are at URLs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<String>,
 }
 
 /// A file of rows.

@@ -106,21 +106,26 @@ const MAX_UNREAD: usize = 10_000;
 #[derive(Clone, Debug, Default)]
 pub struct InputDigest {
     hasher: blake3::Hasher,
+    /// Of what was read of the rows, without their images.
+    texts: blake3::Hasher,
+    /// Some rows have images at URLs.
+    has_urls: bool,
     num_rows: u64,
     /// Numbers of rows with images that cannot be used.
     unread: Vec<u64>,
 }
 
 impl InputDigest {
-    /// Takes the next row.
-    pub fn add(&mut self, content: ContentHash) {
+    /// Takes the next row: what was read of it, and that with its images.
+    pub fn add(&mut self, text: ContentHash, content: ContentHash) {
+        self.texts.update(&text.0);
         self.hasher.update(&content.0);
         self.num_rows += 1;
     }
 
-    /// Takes the next row, of which an image cannot be used. `content` is what was read of it.
-    pub fn add_unread(&mut self, content: ContentHash, index: u64) {
-        self.add(content);
+    /// Takes the next row, of which an image cannot be used. `text` is what was read of it.
+    pub fn add_unread(&mut self, text: ContentHash, index: u64) {
+        self.add(text, text);
         if self.unread.len() <= MAX_UNREAD {
             self.unread.push(index);
         }
@@ -130,6 +135,17 @@ impl InputDigest {
     pub fn take_unread(&mut self) -> Vec<u64> {
         let unread = std::mem::take(&mut self.unread);
         if unread.len() > MAX_UNREAD { Vec::new() } else { unread }
+    }
+
+    /// Says that the last row has images at URLs.
+    pub fn note_urls(&mut self) {
+        self.has_urls = true;
+    }
+
+    /// The hash of what was read of the rows without their images, where some are at URLs: nobody
+    /// else asks for it.
+    pub fn of_texts(&self) -> Option<String> {
+        self.has_urls.then(|| self.texts.finalize().to_hex()[..32].to_owned())
     }
 
     /// Rows taken.
@@ -236,7 +252,8 @@ mod tests {
     fn the_digest_of_an_input_is_that_of_its_rows_in_order() {
         let digest = |texts: &[&str]| {
             let mut digest = InputDigest::default();
-            texts.iter().for_each(|text| digest.add(ContentHash::of(&line(text))));
+            let hashes = texts.iter().map(|text| ContentHash::of(&line(text)));
+            hashes.for_each(|hash| digest.add(hash, hash));
             digest.finish()
         };
         assert_eq!(digest(&["a", "b"]), digest(&["a", "b"]));

@@ -327,6 +327,7 @@ pub fn side_text(shared: Arc<Shared>, fingerprint: Fingerprint, format: &RowForm
                 rows: input.num_rows,
                 digest: input.digest.clone(),
                 unread_images: input.unread_images.clone(),
+                texts: input.texts.clone(),
             },
             output: totals.output.clone().into(),
             errors: errors.map(named),

@@ -220,8 +220,11 @@ impl Parsed {
         let is_fault = |bad: &BadRow| code::is_of_media(bad.error.code);
         match &self.row {
             Err(bad) if is_fault(bad) => digest.add_unread(self.text, bad.index),
-            _ if unread.contains(&self.index()) => digest.add(self.text),
-            _ => digest.add(self.content),
+            _ if unread.contains(&self.index()) => digest.add(self.text, self.text),
+            _ => digest.add(self.text, self.content),
+        }
+        if self.row.as_ref().is_ok_and(|row| !row.fetched.is_empty()) {
+            digest.note_urls();
         }
     }
 }
@@ -400,6 +403,26 @@ impl Input {
     }
 }
 
+/// Whether the rows of an input have this hash of what is read of them without their images, of
+/// which none is looked at.
+///
+/// # Errors
+/// The input cannot be read.
+pub fn has_texts(config: &InputConfig, num_rows: u64, texts: &str) -> Result<bool, CliError> {
+    let first = files::open(&config.sources, &config.rows)?;
+    let files = Files::new(Arc::clone(&config.sources), first, &config.rows)?;
+    let mut files = files.choosing(config.chosen()?);
+    files.parser().skip_images();
+    let mut digest = InputDigest::default();
+    while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
+        let Some(record) = files.next_record()? else { break };
+        let text = ContentHash::of(&record);
+        digest.add(text, text);
+    }
+    digest.note_urls();
+    Ok(digest.num_rows() == num_rows && digest.of_texts().as_deref() == Some(texts))
+}
+
 /// Bytes of the images of a row that are in memory until it is answered.
 fn held(row: &Row) -> usize {
     row.prompt.media().into_iter().flatten().map(|medium| medium.num_bytes_held()).sum()
@@ -408,6 +431,7 @@ fn held(row: &Row) -> usize {
 impl From<InputDigest> for InputRead {
     fn from(mut digest: InputDigest) -> Self {
         let unread_images = digest.take_unread();
-        Self { num_rows: digest.num_rows(), unread_images, digest: digest.finish() }
+        let (num_rows, texts) = (digest.num_rows(), digest.of_texts());
+        Self { num_rows, unread_images, texts, digest: digest.finish() }
     }
 }

@@ -78,6 +78,8 @@ pub struct InputRead {
     pub digest: String,
     /// Numbers of rows whose images could not be used.
     pub unread_images: Vec<u64>,
+    /// Hash of the same without images, where some are at URLs.
+    pub texts: Option<String>,
 }
 
 /// A row that waits for its answer.
