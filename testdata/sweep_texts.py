@@ -20,6 +20,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from golden_models.families.kda import kimi_names, olmo_names
+from golden_models.families.sparse import lowest_of_equal
 from golden_models.weights import EAGER_EXPERTS
 from sweep_images import greedy, put, randomise, run, sweep
 from sweep_texts_cases import CASES
@@ -51,6 +52,7 @@ def build(folder: Path, case: tuple, seed: int):
     model = model.float().eval()
     randomise(model, seed)
     model.tie_weights()
+    lowest_of_equal(model)
     model.save_pretrained(folder)
     if cls in PUBLISHED:
         file = folder / "model.safetensors"

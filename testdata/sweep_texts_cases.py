@@ -554,9 +554,16 @@ family("deepseek-v32", "DeepseekV32ForCausalLM", **DSA)
 case("deepseek-v32", "dense", first_k_dense_replace=3, rope_parameters=YARN)
 case("deepseek-v32", "sparse", first_k_dense_replace=0, n_group=2, topk_group=1)
 case("deepseek-v32", "shared", n_shared_experts=2, num_experts_per_tok=3)
+case("deepseek-v32", "few", index_topk=6, rope_parameters=YARN)
+case("deepseek-v32", "one", index_topk=1, index_n_heads=1)
+case("deepseek-v32", "wide", index_topk=17, index_n_heads=7, index_head_dim=48)
+case("deepseek-v32", "two-blocks", index_topk=33, index_n_heads=5, index_head_dim=9)
 family("glm-moe-dsa", "GlmMoeDsaForCausalLM", **{**DSA, "n_group": 1, "topk_group": 1})
 case("glm-moe-dsa", "shared", indexer_types=["full", "shared", "shared"], first_k_dense_replace=1)
 case("glm-moe-dsa", "bias", attention_bias=True, rope_parameters=rope(1e6))
+case("glm-moe-dsa", "few", index_topk=7, indexer_types=["full", "full", "shared"])
+case("glm-moe-dsa", "every-second", index_topk=10, index_topk_freq=2, num_hidden_layers=5)
+case("glm-moe-dsa", "pattern", index_topk=5, index_topk_pattern="FSF", index_head_dim=20)
 
 family(
     "zamba2", "Zamba2ForCausalLM", num_hidden_layers=5, num_key_value_heads=4, mamba_d_state=12,

@@ -76,6 +76,7 @@ families! {
     deepseek_v2_lite
     deepseek_v3
     deepseek_v32
+    deepseek_v32_sparse
     deepseek_vl
     dots1
     ernie4_5
@@ -118,6 +119,7 @@ families! {
     glm4v
     glm4v_moe
     glm_moe_dsa
+    glm_moe_dsa_sparse
     glm_ocr
     gpt2
     gpt_bigcode

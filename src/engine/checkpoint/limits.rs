@@ -321,6 +321,17 @@ fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
             ("width of a convolution", taps.width(), MAX_WIDTH),
         ])?;
     }
+    for attention in spec.attentions() {
+        let Some(choice) = &attention.choice else { continue };
+        check_sizes(&[(
+            "number of tokens that a token attends to",
+            choice.num_chosen,
+            MAX_CONTEXT,
+        )])?;
+        if attention.latent.as_ref().is_none_or(|latent| latent.q.is_none()) {
+            return Err("an indexer without a latent of q is not supported".to_owned());
+        }
+    }
     if let Some(streams) = &spec.embedding.streams {
         check_sizes(&[
             ("number of streams", streams.num(), MAX_STREAMS),

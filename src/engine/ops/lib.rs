@@ -13,6 +13,7 @@ mod all_reduce;
 mod attention_pool;
 pub mod batch;
 mod causal_conv;
+mod choose_positions;
 mod columns;
 mod copy_blocks;
 mod delta_rule;
@@ -54,6 +55,7 @@ pub use activation::{activate, activate_and_mul};
 pub use all_reduce::all_reduce;
 pub use attention_pool::attention_pool;
 pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
+pub use choose_positions::{Choice, IndexScores, choose_positions};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_decays, delta_rule};
@@ -82,8 +84,8 @@ pub use lora::{
 pub use mamba_scan::{ScanWeights, mamba_scan};
 pub use norm::{NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{
-    AttentionLaunch, AttentionScratch, AttentionShape, WgmmaTrial, paged_attention,
-    prefill_by_wgmma, wgmma_prefill_sizes,
+    AttentionLaunch, AttentionScratch, AttentionShape, WgmmaTrial, attention_of_chosen,
+    paged_attention, prefill_by_wgmma, wgmma_prefill_sizes,
 };
 pub use patches::{BandTables, PatchScratch, patch_values};
 pub use recurrent_step::RecurrentStep;

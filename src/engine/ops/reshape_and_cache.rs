@@ -43,8 +43,9 @@ impl<E: PanelElement> LayerSlots<E> {
         let k_panel_len = head_dim.next_multiple_of(2) * k_width;
         let (k_panel, k_lane) = (offset / k_width, offset % k_width);
         let v_panel_len = block_size * v_width;
-        let heads = k.chunks_exact(head_dim).zip(v.chunks_exact(shape.v_dim));
-        for (index, (k, v)) in (first..first + num_kv_heads).zip(heads) {
+        let of_head = |head: usize| &v[head * shape.v_dim..(head + 1) * shape.v_dim];
+        for (head, k) in k.chunks_exact(head_dim).take(num_kv_heads).enumerate() {
+            let (index, v) = (first + head, of_head(head));
             let panel = self.k.ptr(index * shape.k_len() + k_panel * k_panel_len, k_panel_len);
             // SAFETY: k_lane and all of head_dim are within the panel, and the slot's alone.
             unsafe { E::put_inputs(k, panel, (k_lane, k_width)) };

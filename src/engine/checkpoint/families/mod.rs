@@ -275,7 +275,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
     family("DeepseekForCausalLM", deepseek::v1, "DeepSeek-MoE 16B"),
     family("DeepseekV2ForCausalLM", deepseek::v2, "DeepSeek V2, V2-Lite"),
-    family("DeepseekV32ForCausalLM", dsa::deepseek_v32, "DeepSeek V3.2, up to 2048 tokens"),
+    family("DeepseekV32ForCausalLM", dsa::deepseek_v32, "DeepSeek V3.2"),
     family("DeepseekV3ForCausalLM", deepseek::v3, "DeepSeek V3, R1, Kimi K2"),
     seeing(
         "DeepseekVLForConditionalGeneration",
@@ -342,7 +342,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "GLM-4.5V, GLM-4.6V",
     ),
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
-    family("GlmMoeDsaForCausalLM", dsa::glm5, "GLM-5, GLM-5.1, up to 2048 tokens"),
+    family("GlmMoeDsaForCausalLM", dsa::glm5, "GLM-5, GLM-5.1"),
     seeing("GlmOcrForConditionalGeneration", glm4v::ocr, glm4v::ocr_tower, "GLM-OCR"),
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),

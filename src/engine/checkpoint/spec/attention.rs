@@ -1,6 +1,9 @@
 //! Attention of a layer: its heads, where its K and V come from, and what happens to q and k.
 
-use super::{BlockNorms, LatentSpec, LinearSpec, NamedShape, NormSpec, Part, QkvHeads};
+use super::{
+    BlockNorms, ChoiceSpec, IndexerSpec, LatentSpec, LinearSpec, NamedShape, NormSpec, Part,
+    QkvHeads,
+};
 use vllm_batch_base::layers::Reach;
 
 /// Attention of a layer.
@@ -40,9 +43,8 @@ pub struct AttentionSpec {
     pub sinks: Option<String>,
     /// Which positions up to its own a token attends to.
     pub reach: Reach,
-    /// Of these a token attends to so many at most, which an indexer chooses that is not computed:
-    /// no text is longer (DeepSeek V3.2).
-    pub seen_at_most: Option<usize>,
+    /// Which of these a token attends to; `None`: all.
+    pub choice: Option<ChoiceSpec>,
     /// Tokens of images attend to none behind them, also where the tower says that they attend to
     /// all of their image (Gemma 4's global layers).
     pub is_causal: bool,
@@ -118,7 +120,7 @@ impl AttentionSpec {
             alibi_slopes: None,
             sinks: None,
             reach: Reach::All,
-            seen_at_most: None,
+            choice: None,
             is_causal: false,
             gate: None,
             out,
@@ -137,6 +139,11 @@ impl AttentionSpec {
     pub fn num_gates(&self) -> usize {
         let QkvHeads { num_heads, head_dim, .. } = self.heads;
         self.gate.map_or(0, |gate| gate.num_gates(num_heads, head_dim))
+    }
+
+    /// What chooses the tokens that its tokens attend to, if that is its own.
+    pub fn indexer(&self) -> Option<&IndexerSpec> {
+        self.choice.as_ref()?.indexer.as_ref()
     }
 
     /// Width of a V head.
@@ -178,7 +185,8 @@ impl AttentionSpec {
             .latent
             .iter()
             .flat_map(|latent| latent.q.iter().map(|q| &q.up).chain(latent.up.linears()));
-        [&self.qkv, &self.out].into_iter().chain(latent)
+        let indexer = self.indexer().into_iter().flat_map(|indexer| [&indexer.q, &indexer.inputs]);
+        [&self.qkv, &self.out].into_iter().chain(latent).chain(indexer)
     }
 
     /// Its norms of q, k and what they are made of.
@@ -188,7 +196,8 @@ impl AttentionSpec {
             .iter()
             .flat_map(|latent| latent.q.iter().map(|q| &q.norm).chain([&latent.norm]));
         let of_qk = self.qk_norm.iter().flat_map(|norms| [&norms.q].into_iter().chain(&norms.k));
-        of_qk.chain(&self.v_norm).chain(latent)
+        let of_indexer = self.indexer().map(|indexer| &indexer.k_norm);
+        of_qk.chain(&self.v_norm).chain(latent).chain(of_indexer)
     }
 
     /// The tensor of its sinks, if it has them.

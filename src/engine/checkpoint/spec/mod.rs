@@ -1,6 +1,7 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
 mod attention;
+mod choice;
 mod connector;
 mod delta_net;
 mod encoder;
@@ -24,6 +25,7 @@ pub use attention::{
     AttentionSpec, GateFunction, GateSpan, KvSource, NormSpan, OutputGate, PositionScale,
     QkNormOrder, QkNormSpec,
 };
+pub use choice::{ChoiceSpec, IndexerSpec};
 pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep};
 pub use delta_net::{DeltaGate, DeltaNetSpec, LowRankGates, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
@@ -449,7 +451,9 @@ impl DecoderSpec {
 
     /// Part without kernels for a GPU, in words; `None`: the model runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
-        self.recurrents().find_map(RecurrentSpec::without_gpu_kernels)
+        let choice = self.attentions().find_map(|attention| attention.choice.as_ref());
+        let of_recurrents = self.recurrents().find_map(RecurrentSpec::without_gpu_kernels);
+        of_recurrents.or(choice.map(|_| "a choice of the tokens that a token attends to"))
     }
 
     /// The matrices that a GPU's kernels read as values, whatever they are stored as.

@@ -18,7 +18,7 @@ use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, Pref
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, LatentSpec, QkvHeads, RopeSpec,
+    AttentionSpec, BesideTable, DecoderSpec, HeadSpec, IndexerSpec, LatentSpec, QkvHeads, RopeSpec,
 };
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
@@ -514,7 +514,10 @@ fn cache_layers(spec: &DecoderSpec, device: &Device) -> Vec<KvHeads> {
         let of_latent = |latent: &LatentSpec| device.latent_v_dim(latent.dims.rank);
         KvHeads { num, head_dim, v_dim: block.latent.as_ref().map_or(head_dim, of_latent) }
     };
-    spec.cached_attentions().map(heads).collect()
+    // Keys of indexers have no values.
+    let keys =
+        |indexer: &IndexerSpec| KvHeads { num: 1, head_dim: indexer.heads.head_dim, v_dim: 0 };
+    spec.cached_attentions().map(heads).chain(spec.indexers().map(keys)).collect()
 }
 
 /// The cache, and a note when the device had room for a smaller one only, which is no error unless

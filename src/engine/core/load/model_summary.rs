@@ -70,6 +70,7 @@ impl ModelSummary {
         let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, &spec)?;
+        let spec = spec.without_choices_of_all(max_model_len);
         let generation_config = generation_config(config, &files, &hf_config)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
         Ok(Self {
@@ -172,17 +173,11 @@ pub(crate) fn checkpoint_format(
 /// The context length: what was asked for, else what the model has.
 fn max_model_len(config: &ModelConfig, spec: &DecoderSpec) -> Result<usize, EngineError> {
     let of_model = spec.max_model_len;
-    let is_chosen = spec.attentions().any(|attention| attention.seen_at_most.is_some());
     match config.max_model_len {
         None => Ok(of_model),
         Some(asked) if (2..=of_model).contains(&asked) => Ok(asked),
         Some(asked) => {
-            // Its tensors are there, and nothing reads them yet.
-            let what = match is_chosen {
-                true => "what tokens see without the model's indexer",
-                false => "the model's context",
-            };
-            let text = format!("expected 2 to {of_model}, {what}, got {asked}");
+            let text = format!("expected 2 to {of_model}, the model's context, got {asked}");
             Err(EngineError::setting(Setting::MaxModelLen, text, "leave it out for the longest"))
         }
     }
@@ -228,7 +223,9 @@ pub fn block_size(
         attention.heads.num_kv_heads * (attention.heads.head_dim + attention.v_dim())
     };
     let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
-    let token_bytes = spec.cached_attentions().map(of_heads).sum::<usize>() * element_bytes;
+    let of_indexers: usize = spec.indexers().map(|indexer| indexer.heads.head_dim).sum();
+    let of_all = spec.cached_attentions().map(of_heads).sum::<usize>() + of_indexers;
+    let token_bytes = of_all * element_bytes;
     let state_bytes = spec.state_bytes();
     let is_enough = |tokens: usize| tokens * token_bytes >= state_bytes;
     let mut tokens = BLOCK_SIZE;

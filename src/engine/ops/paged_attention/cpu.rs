@@ -19,6 +19,7 @@ use vllm_batch_device::tensor::SharedMut;
 use vllm_batch_device::{Cpu, Tensor};
 
 use super::AttentionShape;
+use super::chosen::ChosenScratch;
 use super::sharing::Sharing;
 use item::{ItemTask, Workspace};
 use plan::Plan;
@@ -27,6 +28,8 @@ use plan::Plan;
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
     pub(super) sharing: Sharing,
+    /// Only where tokens attend to positions that they choose.
+    pub(super) chosen: Option<ChosenScratch>,
     plan: Plan,
     /// One per thread.
     workspaces: Vec<Workspace>,
@@ -49,6 +52,8 @@ pub(super) struct Task<'a> {
     pub batch: &'a Batch,
     pub shape: AttentionShape<'a>,
     pub kv: KvLayerShape,
+    /// Tokens from this position on are left alone.
+    pub end: u32,
 }
 
 impl Task<'_> {

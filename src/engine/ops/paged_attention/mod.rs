@@ -6,6 +6,7 @@
 //! a multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block
 //! size, chunking and neighbours do not enter.
 
+mod chosen;
 mod cpu;
 mod cuda;
 mod sharing;
@@ -22,10 +23,10 @@ pub(super) use sharing::Sharing;
 
 use vllm_batch_base::layers::Reach;
 use vllm_batch_device::kv_cache::KvData;
-use vllm_batch_device::op_times::Op;
-use vllm_batch_device::{CacheLayer, Device, Tensor};
+use vllm_batch_device::op_times::{Op, Work};
+use vllm_batch_device::{CacheLayer, Cpu, Device, Tensor};
 
-use super::{Step, WeightValues};
+use super::{Choice, Step, WeightValues};
 use crate::batch::Batch;
 
 /// Attention of one layer.
@@ -87,10 +88,60 @@ pub fn paged_attention(
             return cuda::paged_attention(gpu, (qkv, step), layer, shape, out);
         }
     };
+    on_cpu(cpu, (qkv, step), (layer, u32::MAX), shape, scratch, out);
+}
+
+/// The same, where a token that has a choice attends to the positions that it chose: of latents, V
+/// is the last values of K. Attention to the first n positions by choice is the same sums as
+/// without one, in another order.
+///
+/// # Panics
+/// As [`paged_attention`]; or a token does not attend to all positions up to its own.
+pub fn attention_of_chosen(
+    device: &Device,
+    (qkv, step): (&Tensor, Step<'_>),
+    (layer, choice): (CacheLayer<'_>, &Choice),
+    shape: AttentionShape<'_>,
+    scratch: &mut AttentionScratch,
+    out: &mut Tensor,
+) {
+    out.set_num_rows(qkv.num_rows());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(_) => unreachable!("`without_gpu_kernels` names it"),
+    };
+    let (batch, first) = (step.batch, choice.num_chosen());
+    if batch.positions.iter().any(|position| (*position as usize) < first) {
+        on_cpu(cpu, (qkv, step), (layer, first as u32), shape, scratch, out);
+    }
+    let num_choosing = batch.positions.iter().filter(|p| **p as usize >= first).count();
+    if num_choosing > 0 {
+        let kv = layer.shape();
+        let values = shape.num_heads * (kv.head_dim + kv.v_dim);
+        let bytes = (kv.head_dim + kv.v_dim) * layer.cache.element_bytes();
+        let num_scores = (num_choosing * first) as f64;
+        let work =
+            || Work { flops: 2.0 * num_scores * values as f64, bytes: num_scores * bytes as f64 };
+        let _timed = cpu.op_timer.timed(Op::new("attention_of_chosen"), work);
+        let task = cpu::Task { cpu, qkv, batch, shape, kv, end: u32::MAX };
+        chosen::attend(task, (layer, choice), &mut scratch.chosen, out);
+    }
+}
+
+/// Attention of the step's tokens at positions below `end`.
+fn on_cpu(
+    cpu: &Cpu,
+    (qkv, step): (&Tensor, Step<'_>),
+    (layer, end): (CacheLayer<'_>, u32),
+    shape: AttentionShape<'_>,
+    scratch: &mut AttentionScratch,
+    out: &mut Tensor,
+) {
+    let kv = layer.shape();
     scratch.sharing.find(step.batch, kv.block_size);
     let op = Op::new("paged_attention");
     let _timed = cpu.op_timer.timed(op, || work::work(step.batch, &scratch.sharing, shape, layer));
-    let task = cpu::Task { cpu, qkv, batch: step.batch, shape, kv };
+    let task = cpu::Task { cpu, qkv, batch: step.batch, shape, kv, end };
     let [of_k, of_v] = layer.ranges();
     match &layer.cache.data {
         KvData::Float32 { k, v } => task.run(&k[of_k], &v[of_v], scratch, out),

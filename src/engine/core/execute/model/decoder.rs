@@ -3,30 +3,27 @@
 
 use std::ops::Range;
 
+use super::indexer::IndexerBuffers;
 use super::inner_buffers::InnerBuffers;
 use super::latent::LatentBuffers;
 use super::layer_inputs::LayerInputs;
-use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeights};
+use super::loading::{self, DecoderWeights, Loader, OutputWeights};
 use super::memory::MemoryBuffers;
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::ResidentLoras;
-use super::stream::{Stream, begin_heads, scale_q};
+use super::stream::Stream;
 use super::streams::{Streams, around_layer};
-use super::value_columns::{values_of_keys, with_zeros_behind_values, without_zeros};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, DecoderSpec, GateFunction, GateSpan, KvSource, LinearSpec, OutputGate, QkvHeads,
-    RecurrentSpec,
+    AttentionSpec, DecoderSpec, KvSource, LinearSpec, RecurrentSpec,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::tensor::Rows;
-use vllm_batch_device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
+use vllm_batch_device::{Device, KvCache, Precision, StateLayerMut, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::{Batch, PartCounts};
-use vllm_batch_ops::{
-    AttentionScratch, AttentionShape, Gate, LargestOutputs, Step, StepInputs, StepLimits,
-};
+use vllm_batch_ops::{AttentionScratch, LargestOutputs, Step, StepInputs, StepLimits};
 
 /// What is wanted of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +64,8 @@ pub struct Decoder {
     dtype: DType,
     /// Of each attention block, which layer of the cache has its K and V.
     cache_layers: Vec<usize>,
+    /// Of each of these, which layer has the keys of its block's indexer.
+    index_layers: Vec<Option<usize>>,
     loras: ResidentLoras,
     inputs: StepInputs,
     buffers: Buffers,
@@ -103,18 +102,20 @@ struct Buffers {
 #[derive(Debug)]
 pub(super) struct AttentionBuffers {
     /// (T, outputs of a block's first product)
-    qkv: Tensor,
+    pub qkv: Tensor,
     /// (T, q, k and v), only where v is k, or narrower.
-    with_values: Option<Tensor>,
+    pub with_values: Option<Tensor>,
     /// (T, num_heads * width of V heads), only where they are narrower than K heads.
-    narrowed: Option<Tensor>,
+    pub narrowed: Option<Tensor>,
     /// Only where K and V are latents.
-    latent: Option<LatentBuffers>,
+    pub latent: Option<LatentBuffers>,
+    /// Only where tokens attend to some of those before them.
+    pub indexer: Option<IndexerBuffers>,
     /// Of blocks with states.
     inner: InnerBuffers,
     /// (T, num_heads * v_dim)
-    attended: Tensor,
-    scratch: AttentionScratch,
+    pub attended: Tensor,
+    pub scratch: AttentionScratch,
 }
 
 impl AttentionBuffers {
@@ -162,6 +163,7 @@ impl Buffers {
                 with_values: with_values.max().map(per_token).transpose()?,
                 narrowed: narrowed.map(per_token).transpose()?,
                 latent: LatentBuffers::new(device, spec, num_tokens)?,
+                indexer: IndexerBuffers::new(device, spec, num_tokens)?,
                 inner: InnerBuffers::new(device, spec, num_tokens)?,
                 attended: device.tensor(num_tokens, attended_width, attended_as(spec, dtype))?,
                 scratch: AttentionScratch::default(),
@@ -208,7 +210,7 @@ impl Decoder {
         let inputs = StepInputs::new(device, limits)?;
         let buffers = Buffers::new((device, dtype), &spec, limits)?;
         device.finish_loading()?;
-        let cache_layers = spec.cache_layers();
+        let (cache_layers, index_layers) = (spec.cache_layers(), spec.index_layers());
         let loras = ResidentLoras::default();
         Ok(Self {
             spec,
@@ -216,6 +218,7 @@ impl Decoder {
             embed_scale,
             dtype,
             cache_layers,
+            index_layers,
             loras,
             inputs,
             buffers,
@@ -284,15 +287,16 @@ impl Decoder {
         cache: &mut KvCache,
         logits: &mut Tensor,
     ) {
-        let Self { spec, weights, buffers, cache_layers, inputs, embed_scale, .. } = self;
+        let Self { spec, weights, buffers, cache_layers, index_layers, inputs, .. } = self;
         let num_positions = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
         let step = inputs.step(device, batch);
         self.part_counts.add_step(step.has_parts());
-        let embed_scale = *embed_scale;
+        let embed_scale = self.embed_scale;
         ops::copy_blocks(device, step, cache);
         buffers.stream.loras.begin(device, step.num_rows(), step.num_logits_rows());
-        let pass = Pass { device, spec, weights, cache_layers, embed_scale, given, step };
+        let layers = (&**cache_layers, &**index_layers);
+        let pass = Pass { device, spec, weights, layers, embed_scale, given, step };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         if buffers.likeliest.of_rows().is_empty() {
             logits.set_num_rows(step.num_logits_rows());
@@ -305,10 +309,11 @@ pub(super) struct Pass<'a> {
     pub device: &'a Device,
     spec: &'a DecoderSpec,
     pub weights: &'a DecoderWeights,
-    cache_layers: &'a [usize],
+    /// Of the cache: of each attention block, and of the indexer of each of these.
+    pub layers: (&'a [usize], &'a [Option<usize>]),
     embed_scale: Option<f32>,
     given: &'a [GivenRows<'a>],
-    step: Step<'a>,
+    pub step: Step<'a>,
 }
 
 impl Pass<'_> {
@@ -323,7 +328,7 @@ impl Pass<'_> {
                 let scales = spec.scales;
                 let mut memory = memory.as_mut().zip(weights.memory.as_ref());
                 if let Some((buffers, weights)) = &mut memory {
-                    let cache = cache.layer_mut(self.cache_layers[index]);
+                    let cache = cache.layer_mut(self.layers.0[index]);
                     self.remember((spec, weights), cache, (stream, attention, buffers));
                     buffers.swap(stream);
                 }
@@ -340,7 +345,7 @@ impl Pass<'_> {
                     stream.set_aside();
                 }
                 if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
-                    let cache = cache.layer_mut(self.cache_layers[index]);
+                    let cache = cache.layer_mut(self.layers.0[index]);
                     self.attention((block, weights), cache, (stream, attention));
                     stream.scale_delta(self.device, scales.attention);
                 }
@@ -503,90 +508,5 @@ impl Pass<'_> {
         stream.first_product(device, &weights.norms, (inputs, &weights.inputs), products);
         weights.mix(device, (products, step), states, (inner, mixed));
         stream.last_product(device, mixed, &weights.out);
-    }
-
-    fn attention(
-        &self,
-        (spec, weights): (&AttentionSpec, &AttentionWeights),
-        cache: CacheLayerMut<'_>,
-        (stream, buffers): (&mut Stream, &mut AttentionBuffers),
-    ) {
-        let device = self.device;
-        stream.qkv(device, (spec, weights), &mut buffers.qkv);
-        let values = self.attend((spec, weights), cache, buffers);
-        stream.last_product(device, values, &weights.out);
-    }
-
-    /// What attention gives to its last linear layer, of its first product.
-    pub(super) fn attend<'b>(
-        &self,
-        (spec, weights): (&AttentionSpec, &AttentionWeights),
-        cache: CacheLayerMut<'_>,
-        buffers: &'b mut AttentionBuffers,
-    ) -> &'b mut Tensor {
-        let Self { device, step, .. } = *self;
-        let AttentionBuffers {
-            qkv: product, with_values, narrowed, latent, attended, scratch, ..
-        } = buffers;
-        let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
-        let qkv = match (&mut latent, with_values) {
-            (Some(latent), _) => latent.qkv(device, (spec, weights), product),
-            (None, Some(all)) if spec.kv == KvSource::ValuesAreKeys => {
-                values_of_keys(device, spec.heads, product, all);
-                all
-            }
-            (None, Some(all)) if spec.narrow_v.is_some() => {
-                with_zeros_behind_values(device, spec, product, all);
-                all
-            }
-            _ => &mut *product,
-        };
-        let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
-        let left = begin_heads(device, (spec, weights), rope, step, qkv);
-        let CacheLayerMut { cache, index } = cache;
-        if spec.is_cached() {
-            let layer = cache.layer_mut(index);
-            ops::norm_rotary_and_cache(device, (qkv, spec.heads), left, step, layer);
-        } else if !left.is_none() {
-            ops::norm_and_rotate(device, (qkv, spec.own_heads()), left, step);
-        }
-        scale_q(device, spec, step, qkv);
-        let AttentionSpec { scale, soft_cap, reach, .. } = *spec;
-        let QkvHeads { num_heads, num_kv_heads, .. } = spec.heads;
-        let shape = AttentionShape {
-            num_heads,
-            num_kv_heads,
-            scale,
-            soft_cap,
-            reach,
-            is_causal: spec.is_causal,
-            alibi: weights.alibi.as_ref(),
-            sinks: weights.sinks.as_ref(),
-        };
-        attended.reshape(step.num_rows(), num_heads * spec.v_dim());
-        let layer = cache.layer(index);
-        ops::paged_attention(device, (qkv, step), layer, shape, scratch, attended);
-        if let Some(OutputGate { span, function }) = spec.gate {
-            let gate = match function {
-                GateFunction::Sigmoid => Gate::Sigmoid,
-                GateFunction::Softplus => Gate::Softplus,
-            };
-            let num_values = match span {
-                GateSpan::Value => 1,
-                GateSpan::Head => spec.v_dim(),
-            };
-            let gates = (&*product, product.width() - spec.num_gates());
-            ops::gate_heads(device, attended, gates, (gate, num_values));
-        }
-        match latent {
-            Some(latent) => latent.values(device, (spec, weights), attended),
-            None => match (spec.narrow_v, narrowed) {
-                (Some(v_dim), Some(narrowed)) => {
-                    without_zeros(device, (spec.heads, v_dim), attended, narrowed);
-                    narrowed
-                }
-                _ => attended,
-            },
-        }
     }
 }

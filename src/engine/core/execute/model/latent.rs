@@ -95,7 +95,7 @@ impl Loader<'_> {
 #[derive(Debug)]
 pub(super) struct LatentBuffers {
     /// (T, rank of q), only where q has a latent.
-    q_latent: Tensor,
+    pub q_latent: Tensor,
     /// (T, num_heads * (rope + nope)), only where q has a latent.
     q: Tensor,
     /// (T, (num_heads + 1) * (rope + rank) + v_dim) q, k and v as attention takes them, with the
@@ -131,29 +131,44 @@ impl LatentBuffers {
         }))
     }
 
-    /// q, k and v as attention takes them, before any rotation, of what the block's first product
-    /// gives.
-    pub(super) fn qkv(
+    /// Normalizes the latents of what the block's first product gives. The one of q, if there is
+    /// one, is `q_latent` then.
+    pub(super) fn begin(
         &mut self,
         device: &Device,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
         product: &mut Tensor,
+    ) {
+        let (latent, weights) = parts(spec, weights);
+        let LatentDims { rope, rank, .. } = latent.dims;
+        let q_width = q_width(spec, latent, product);
+        let one = |start: usize, head_dim: usize| Heads { start, num_heads: 1, head_dim };
+        ops::norm_heads(device, product, one(q_width + rope, rank), &weights.norm);
+        if let Some((norm, _)) = &weights.q {
+            ops::norm_heads(device, product, one(0, q_width), norm);
+            self.q_latent.reshape(product.num_rows(), q_width);
+            let all = Columns::run(0, q_width);
+            ops::copy_columns(device, (product, all), (&mut self.q_latent, all));
+        }
+    }
+
+    /// q, k and v as attention takes them, before any rotation, of what the block's first product
+    /// gives, when it [has begun](Self::begin).
+    pub(super) fn qkv(
+        &mut self,
+        device: &Device,
+        (spec, weights): (&AttentionSpec, &AttentionWeights),
+        product: &Tensor,
     ) -> &mut Tensor {
         let (latent, weights) = parts(spec, weights);
         let (num_rows, num_heads) = (product.num_rows(), spec.heads.num_heads);
         let LatentDims { rope, nope, rank, .. } = latent.dims;
-        let q_width = product.width() - latent.dims.key() - spec.num_gates();
-        let one = |start: usize, head_dim: usize| Heads { start, num_heads: 1, head_dim };
-        ops::norm_heads(device, product, one(q_width + rope, rank), &weights.norm);
+        let q_width = q_width(spec, latent, product);
         let Self { q_latent, q, qkv, .. } = self;
         let q = match &weights.q {
-            None => &*product,
-            Some((norm, up)) => {
-                ops::norm_heads(device, product, one(0, q_width), norm);
-                q_latent.reshape(num_rows, q_width);
+            None => product,
+            Some((_, up)) => {
                 q.reshape(num_rows, num_heads * latent.dims.q());
-                let all = Columns::run(0, q_width);
-                ops::copy_columns(device, (product, all), (q_latent, all));
                 ops::linear(device, q_latent, up, q);
                 q
             }
@@ -197,6 +212,11 @@ impl LatentBuffers {
         ops::linear_by_head(device, (attended, of_heads(rank)), &weights.values, to);
         &mut self.values
     }
+}
+
+/// Values of q, or of its latent, that a block's first product gives.
+fn q_width(spec: &AttentionSpec, latent: &LatentSpec, product: &Tensor) -> usize {
+    product.width() - latent.dims.key() - spec.num_gates()
 }
 
 fn parts<'a>(

@@ -2,6 +2,7 @@
 
 use super::branch::BranchWeights;
 use super::decoder::Output;
+use super::indexer::IndexerWeights;
 use super::latent::LatentWeights;
 use super::layer_inputs::{LayerInputsWeights, SideBlockWeights};
 use super::memory::MemoryWeights;
@@ -77,6 +78,7 @@ pub(super) struct AttentionWeights {
     pub norms: BlockNormWeights,
     pub qkv: AdaptedLinear,
     pub latent: Option<LatentWeights>,
+    pub indexer: Option<IndexerWeights>,
     pub qk_norm: Option<(NormWeight, Option<NormWeight>)>,
     pub v_norm: Option<NormWeight>,
     pub alibi: Option<WeightValues>,
@@ -176,11 +178,13 @@ pub(super) fn prepare_layers(
 ) -> Result<(), EngineError> {
     let mut weights = layers.iter().flat_map(
         |LayerWeights { attention, recurrent, memory, feed_forward, branch, side, .. }| {
-            let attention =
-                attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
+            let attention = attention.iter().flat_map(
+                |AttentionWeights { qkv, latent, indexer, out, .. }| {
                     let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
-                    [&qkv.weight, &out.weight].into_iter().chain(q_up)
-                });
+                    let indexer = indexer.iter().flat_map(|i| [&i.q, &i.inputs.weight]);
+                    [&qkv.weight, &out.weight].into_iter().chain(q_up).chain(indexer)
+                },
+            );
             let recurrent = recurrent.iter().flat_map(RecurrentWeights::linears);
             let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
             let side = side.iter().flat_map(SideBlockWeights::linears);
@@ -538,6 +542,7 @@ impl Loader<'_> {
             norms: self.norms(&spec.norms)?,
             qkv: self.adapted_linear(&spec.qkv)?,
             latent: self.latent(spec)?,
+            indexer: self.indexer(spec.indexer())?,
             qk_norm,
             v_norm: self.norm(spec.v_norm.as_ref())?,
             alibi,

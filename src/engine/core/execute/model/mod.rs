@@ -1,11 +1,13 @@
 //! A model on a device: layers of a spec with their weights, and what they compute.
 
+mod attend;
 mod branch;
 mod connector;
 pub mod decoder;
 mod delta_net;
 pub mod encoder;
 pub mod head;
+mod indexer;
 mod inner_buffers;
 mod latent;
 mod layer_inputs;

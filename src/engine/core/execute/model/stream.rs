@@ -2,6 +2,7 @@
 //! have in common.
 
 use super::branch::Branch;
+use super::indexer::IndexerBuffers;
 use super::loading::{
     AttentionWeights, BlockNormWeights, FeedForwardWeights, LayerWeights, MlpWeights,
 };
@@ -223,14 +224,26 @@ impl Stream {
         }
     }
 
-    /// qkv = q, k and v of the stream.
+    /// qkv = q, k and v of the stream; and what the block's indexer reads goes into `beside`.
     pub(super) fn qkv(
         &mut self,
         device: &Device,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
         qkv: &mut Tensor,
+        beside: Option<&mut IndexerBuffers>,
     ) {
-        self.first_product(device, &weights.norms, (&spec.qkv, &weights.qkv), qkv);
+        let num_rows = self.residual.num_rows();
+        qkv.reshape(num_rows, spec.qkv.n());
+        let beside = spec.indexer().zip(weights.indexer.as_ref()).zip(beside);
+        let beside = beside.map(|((spec, weights), buffers)| {
+            (&weights.inputs, buffers.product(num_rows, &spec.inputs))
+        });
+        match beside {
+            None => self.products(device, &weights.norms, &mut [(&weights.qkv, qkv)]),
+            Some(beside) => {
+                self.products(device, &weights.norms, &mut [(&weights.qkv, qkv), beside]);
+            }
+        }
     }
 
     /// out = a block's first linear layer of what the block reads.
@@ -242,13 +255,25 @@ impl Stream {
         out: &mut Tensor,
     ) {
         out.reshape(self.residual.num_rows(), spec.n());
+        self.products(device, norms, &mut [(layer, out)]);
+    }
+
+    /// out = linear layers of what a block reads.
+    fn products(
+        &mut self,
+        device: &Device,
+        norms: &BlockNormWeights,
+        products: &mut [(&AdaptedLinear, &mut Tensor)],
+    ) {
         for (start, num_rows) in self.row_blocks(device) {
             self.block_input(device, norms, (start, num_rows));
-            bound_inputs(device, layer, self.normed.rows_from_mut(0), num_rows);
-            let x = self.normed.rows_from(0);
-            let rows = (&mut self.loras, start, num_rows);
-            ops::adapted_linear_rows(device, x, layer, out.rows_from_mut(start), rows);
-            bound_outputs(device, layer, out.rows_from_mut(start), num_rows);
+            for (layer, out) in &mut *products {
+                bound_inputs(device, layer, self.normed.rows_from_mut(0), num_rows);
+                let x = self.normed.rows_from(0);
+                let rows = (&mut self.loras, start, num_rows);
+                ops::adapted_linear_rows(device, x, layer, out.rows_from_mut(start), rows);
+                bound_outputs(device, layer, out.rows_from_mut(start), num_rows);
+            }
         }
     }
 

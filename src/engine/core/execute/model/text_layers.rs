@@ -99,7 +99,7 @@ impl TextLayers<'_> {
     ) {
         let device = self.device;
         let TextBuffers { qkv, attended, scratch } = buffers;
-        stream.qkv(device, (spec, weights), qkv);
+        stream.qkv(device, (spec, weights), qkv, None);
         let rope = spec.rope.map(|rope| &self.ropes[rope]);
         let left = begin_heads(device, (spec, weights), rope, seen, qkv);
         ops::rotate_texts(device, (qkv, spec.heads), left, seen, scratch);

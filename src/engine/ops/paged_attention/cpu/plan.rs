@@ -291,10 +291,12 @@ impl Plan {
     }
 }
 
-/// Tokens of a sequence in the flat axis.
+/// Tokens of a sequence in the flat axis, but those that are left alone.
 fn tokens_of(task: &Task<'_>, seq: usize) -> (usize, usize) {
     let starts = &task.batch.query_start_loc;
-    (starts[seq] as usize, starts[seq + 1] as usize)
+    let (start, end) = (starts[seq] as usize, starts[seq + 1] as usize);
+    let num_computed = task.end.saturating_sub(task.batch.positions[start]) as usize;
+    (start, end.min(start + num_computed))
 }
 
 /// Whether some token of a sequence does not attend to all before it.
@@ -315,6 +317,7 @@ fn may_share(task: &Task<'_>, seq: usize) -> bool {
     let (start, end) = tokens_of(task, seq);
     let heads_per_kv = task.heads_per_kv();
     let is_short = match end - start {
+        0 => false,
         1 => true,
         _ if heads_per_kv > ITEM_HEADS => false,
         num_tokens => 2 * num_tokens * heads_per_kv <= max_rows(task, seq),

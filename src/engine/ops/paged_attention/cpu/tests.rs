@@ -200,7 +200,7 @@ impl Case<'_> {
         let device = Device::cpu_with_isa(num_threads, self.isa);
         let Device::Cpu(cpu) = &device else { unreachable!("a CPU was asked for") };
         let (qkv, kv) = (Tensor::zeros(0, 1), self.kv_shape().layer(0));
-        let task = Task { cpu, qkv: &qkv, batch, shape: self.attention(), kv };
+        let task = Task { cpu, qkv: &qkv, batch, shape: self.attention(), kv, end: u32::MAX };
         let mut scratch = AttentionScratch::default();
         scratch.sharing.find(batch, self.block_size);
         scratch.prepare(&task);
