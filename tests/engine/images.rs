@@ -58,7 +58,7 @@ const MODELS: [&str; 38] = [
     "testdata/golden/cohere2_vision",
 ];
 
-fn path(name: &str) -> std::path::PathBuf {
+pub fn path(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
@@ -68,7 +68,7 @@ fn medium(file: &str) -> Arc<Medium> {
 }
 
 /// A user's turn: texts, and files of images as `<name>`.
-fn chat(parts: &[&str]) -> Prompt {
+pub fn chat(parts: &[&str]) -> Prompt {
     let file = |part: &&str| part.strip_prefix('<')?.strip_suffix('>').map(str::to_owned);
     let files: Vec<_> = parts.iter().filter_map(file).collect();
     let content = parts.iter().map(|part| match file(part) {

@@ -18,6 +18,7 @@ mod embeddings;
 mod fuzz_corpus;
 mod gguf;
 mod gguf_blocks;
+mod gguf_images;
 mod greedy;
 mod guesser;
 mod image_classifiers;

@@ -18,6 +18,7 @@ mod ended;
 mod eval;
 mod file_names;
 mod flags;
+mod gguf_images;
 mod grown;
 mod hf_overrides;
 mod hostile_input;

@@ -147,7 +147,7 @@ const OF_OTHER_ROWS: &[(&str, Fate)] = &[
 ];
 
 /// The others, so that a new flag is looked at.
-const OF_ALL_ROWS: &str = "model tokenizer load-format dtype max-model-len input split subset \
+const OF_ALL_ROWS: &str = "model mmproj tokenizer load-format dtype max-model-len input split subset \
     format encoding delimiter no-header prompt prompt-column template row-params chat no-chat limit \
     allow-empty-prompts \
     sample sample-seed shard on-bad-row overflow \

@@ -54,6 +54,8 @@ pub struct ModelConfig {
     pub model_dir: PathBuf,
     /// Folder of the tokenizer files, or a GGUF file, when they are not in `model_dir`.
     pub tokenizer_dir: Option<PathBuf>,
+    /// GGUF file that makes a GGUF model see (llama.cpp's mmproj).
+    pub mmproj: Option<PathBuf>,
     /// Jinja text that replaces the model's chat template.
     pub chat_template: Option<String>,
     /// Keys laid over config.json.

@@ -48,6 +48,8 @@ pub enum Setting {
     MaxNumBatchedTokens,
     /// Memory for encoded images.
     MmProcessorCacheGb,
+    /// The file that makes a GGUF model see.
+    Mmproj,
     /// Blocks of the KV cache.
     NumGpuBlocksOverride,
     /// Treatment of a prompt that is longer than the context.
@@ -100,6 +102,7 @@ impl Setting {
         Self::MaxModelLen,
         Self::MaxNumBatchedTokens,
         Self::MmProcessorCacheGb,
+        Self::Mmproj,
         Self::NumGpuBlocksOverride,
         Self::Overflow,
         Self::PoolingType,
@@ -138,6 +141,7 @@ impl Setting {
             Self::MaxModelLen => "max_model_len",
             Self::MaxNumBatchedTokens => "max_num_batched_tokens",
             Self::MmProcessorCacheGb => "mm_processor_cache_gb",
+            Self::Mmproj => "mmproj",
             Self::NumGpuBlocksOverride => "num_gpu_blocks_override",
             Self::Overflow => "overflow",
             Self::PoolingType => "pooling_type",

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::gguf::GgufModel;
 use super::weights::Checkpoint;
-use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{LoadFormat, ModelConfig, OnLostFile};
 use vllm_batch_base::weight_files::is_gguf_model;
+use vllm_batch_base::{EngineError, Setting};
 
 /// The files of a model.
 #[derive(Clone, Debug)]
@@ -25,9 +25,24 @@ impl ModelFiles {
     /// A file cannot be read, or is no GGUF file.
     pub fn open(path: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
         Ok(match is_gguf_model(path) {
-            true => Self::Gguf(Arc::new(GgufModel::open(path, on_lost_file)?)),
+            true => Self::Gguf(Arc::new(GgufModel::open(path, None, on_lost_file)?)),
             false => Self::Folder(path.to_owned()),
         })
+    }
+
+    /// The same of the model that a configuration names, with its projector.
+    ///
+    /// # Errors
+    /// As `open`; or there is a projector, and the model is a folder.
+    pub fn of_model(config: &ModelConfig) -> Result<Self, EngineError> {
+        let ModelConfig { model_dir, mmproj, on_lost_file, .. } = config;
+        let Some(mmproj) = mmproj else { return Self::open(model_dir, *on_lost_file) };
+        if !is_gguf_model(model_dir) {
+            let text = "a projector goes with a GGUF file, and the model is a folder";
+            let help = "leave it out: a folder has its own tower";
+            return Err(EngineError::setting(Setting::Mmproj, text, help));
+        }
+        Ok(Self::Gguf(Arc::new(GgufModel::open(model_dir, Some(mmproj), *on_lost_file)?)))
     }
 
     /// The tensors, for a look before they are loaded. None: weights are made up, or the files

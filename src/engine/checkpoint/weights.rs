@@ -9,6 +9,7 @@ pub mod header;
 pub mod index;
 mod mapped_file;
 mod mapped_files;
+mod of_gguf;
 pub mod pickle;
 mod quantized;
 mod stacked;
@@ -20,8 +21,8 @@ use std::sync::atomic::AtomicBool;
 use super::adapter::MergedAdapter;
 use super::quantization::{Place, QuantizationConfig};
 use super::spec::{BesideTable, LinearSpec, NamedShape};
-use gguf::{GgufFiles, TensorInfo, Translated};
 pub use mapped_files::MappedFiles;
+pub use of_gguf::TranslatedFiles;
 pub use quantized::{linears_of_decoder, linears_of_encoder, linears_of_tower};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::OnLostFile;
@@ -65,17 +66,13 @@ impl Checkpoint {
         Ok(Checkpoint::Files(MappedFiles::of_module(path, name, on_lost_file)?))
     }
 
-    /// The tensors of GGUF files, by what each is in Hugging Face's words: none, where the config
-    /// is made of it; several, where it holds several.
+    /// The tensors of GGUF files, by what each is in Hugging Face's words: of the model at `path`,
+    /// and of what goes with it.
     ///
     /// # Errors
     /// A tensor is unknown, or cannot be what it is said to be.
-    pub fn of_gguf(
-        path: &Path,
-        files: &GgufFiles,
-        translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
-    ) -> Result<Self, EngineError> {
-        Ok(Checkpoint::Files(MappedFiles::of_gguf(path, files, translate)?))
+    pub fn of_gguf(path: &Path, models: &[TranslatedFiles<'_>]) -> Result<Self, EngineError> {
+        Ok(Checkpoint::Files(MappedFiles::of_gguf(path, models)?))
     }
 
     /// The same, whose linear layers are stored as `config` says; experts may be stacked where a

@@ -159,6 +159,11 @@ fn gguf_files_are_themselves_and_one_in_a_folder_is_meant() {
     parts.iter().for_each(|path| fs::write(path, "").unwrap());
     assert_eq!(find(&parts[1]).unwrap(), parts[1]);
     assert_eq!(find(&folder).unwrap(), parts[0]);
+    // What makes a model see is none.
+    let projector = folder.join("mmproj-F16.gguf");
+    fs::write(&projector, "").unwrap();
+    assert_eq!(find(&folder).unwrap(), parts[0]);
+    fs::remove_file(&projector).unwrap();
     fs::write(folder.join("b.gguf"), "").unwrap();
     let error = find(&folder).unwrap_err().to_string();
     assert!(error.contains("several GGUF files: a-00001-of-00002.gguf, b.gguf"), "{error}");

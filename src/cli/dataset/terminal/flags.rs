@@ -28,6 +28,7 @@ pub fn flag(setting: Setting) -> &'static str {
         Setting::MaxModelLen => "--max-model-len",
         Setting::MaxNumBatchedTokens => "--max-num-batched-tokens",
         Setting::MmProcessorCacheGb => "--mm-processor-cache-gb",
+        Setting::Mmproj => "--mmproj",
         Setting::NumGpuBlocksOverride => "--num-gpu-blocks-override",
         Setting::Overflow => "--overflow",
         Setting::PoolingType => "--pooling-type",

@@ -14,6 +14,10 @@ pub struct ModelArgs {
     /// (of a GGUF file there: OWNER/REPO:FILE.gguf)
     #[arg(short = 'm', long, value_name = "DIR|GGUF|HF_ID")]
     pub model: PathBuf,
+    /// GGUF file that makes a GGUF model see (llama.cpp's mmproj), or OWNER/REPO:FILE.gguf
+    /// [default: the one beside the one model of a folder]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub mmproj: Option<PathBuf>,
     /// Folder of the tokenizer files [default: the model's]
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub tokenizer: Option<PathBuf>,

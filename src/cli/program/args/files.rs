@@ -82,7 +82,7 @@ pub fn role(command: &str, flag: &str, value: &OsStr) -> Option<Role> {
         | "structured-outputs.structural-tag" => Role::Read,
         "shards" | "rescore" | "baseline" => Role::ReadOutput,
         "out" if command == "show" => Role::ReadOutput,
-        "model" | "tokenizer" | "generation-config" => Role::Model,
+        "model" | "mmproj" | "tokenizer" | "generation-config" => Role::Model,
         "lora-modules" => Role::Adapter,
         "speculative-config" => Role::DraftModel,
         "scorer-command" => Role::Program,

@@ -158,7 +158,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("draft-model", SPECULATION),
     ("rope-freq-base", ROPE),
     ("rope-theta", ROPE),
-    ("mmproj", "images are not read with GGUF models"),
     ("image", "rows have it: a field `image`, or --image-column NAME"),
     ("prompt-file", "it is -p - < FILE here, and -i FILE for a prompt in each line"),
     ("file", "it is --input here, or -i"),

@@ -77,6 +77,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
     let chat_template = args.input.chat_template.as_deref().map(chat_template).transpose()?;
     Ok(ModelConfig {
         model_dir: PathBuf::new(),
+        mmproj: None,
         tokenizer_dir: None,
         chat_template,
         hf_overrides: hf_overrides(args.model.hf_overrides.as_deref())?,

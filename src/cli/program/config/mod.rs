@@ -89,6 +89,7 @@ impl RunConfig {
         let mut model = ModelSource {
             served_name: args.output.served_model_name.unwrap_or_else(|| served_name(&name)),
             name,
+            mmproj: args.model.mmproj.map(text),
             tokenizer: args.model.tokenizer.map(text),
             revision: args.model.revision,
             download_dir: args.model.download_dir,

@@ -10,6 +10,8 @@ pub struct ModelSource {
     pub name: String,
     /// What lines of batch APIs call it.
     pub served_name: String,
+    /// GGUF file that makes a GGUF model see.
+    pub mmproj: Option<String>,
     /// The same for the tokenizer.
     pub tokenizer: Option<String>,
     /// Branch, tag or commit.

@@ -134,7 +134,7 @@ fn idle(args: &RunArgs) -> Vec<String> {
     let has_adapters = !args.engine.lora.modules.lora_modules.is_empty();
     let is_local = |path: &PathBuf| path.exists();
     let fetches = !is_local(&model.model)
-        || model.tokenizer.as_ref().is_some_and(|path| !is_local(path))
+        || [&model.tokenizer, &model.mmproj].into_iter().flatten().any(|path| !is_local(path))
         || has_adapters
         || args.input.dataset.split.is_some()
         || args.input.input.iter().any(|path| path.to_string_lossy().starts_with("hf://"));

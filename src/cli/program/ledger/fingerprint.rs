@@ -9,10 +9,11 @@ use serde_json::Value;
 use super::plain_values;
 
 /// The fields that say which model answers and how it computes, without the run's parameters.
-const SYSTEM: [&str; 10] = [
+const SYSTEM: [&str; 11] = [
     "version",
     "model",
     "config",
+    MMPROJ,
     "hf_overrides",
     "checkpoint_format",
     "tokenizer",
@@ -25,8 +26,14 @@ const SYSTEM: [&str; 10] = [
 /// The adapters that rows may name. A run without any has no such field.
 pub const LORA_MODULES: &str = "lora_modules";
 
+/// The file that makes a GGUF model see. A run without one has no such field.
+pub const MMPROJ: &str = "mmproj";
+
 /// Whether rows without text are asked. Such a row fails, or it is answered: others are the same.
 pub const ALLOW_EMPTY_PROMPTS: &str = "allow_empty_prompts";
+
+/// Fields of some runs alone: others have none of it.
+const IN_SOME_RUNS: [&str; 2] = [LORA_MODULES, MMPROJ];
 
 /// Named values, equal if and only if the same row gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,8 +56,8 @@ impl Fingerprint {
         Self { id: hasher.finalize().to_hex().to_string(), fields }
     }
 
-    /// What is different in the fields that both have, and whether one of them alone has adapters;
-    /// one line each.
+    /// What is different in the fields that both have, and whether one of them alone has adapters
+    /// or a projector; one line each.
     pub fn differences(&self, now: &Fingerprint) -> Vec<String> {
         let differs = |(name, then): (&String, &String)| {
             let text = now.fields.get(name)?;
@@ -60,15 +67,16 @@ impl Fingerprint {
             let is_other = then != text && then_json != json;
             is_other.then(|| format!("{name}: {} then, {} now", shown(&then_value), shown(&value)))
         };
-        let of_adapters = |run: &Fingerprint| match run.fields.get(LORA_MODULES) {
+        let of_some = |run: &Fingerprint, name: &str| match run.fields.get(name) {
             None => "none".to_owned(),
-            Some(adapters) => adapters.clone(),
+            Some(value) => value.clone(),
         };
-        let (then, others) = (of_adapters(self), of_adapters(now));
-        let adapters =
-            (then != others).then(|| format!("{LORA_MODULES}: {then} then, {others} now"));
-        let is_other = |(name, _): &(&String, &String)| *name != LORA_MODULES;
-        self.fields.iter().filter(is_other).filter_map(differs).chain(adapters).collect()
+        let of_some = IN_SOME_RUNS.iter().filter_map(|name| {
+            let (then, others) = (of_some(self, name), of_some(now, name));
+            (then != others).then(|| format!("{name}: {then} then, {others} now"))
+        });
+        let is_other = |(name, _): &(&String, &String)| !IN_SOME_RUNS.contains(&name.as_str());
+        self.fields.iter().filter(is_other).filter_map(differs).chain(of_some).collect()
     }
 
     /// The same of rows with an answer, where those that failed are asked again: what is asked now

@@ -13,6 +13,7 @@ use super::fingerprint::Fingerprint;
 const TEXTS: &[&str] = &[
     "version",
     "model",
+    "mmproj",
     "config",
     "checkpoint_format",
     "tokenizer",

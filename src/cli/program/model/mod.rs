@@ -33,6 +33,8 @@ use vllm_batch_engine::{Engine, EngineInfo, WhyCpu};
 pub struct Folders {
     /// Configuration and weights; a GGUF file has both, and a tokenizer.
     pub model: PathBuf,
+    /// What makes a GGUF file see.
+    pub mmproj: Option<PathBuf>,
     /// When it is another one.
     pub tokenizer: Option<PathBuf>,
     /// Of each adapter of the configuration, in its order; the merged one stands alone.
@@ -71,7 +73,11 @@ pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> 
         modules: config.pooling.is_some(),
         adapter: false,
     };
-    resolve(&config.model, (need, &config.engine.lora), shows_progress)
+    let mut folders = resolve(&config.model, (need, &config.engine.lora), shows_progress)?;
+    if config.model.mmproj.is_none() && !config.engine.model.language_model_only {
+        folders.mmproj = hub::projector_in(Path::new(&config.model.name), &folders.model);
+    }
+    Ok(folders)
 }
 
 /// Loads a model that was found, by its `summary`.
@@ -148,6 +154,7 @@ fn refuse_engines(config: &RunConfig) -> Result<(), CliError> {
 fn engine_config(config: &RunConfig, folders: &Folders) -> EngineConfig {
     let mut engine_config = config.engine.clone();
     engine_config.model.model_dir = folders.model.clone();
+    engine_config.model.mmproj = folders.mmproj.clone();
     engine_config.model.tokenizer_dir = folders.tokenizer.clone();
     engine_config.model.on_lost_file = Some(ON_LOST_FILE);
     let LoraConfig { modules, merged, .. } = &mut engine_config.lora;
@@ -306,6 +313,10 @@ fn resolve(
         hub::resolve(&request, &environment, progress.as_mut()).map_err(rejected)
     };
     let model = folder(&source.name, source.revision.as_deref(), need)?;
+    let mmproj = match &source.mmproj {
+        Some(name) => Some(projector(name, folder(name, None, Need::MODEL))?),
+        None => None,
+    };
     let tokenizer = match &source.tokenizer {
         // `--revision` is the model's.
         Some(name) => Some(folder(name, None, Need::TOKENIZER)?),
@@ -319,7 +330,21 @@ fn resolve(
         })
     });
     let loras = loras.collect::<Result<_, _>>()?;
-    Ok(Folders { model, tokenizer, loras })
+    Ok(Folders { model, mmproj, tokenizer, loras })
+}
+
+/// The file of `--mmproj`.
+fn projector(name: &str, found: Result<PathBuf, CliError>) -> Result<PathBuf, CliError> {
+    let of_flag = |message: &str| sanitized(&format!("--mmproj: {message}"));
+    match found {
+        Ok(path) if path.is_file() => Ok(path),
+        Ok(_) => {
+            let message = of_flag(&format!("{name} is no GGUF file"));
+            let help = "give the model's mmproj file, or one of a repository: OWNER/REPO:FILE.gguf";
+            Err(CliError::refused("mmproj", message).help(help))
+        }
+        Err(error) => Err(CliError { message: of_flag(&error.message), ..error }),
+    }
 }
 
 fn rejected(error: HubError) -> CliError {

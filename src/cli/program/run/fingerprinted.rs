@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::model_hashes::{lora_hashes, model_hashes, module_hash};
+use super::model_hashes::{lora_hashes, mmproj_hash, model_hashes, module_hash};
 use crate::config::{RunConfig, is_table};
-use crate::ledger::fingerprint::{ALLOW_EMPTY_PROMPTS, Fingerprint, LORA_MODULES};
+use crate::ledger::fingerprint::{ALLOW_EMPTY_PROMPTS, Fingerprint, LORA_MODULES, MMPROJ};
 use crate::model::{Folders, Summary};
 use vllm_batch_api::request::{SamplingParams, StructuredOutputs};
 use vllm_batch_base::config::DType;
@@ -44,6 +44,9 @@ pub fn of_files(
     set("version", format!("{version}, rows {ROW_FORMAT}"));
     let [weights, model_config, tokenizer] = model_hashes(engine.model.load_format, folders)?;
     set("model", weights);
+    if let Some(mmproj) = &folders.mmproj {
+        set(MMPROJ, mmproj_hash(mmproj)?);
+    }
     set("hf_overrides", engine.model.hf_overrides.text());
     set("config", model_config);
     set("tokenizer", tokenizer);

@@ -50,6 +50,15 @@ pub fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[Strin
     Ok([weights, config, tokenizer])
 }
 
+/// Hash of the file that makes a GGUF model see.
+///
+/// # Errors
+/// It cannot be read.
+pub fn mmproj_hash(path: &Path) -> Result<String, CliError> {
+    // Whatever it is called.
+    Ok(hash_file(path).map_err(|error| unreadable(path, &error))?.to_hex()[..32].to_owned())
+}
+
 /// Hashes of adapters by their names, in the order of these; None: there are none. One that is not
 /// there is refused when the model is loaded.
 ///
@@ -243,7 +252,8 @@ mod tests {
         write(1, "one");
         write(2, "two");
         let hashes = |load_format| {
-            let folders = Folders { model: part(1), tokenizer: None, loras: Vec::new() };
+            let (model, loras) = (part(1), Vec::new());
+            let folders = Folders { model, mmproj: None, tokenizer: None, loras };
             model_hashes(load_format, &folders).unwrap()
         };
         let [weights, config, tokenizer] = hashes(LoadFormat::Auto);

@@ -81,12 +81,12 @@ fn read_of(config: &RunConfig, folders: &Folders) -> Result<Vec<Named>, LedgerEr
     Ok(files)
 }
 
-/// The files of a model that was found, of its tokenizer and its adapters.
+/// The files of a model that was found, of its projector, its tokenizer and its adapters.
 ///
 /// # Errors
 /// A folder cannot be listed for want of descriptors.
 pub fn files_of(folders: &Folders) -> Result<Vec<Named>, LedgerError> {
-    let beside = folders.tokenizer.iter().chain(&folders.loras);
+    let beside = folders.mmproj.iter().chain(&folders.tokenizer).chain(&folders.loras);
     let mut files = Vec::new();
     for folder in std::iter::once(&folders.model).chain(beside) {
         files.extend(files_of_model(folder)?);

@@ -5,6 +5,7 @@ use super::archs::Class;
 use super::config::Config;
 use super::latent::DEEPSEEK_EXPERTS;
 use super::names::{Moved, NameTable};
+use super::rope::from_halves;
 use super::tables::{EXPERTS, LLAMA_LAYER, PLAIN};
 
 const CHATGLM: NameTable = NameTable {
@@ -57,9 +58,17 @@ pub(super) fn chatglm(config: &mut Config<'_>) -> Result<Class, String> {
 }
 
 pub(super) fn glm4(config: &mut Config<'_>) -> Result<Class, String> {
-    config.keys.ignore(&["rope.dimension_sections"]);
     config.decoder()?;
     config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
+    if config.keys.is_there("rope.dimension_sections") {
+        // GLM-4.1V and GLM-4.6V-Flash: rotary pairs are halves, as of other models with axes.
+        let heads = super::heads(config)?;
+        let rotary_dim = config.keys.optional_size("rope.dimension_count")?;
+        let rotary_dim = rotary_dim.map_or(heads.head_dim, |width| width as usize);
+        for (part, moved) in from_halves(heads, rotary_dim.min(heads.head_dim)) {
+            config.is_moved(part, moved);
+        }
+    }
     Ok(("Glm4ForCausalLM", GLM_4))
 }
 

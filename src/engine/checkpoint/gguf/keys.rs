@@ -83,6 +83,18 @@ impl<'a> Keys<'a> {
         self.file.metadata.float(&self.full(key))
     }
 
+    /// Numbers, of 32 bits each.
+    pub(super) fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, String> {
+        let full = self.full(key);
+        let Some(numbers) = self.file.metadata.numbers(&full)? else { return Ok(None) };
+        let float = |value: Value| {
+            let number = value.as_float().or_else(|| Some(value.as_unsigned()? as f64));
+            number.map(|number| number as f32).filter(|number| number.is_finite())
+        };
+        let floats: Option<Vec<f32>> = numbers.iter().map(float).collect();
+        floats.map(Some).ok_or_else(|| format!("{} is no list of numbers", quoted(&full)))
+    }
+
     /// True or false.
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, String> {
         self.file.metadata.bool(&self.full(key))
@@ -111,6 +123,19 @@ impl<'a> Keys<'a> {
                 _ => Err(format!("{} has not one entry for each layer", quoted(&full))),
             },
         }
+    }
+
+    /// Whether the file has a key.
+    pub(super) fn is_there(&self, key: &str) -> bool {
+        self.file.metadata.get(&self.full(key)).is_some()
+    }
+
+    /// Says that all keys that begin so change nothing here.
+    pub(super) fn ignore_all(&self, beginning: &str) {
+        let full = format!("{}.{beginning}", self.arch);
+        let keys = self.file.metadata.iter().map(|(key, _)| key);
+        let found = keys.filter(|key| key.starts_with(&full)).map(str::to_owned);
+        self.read.borrow_mut().extend(found);
     }
 
     /// Whether the file has a tensor.

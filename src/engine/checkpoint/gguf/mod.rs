@@ -14,6 +14,7 @@ mod mamba;
 mod mamba1;
 mod names;
 mod open;
+mod projector;
 mod rope;
 mod sparse;
 mod tables;
@@ -30,7 +31,8 @@ use config::Config;
 use keys::Keys;
 use names::Qkv;
 pub use names::{Names, ROPE_VECTORS};
-pub use open::GgufModel;
+pub use open::{GgufModel, Opened};
+pub use projector::{ImageProcessorConfig, ProjectorNames};
 use vllm_batch_base::files::quoted;
 
 /// What a GGUF file says of its model; of a split one, all files together.
@@ -98,6 +100,11 @@ impl Described {
     }
 
     fn arch(&self) -> Result<&'static Arch, String> {
+        if projector::is_projector(self) {
+            let text = "it is a projector (mmproj), which goes with a model: give it as \
+                        `settings.mmproj`, and the model's own file";
+            return Err(text.to_owned());
+        }
         match self.metadata.text("general.type")? {
             None | Some("model") => {}
             Some(other) => return Err(format!("the file is no model: {}", quoted(other))),
@@ -330,7 +337,7 @@ mod tests {
         let projector = |written: Written, _: &dyn Fn(&str) -> String| {
             written.key("general.type", TEXT, &text("mmproj"))
         };
-        refused("llama", projector, "the file is no model: `mmproj`");
+        refused("llama", projector, "it is a projector (mmproj)");
         let scaling = |written: Written, key: &dyn Fn(&str) -> String| {
             written.key(&key("rope.scaling.type"), TEXT, &text("wild"))
         };

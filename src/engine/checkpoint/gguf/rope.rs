@@ -6,7 +6,10 @@ use std::f64::consts::PI;
 use serde_json::{Value, json};
 
 use super::config::Config;
+use super::names::Moved;
+use crate::spec::RowOrder;
 use vllm_batch_base::files::quoted;
+use vllm_batch_base::layers::QkvHeads;
 
 /// llama.cpp's base where a file has none.
 const BASE: f64 = 10_000.0;
@@ -76,6 +79,17 @@ impl Config<'_> {
             }
         }
     }
+}
+
+/// Where rows of q and k go whose rotary pairs are halves of what turns, and neighbours in
+/// transformers.
+pub(super) fn from_halves(heads: QkvHeads, rotary_dim: usize) -> Vec<(&'static str, Moved)> {
+    let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+    let moved = |(part, num_heads)| {
+        let order = RowOrder::heads_in_pairs(num_heads, head_dim, rotary_dim).inverse();
+        Some((part, Moved::Rows(order.rows()?.clone())))
+    };
+    [("attn_q", num_heads), ("attn_k", num_kv_heads)].into_iter().filter_map(moved).collect()
 }
 
 /// Numbers of 32 bits with the fewest digits, as config.json has them.

@@ -77,8 +77,8 @@ impl HfConfig {
         let folder = match model {
             ModelFiles::Folder(folder) => folder,
             ModelFiles::Gguf(file) => {
-                let config = file.translation()?.config;
-                let gguf_types = Some(file.described().types.clone());
+                let config = file.opened()?.config;
+                let gguf_types = Some(file.types());
                 let path = file.path().display().to_string();
                 return Ok((config, path, gguf_types));
             }

@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use safetensors::Dtype;
 
-use super::gguf::{GgufFiles, StoredRows, TensorInfo, Translated};
+use super::gguf::StoredRows;
 use super::mapped_file::{MappedFile, Maps};
+use super::of_gguf::by_turns;
 use super::quantized::QuantizedModules;
 use super::{header, index, pickle};
 use crate::adapter::MergedAdapter;
@@ -25,7 +26,8 @@ use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
 /// Weight files, mapped.
 #[derive(Debug)]
 pub struct MappedFiles {
-    maps: Arc<Maps>,
+    /// Files of the model, and those that go with it.
+    maps: Vec<Arc<Maps>>,
     pub(super) tensors: HashMap<String, Entry>,
     pub(super) unused: BTreeSet<String>,
     /// The folder, or the GGUF file.
@@ -41,15 +43,15 @@ pub struct MappedFiles {
 /// A tensor of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    file: usize,
-    stored: Stored,
+    pub file: usize,
+    pub stored: Stored,
     pub shape: Vec<usize>,
-    range: Range<usize>,
+    pub range: Range<usize>,
 }
 
 /// Type of a tensor's bytes.
 #[derive(Clone, Debug)]
-enum Stored {
+pub(super) enum Stored {
     /// Values, one after the other.
     Values(DType),
     /// Those of some outputs of a matrix of (inputs, outputs).
@@ -63,6 +65,9 @@ enum Stored {
     },
     /// Rows of a GGUF file.
     Rows(StoredRows),
+    /// Several tensors that are one, of which so many values stand beside each other by turns, or
+    /// all.
+    Joined(Arc<[Entry]>, Option<usize>),
     /// Type that weights do not have.
     Other(Dtype),
 }
@@ -86,7 +91,7 @@ impl Entry {
             Stored::Values(DType::BFloat16) => Dtype::BF16,
             Stored::Values(DType::Float16) => Dtype::F16,
             Stored::Other(dtype) => dtype,
-            Stored::Transposed { .. } | Stored::Rows(_) => return None,
+            Stored::Transposed { .. } | Stored::Rows(_) | Stored::Joined(..) => return None,
         })
     }
 
@@ -208,20 +213,10 @@ impl MappedFiles {
         let maps = Maps::watched(maps, on_lost_file);
         let maps = maps.map_err(|error| files::unreadable(of, &error))?;
         let tensors = find_tensors(&maps)?;
-        Ok(Self::new(of, maps.into(), tensors))
+        Ok(Self::new(of, vec![maps.into()], tensors))
     }
 
-    /// As [`super::Checkpoint::of_gguf`].
-    pub(super) fn of_gguf(
-        path: &Path,
-        files: &GgufFiles,
-        translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
-    ) -> Result<Self, EngineError> {
-        let tensors = translated(files, translate).map_err(|text| bad_file(path, text))?;
-        Ok(Self::new(path, Arc::clone(files.maps()), tensors))
-    }
-
-    fn new(path: &Path, maps: Arc<Maps>, tensors: HashMap<String, Entry>) -> Self {
+    pub(super) fn new(path: &Path, maps: Vec<Arc<Maps>>, tensors: HashMap<String, Entry>) -> Self {
         let unused = tensors.keys().cloned().collect();
         let quantized = QuantizedModules::default();
         let (path, given_up) = (path.to_owned(), Arc::default());
@@ -363,13 +358,20 @@ impl MappedFiles {
                 stored.of_columns(first..first + rows).transposed()
             }
             Stored::Rows(rows) => rows.source(shape.iter().product(), bytes),
+            Stored::Joined(pieces, run) => {
+                let pieces: Vec<_> =
+                    pieces.iter().map(|piece| self.source(piece).to_vec()).collect();
+                let columns = shape.last().copied().unwrap_or(1);
+                let values = SourceValues::Owned(by_turns(&pieces, *run).into());
+                SourceMatrix::new(shape.iter().product::<usize>() / columns, columns, values)
+            }
             Stored::Other(dtype) => unreachable!("{dtype} is refused by `checked`"),
         }
     }
 
     /// Says that what was read so far is packed: it takes no memory from now on.
     pub fn release(&self) {
-        self.maps.iter().for_each(MappedFile::release);
+        self.files().for_each(MappedFile::release);
     }
 
     /// As [`super::Checkpoint::finish`].
@@ -379,7 +381,7 @@ impl MappedFiles {
     }
 
     fn refuse_changed(&self) -> Result<(), EngineError> {
-        match self.maps.iter().find(|map| !map.is_unchanged()) {
+        match self.files().find(|map| !map.is_unchanged()) {
             Some(map) => Err(bad_file(map.path(), "it has changed while it was read; run again")),
             None => Ok(()),
         }
@@ -461,7 +463,12 @@ impl MappedFiles {
 
     /// The bytes of a tensor.
     pub(super) fn bytes(&self, entry: &Entry) -> &[u8] {
-        &self.maps[entry.file].bytes()[entry.range.clone()]
+        let file = self.files().nth(entry.file).expect("a file of its tensors");
+        &file.bytes()[entry.range.clone()]
+    }
+
+    fn files(&self) -> impl Iterator<Item = &MappedFile> {
+        self.maps.iter().flat_map(|maps| maps.iter())
     }
 
     fn refuse_unused(&self, unused: &BTreeSet<String>) -> Result<(), EngineError> {
@@ -502,27 +509,6 @@ fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineErr
     Ok(tensors)
 }
 
-/// All tensors of GGUF files, by Hugging Face's names.
-fn translated(
-    files: &GgufFiles,
-    translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
-) -> Result<HashMap<String, Entry>, String> {
-    let mut tensors = HashMap::new();
-    for (file, tensor) in files.places() {
-        let of_tensor = |text| format!("tensor {}: {text}", quoted(&tensor.name));
-        for translated in translate(tensor).map_err(of_tensor)? {
-            let stored = Stored::Rows(translated.stored(tensor).map_err(of_tensor)?);
-            let range = translated.range(tensor);
-            let Translated { name, shape, .. } = translated;
-            let entry = Entry { file, stored, shape, range };
-            if tensors.insert(name.clone(), entry).is_some() {
-                return Err(of_tensor(format!("another one is {} too", quoted(&name))));
-            }
-        }
-    }
-    Ok(tensors)
-}
-
 /// Buffers that old checkpoints carry and nothing reads: rotary tables, attention masks, and an
 /// output layer beside the embedding that it is tied to.
 fn is_ignorable(name: &str) -> bool {
@@ -541,6 +527,6 @@ fn is_causal_mask(name: &str, shape: &[usize]) -> bool {
     is_named && matches!(shape, [1, 1, rows, columns] if rows == columns)
 }
 
-fn bad_file(path: &Path, text: impl std::fmt::Display) -> EngineError {
+pub(super) fn bad_file(path: &Path, text: impl std::fmt::Display) -> EngineError {
     EngineError::Model(format!("{}: {text}", path.display()))
 }

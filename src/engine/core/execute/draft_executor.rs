@@ -50,6 +50,7 @@ impl DraftToLoad {
         let model = ModelConfig {
             model_dir: model_dir.clone(),
             tokenizer_dir: None,
+            mmproj: None,
             max_model_len: None,
             hf_overrides: HfOverrides::default(),
             ..config.model.clone()

@@ -1,6 +1,6 @@
 //! From a model's files to what its prompts have for images.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -10,6 +10,7 @@ use crate::serve::input_processor::ImageInput;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::{self, quoted, unreadable};
 use vllm_batch_base::weight_files::PROCESSOR_CONFIGS;
+use vllm_batch_checkpoint::gguf::GgufModel;
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::spec::TowerSpec;
 use vllm_batch_media::{Backend, ImageProcessor, Tower};
@@ -68,16 +69,15 @@ pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput
 /// There is no configuration of an image processor, or it is of a kind that is not supported.
 pub fn image_processor(sight: Sight<'_>) -> Result<ImageProcessor, EngineError> {
     let Sight { tower, processor, files, .. } = sight;
-    let folder = match files {
-        ModelFiles::Folder(folder) => folder,
-        ModelFiles::Gguf(_) => unreachable!("a GGUF file has no tower"),
-    };
-    let (name, config, backend) = match processor {
+    let (path, config, backend) = match (files, processor) {
+        (ModelFiles::Gguf(file), _) => of_gguf(file)?,
         // What has no class of transformers is resized by Pillow.
-        Some(config) => ("config.json", config.clone(), Backend::Pillow),
-        None => {
+        (ModelFiles::Folder(folder), Some(config)) => {
+            (folder.join("config.json"), config.clone(), Backend::Pillow)
+        }
+        (ModelFiles::Folder(folder), None) => {
             let (name, config) = config(folder)?;
-            (name, config, Backend::Torchvision)
+            (folder.join(name), config, Backend::Torchvision)
         }
     };
     let sizes = Tower {
@@ -86,7 +86,18 @@ pub fn image_processor(sight: Sight<'_>) -> Result<ImageProcessor, EngineError> 
         max_tiles: tower.max_tiles,
     };
     ImageProcessor::from_config(&config, sizes, backend)
-        .map_err(|error| EngineError::Model(format!("{}: {error}", folder.join(name).display())))
+        .map_err(|error| EngineError::Model(format!("{}: {error}", path.display())))
+}
+
+/// What a GGUF file's projector says of images: where that is, and who resizes them.
+fn of_gguf(file: &GgufModel) -> Result<(PathBuf, Value, Backend), EngineError> {
+    let processor = file.opened()?.processor.expect("a tower of a projector's");
+    let path = file.projector_path().unwrap_or(file.path()).to_owned();
+    let backend = match processor.is_by_pillow {
+        true => Backend::Pillow,
+        false => Backend::Torchvision,
+    };
+    Ok((path, Value::Object(processor.keys), backend))
 }
 
 /// The configuration, and the name of its file.

@@ -58,7 +58,7 @@ impl ModelSummary {
     /// A file is missing or corrupt, the model is not supported, or it does not have the context
     /// length that was asked for.
     pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
-        let files = ModelFiles::open(&config.model_dir, config.on_lost_file)?;
+        let files = ModelFiles::of_model(config)?;
         let hf_config = HfConfig::open(&files, &config.hf_overrides)?;
         // First: the keys that it reads are not unknown ones.
         let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;

@@ -131,7 +131,8 @@ pub(super) fn parts(name: &str) -> Vec<String> {
     paths.map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-fn is_projector(name: &str) -> bool {
+/// Whether a file makes a model see, by its name.
+pub(super) fn is_projector(name: &str) -> bool {
     name.to_ascii_lowercase().contains("mmproj")
 }
 

@@ -187,6 +187,10 @@ fn gguf_in(folder: &Path) -> Result<Option<PathBuf>, HubError> {
     files.sort();
     match files.as_slice() {
         [] | [_] => Ok(files.pop()),
+        // A model, and what makes it see.
+        [one, other] if is_projector(one) != is_projector(other) => {
+            Ok(files.into_iter().find(|path| !is_projector(path)))
+        }
         several => {
             let names = several.iter().take(8).map(|path| {
                 path.file_name().unwrap_or_default().to_string_lossy().escape_debug().to_string()
@@ -199,6 +203,24 @@ fn gguf_in(folder: &Path) -> Result<Option<PathBuf>, HubError> {
             ))
         }
     }
+}
+
+/// The projector in a folder that was given as the model and has two GGUF files: this model, and
+/// one that makes it see.
+pub fn projector_in(given: &Path, model: &Path) -> Option<PathBuf> {
+    if !given.is_dir() || !model.is_file() {
+        return None;
+    }
+    let entries = std::fs::read_dir(given).ok()?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut others = paths.filter(|path| path.is_file() && is_gguf(path) && is_projector(path));
+    // `gguf_in` has seen to it that there are no two.
+    others.next()
+}
+
+/// Whether a file makes a model see, by its name.
+fn is_projector(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| gguf_file::is_projector(&name.to_string_lossy()))
 }
 
 /// Whether a file is GGUF's by its name.

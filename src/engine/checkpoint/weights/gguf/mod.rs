@@ -22,4 +22,4 @@ pub use ggml_type::GgmlType;
 pub use matrix::GgmlMatrix;
 pub use metadata::{Array, Metadata, NumberType, Numbers, Texts, Value};
 pub(super) use translated::StoredRows;
-pub use translated::{Change, Translated};
+pub use translated::{Change, Piece, Translated};

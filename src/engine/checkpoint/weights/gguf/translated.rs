@@ -23,6 +23,23 @@ pub struct Translated {
     pub change: Change,
     /// (index, count): it is one of so many of one shape, which the file has as one tensor.
     pub part: Option<(usize, usize)>,
+    /// The tensor of the checkpoint that it is a piece of, where files have several for it; it has
+    /// that one's name then.
+    pub piece: Option<Piece>,
+}
+
+/// A tensor of a file that is a piece of one of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its place among the pieces.
+    pub index: usize,
+    /// Number of pieces.
+    pub count: usize,
+    /// Shape of the whole.
+    pub shape: Vec<usize>,
+    /// So many values of each piece stand beside each other, by turns; None: one piece behind the
+    /// other.
+    pub run: Option<usize>,
 }
 
 /// Change from the file's values to the checkpoint's.
@@ -63,7 +80,8 @@ impl Translated {
     /// The same tensor by another name.
     pub fn named(name: String, tensor: &TensorInfo) -> Self {
         let (rows, columns, change, part) = (None, None, Change::None, None);
-        Self { name, shape: tensor.shape.clone(), rows, columns, change, part }
+        let shape = tensor.shape.clone();
+        Self { name, shape, rows, columns, change, part, piece: None }
     }
 
     /// All parts of a tensor, by their names.
@@ -98,10 +116,12 @@ impl Translated {
     pub(in crate::weights) fn stored(&self, tensor: &TensorInfo) -> Result<StoredRows, String> {
         let &TensorInfo { ty, ref shape, .. } = tensor;
         let shape = &shape[usize::from(self.part.is_some())..];
-        let width = match shape {
-            [] => 1,
-            [_] if self.rows.is_some() => 1,
-            [.., width] => *width,
+        let width = match (shape, &self.shape[..]) {
+            ([], _) => 1,
+            ([_], _) if self.rows.is_some() => 1,
+            // Plain values have rows of any width.
+            ([_, _, ..], [_, .., width]) if ty.block_len() == 1 => (*width).max(1),
+            ([.., width], _) => *width,
         };
         let num_rows = shape.iter().product::<usize>() / width;
         let has = |rows: &[u32]| rows.iter().all(|row| (*row as usize) < num_rows);
@@ -158,7 +178,7 @@ mod tests {
     use super::super::written::Written;
     use super::super::{GgufFiles, read};
     use super::*;
-    use crate::weights::Checkpoint;
+    use crate::weights::{Checkpoint, TranslatedFiles};
 
     fn floats(values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
@@ -177,7 +197,8 @@ mod tests {
             .tensor("v", &[3], GgmlType::F32, &floats(&[5.0, 6.0, 7.0]));
         std::fs::write(&path, written.bytes()).unwrap();
         let files = GgufFiles::open(&path, None).unwrap();
-        Checkpoint::of_gguf(&path, &files, translate).map_err(|error| error.to_string())
+        let of_file = TranslatedFiles { path: &path, files: &files, translate: &translate };
+        Checkpoint::of_gguf(&path, &[of_file]).map_err(|error| error.to_string())
     }
 
     #[test]
