@@ -74,6 +74,12 @@ fn the_page_shows_the_images_of_its_rows() {
     assert_eq!(images(5), json!([{"name": "a.png", "why": "at a URL"}]));
     assert!(images(6)[3]["png"].is_string());
     assert_eq!(images(6)[4], json!({"name": "a.png", "why": "not shown"}));
+    // Verdicts are given again without a look at an image.
+    let again = ["eval", "--model", SEES, "--rescore", "out.jsonl", "-o", "again.jsonl"];
+    let said = program(folder.path(), &[&again[..], &["--report", "again.html"]].concat());
+    assert_eq!(said.code, 3, "{}", said.errors);
+    let page = fs::read_to_string(folder.path().join("again.html")).unwrap();
+    assert!(page.contains("What is it?") && !page.contains("\"png\":"), "{page}");
     // Of a shard, those of its own rows.
     let flags = [&flags[..], &["--shard", "1/2", "-o", "shard.jsonl", "--overwrite"]].concat();
     let said = program(folder.path(), &[&eval[..], &flags].concat());

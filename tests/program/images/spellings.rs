@@ -55,6 +55,7 @@ fn user(parts: Value) -> Value {
 fn parts(text: &str, folder: &Path) -> Vec<Value> {
     let uri = format!("data:image/png;base64,{text}");
     let file = format!("file://{}/a.png", folder.display());
+    let source = json!({"type": "base64", "media_type": "image/png", "data": text});
     vec![
         json!({"type": "image_url", "image_url": {"url": uri, "detail": "low"}}),
         json!({"type": "image_url", "image_url": {"url": "a.png"}}),
@@ -62,7 +63,7 @@ fn parts(text: &str, folder: &Path) -> Vec<Value> {
         json!({"type": "image_url", "image_url": uri}),
         json!({"image_url": uri}),
         json!({"type": "input_image", "image_url": uri}),
-        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": text}}),
+        json!({"type": "image", "source": source}),
         json!({"type": "image", "source": {"type": "url", "url": uri}}),
         json!({"type": "image", "image": "a.png"}),
         json!({"type": "image", "image": {"bytes": text, "path": null}}),
@@ -126,7 +127,10 @@ fn every_spelling_of_a_batch_line_is_seen() {
     let (folder, _, text) = folder();
     let words = json!({"type": "text", "text": ASKED});
     let parts = parts(&text, folder.path());
-    let line = |id: usize, url: &str, body: Value| json!({"custom_id": id.to_string(), "method": "POST", "url": url, "body": body});
+    let line = |id: usize, url: &str, body: Value| {
+        let id = id.to_string();
+        json!({"custom_id": id, "method": "POST", "url": url, "body": body})
+    };
     let chats: Vec<Value> = parts
         .iter()
         .map(|part| json!({"messages": user(json!([part, words])), "max_tokens": 16}))
@@ -236,6 +240,20 @@ fn every_spelling_of_parquet_is_seen() {
         let found = run(folder.path(), "in.parquet", &[]);
         assert_seen(&json!(schema), &found[0]["response"]);
     }
+}
+
+/// As Hugging Face's imagefolder has it.
+#[test]
+fn a_folder_may_have_its_rows_in_parquet() {
+    let (folder, bytes, _) = folder();
+    let photos = folder.path().join("photos");
+    fs::create_dir(&photos).unwrap();
+    fs::write(photos.join("b.png"), bytes).unwrap();
+    let columns: [&[u8]; 1] = [b"b.png"];
+    write_parquet(&photos.join("metadata.parquet"), "required binary file_name (UTF8);", &columns);
+    let found = run(folder.path(), "photos", &[]);
+    assert_seen(&found[0], &found[0]["response"]);
+    assert_eq!(found[0]["file_name"], "b.png");
 }
 
 /// What is seen is what vectors, classes and scores are of.
