@@ -81,6 +81,7 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("olmo2", olmo2),
     arch("olmoe", olmoe),
     arch("orion", orion),
+    arch("paddleocr", paddleocr),
     arch("pangu-embedded", pangu_embedded),
     arch("phi2", phi2),
     arch("phi3", phi3),
@@ -324,6 +325,14 @@ fn orion(config: &mut Config<'_>) -> Result<Class, String> {
     Ok(("OrionForCausalLM", tables::PLAIN))
 }
 
+/// ERNIE 4.5 whose rotary embedding turns halves, which is Llama. In text the axes of positions are
+/// equal.
+fn paddleocr(config: &mut Config<'_>) -> Result<Class, String> {
+    config.keys.ignore(&["rope.dimension_sections"]);
+    llama(config)?;
+    Ok(("LlamaForCausalLM", tables::PLAIN))
+}
+
 fn pangu_embedded(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("bias", config.keys.has("blk.0.attn_output.bias"));
@@ -418,11 +427,13 @@ fn olmo2(config: &mut Config<'_>) -> Result<Class, String> {
     }
 }
 
+/// Layers that predict further tokens (EXAONE 4.5) are left out.
 fn exaone4(config: &mut Config<'_>) -> Result<Class, String> {
+    config.further_layers()?;
     config.decoder()?;
     config.one_base()?;
     config.windows(None, |layer| (layer + 1) % 4 != 0)?;
-    Ok(("Exaone4ForCausalLM", tables::OLMO_2))
+    Ok(("Exaone4ForCausalLM", NameTable { further: Some(""), ..tables::OLMO_2 }))
 }
 
 /// Layers without K and V heads have short convolutions.

@@ -26,6 +26,7 @@ const GLM_4: NameTable = NameTable {
         ],
         LLAMA_LAYER,
     ],
+    further: Some(""),
     ..PLAIN
 };
 
@@ -57,7 +58,9 @@ pub(super) fn chatglm(config: &mut Config<'_>) -> Result<Class, String> {
     Ok(("GlmForCausalLM", CHATGLM))
 }
 
+/// Layers that predict further tokens (GLM-OCR) are left out.
 pub(super) fn glm4(config: &mut Config<'_>) -> Result<Class, String> {
+    config.further_layers()?;
     config.decoder()?;
     config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
     if config.keys.is_there("rope.dimension_sections") {

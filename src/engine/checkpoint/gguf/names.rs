@@ -49,7 +49,8 @@ pub(super) struct NameTable {
     pub qkv: Qkv,
     /// Weights of norms are stored with 1 added.
     pub adds_one: bool,
-    /// What stands before the number of a layer that predicts further tokens.
+    /// What stands before the number of a layer that predicts further tokens; empty: it is left
+    /// out.
     pub further: Option<&'static str>,
 }
 
@@ -101,7 +102,8 @@ impl Names {
             return Ok(Vec::new());
         }
         if let Some(unused) = self.of_further_layer(name) {
-            return Ok(vec![Translated::named(unused, tensor)]);
+            let named = (!unused.is_empty()).then(|| Translated::named(unused, tensor));
+            return Ok(named.into_iter().collect());
         }
         let Some((part, known)) = self.find(name) else {
             return Err(format!("tensor {} is none of this architecture", quoted(name)));
@@ -157,6 +159,7 @@ impl Names {
         let (prefix, num_layers) = (self.table.further?, self.layout.num_layers?);
         let inner = name.strip_prefix("blk.")?;
         let number: usize = inner.split_once('.')?.0.parse().ok()?;
+        let inner = if prefix.is_empty() { "" } else { inner };
         (number >= num_layers).then(|| format!("{prefix}{inner}"))
     }
 

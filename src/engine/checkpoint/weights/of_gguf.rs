@@ -153,7 +153,7 @@ mod tests {
         ] {
             let mut checkpoint = pieces(&piece(2, shape, run)).unwrap();
             let whole = ("whole".to_owned(), shape.to_vec());
-            checkpoint.check(&[whole.clone()], &[]).unwrap();
+            checkpoint.check(std::slice::from_ref(&whole), &[]).unwrap();
             assert_eq!(checkpoint.matrix(&whole).unwrap().to_vec(), expected);
             checkpoint.finish().unwrap();
         }

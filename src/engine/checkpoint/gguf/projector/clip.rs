@@ -30,7 +30,7 @@ pub(super) fn gemma3(sight: &mut Sight<'_>) -> Result<(), String> {
     sight.eps("layer_norm_eps")?;
     sight.activation(["gelu_pytorch_tanh", "gelu_pytorch_tanh"])?;
     let merge_size = sight.keys.optional_size("vision.projector.scale_factor")?.unwrap_or(4);
-    let num_tokens = (side / sizes.patch / merge_size.max(1)).pow(2);
+    let num_tokens = (side / sizes.patch / merge_size.max(1)).saturating_pow(2);
     sight.say("mm_tokens_per_image", num_tokens);
     for (key, text) in [
         ("image_token_index", "<image_soft_token>"),
@@ -58,8 +58,7 @@ pub(super) fn gemma3(sight: &mut Sight<'_>) -> Result<(), String> {
 pub(super) fn idefics3(sight: &mut Sight<'_>) -> Result<(), String> {
     sight.sizes(&USUAL)?;
     sight.set_text_type()?;
-    let made = sight.keys.optional_size("vision.projection_dim")?;
-    sight.check_width(made.unwrap_or(sight.rows("mm.model.fc.weight")?))?;
+    sight.check_product("mm.model.fc.weight")?;
     let (tile, inner) = (sight.image_size()?, sight.inner_width()?);
     sight.see("intermediate_size", inner);
     sight.eps("layer_norm_eps")?;
@@ -132,8 +131,7 @@ pub(super) fn llava(sight: &mut Sight<'_>) -> Result<(), String> {
 pub(super) fn internvl(sight: &mut Sight<'_>) -> Result<(), String> {
     sight.sizes(&USUAL)?;
     sight.set_text_type()?;
-    let made = sight.keys.optional_size("vision.projection_dim")?;
-    sight.check_width(made.unwrap_or(sight.rows("mm.model.mlp.3.weight")?))?;
+    sight.check_product("mm.model.mlp.3.weight")?;
     let (side, inner) = (sight.image_size()?, sight.inner_width()?);
     sight.see("model_type", "internvl_vision");
     sight.see("intermediate_size", inner);
@@ -197,8 +195,7 @@ fn name_internvl(sight: &mut Sight<'_>) {
 
 pub(super) fn lfm2(sight: &mut Sight<'_>) -> Result<(), String> {
     let sizes = sight.sizes(&USUAL)?;
-    let made = sight.keys.optional_size("vision.projection_dim")?;
-    sight.check_width(made.unwrap_or(sight.rows("mm.2.weight")?))?;
+    sight.check_product("mm.2.weight")?;
     // The side of a square that no image has to have.
     sight.keys.ignore(&["vision.image_size"]);
     let inner = sight.inner_width()?;
@@ -235,6 +232,47 @@ pub(super) fn lfm2(sight: &mut Sight<'_>) -> Result<(), String> {
         ("mm.input_norm", "model.multi_modal_projector.layer_norm"),
         ("mm.1", "model.multi_modal_projector.linear_1"),
         ("mm.2", "model.multi_modal_projector.linear_2"),
+    ];
+    Ok(())
+}
+
+/// Areas of images of PaddleOCR-VL.
+const PADDLE_AREAS: [u64; 2] = [147_384, 2_822_400];
+
+/// SigLIP for images of any shape, which turns by rows and columns.
+pub(super) fn paddleocr(sight: &mut Sight<'_>) -> Result<(), String> {
+    let sizes = sight.sizes(&USUAL)?;
+    sight.check_product("mm.2.weight")?;
+    // The side of the largest image, not of the positions.
+    sight.keys.ignore(&["vision.image_size"]);
+    let side = sight.rows("v.position_embd.weight")?.isqrt() * sizes.patch;
+    let inner = sight.inner_width()?;
+    sight.see("image_size", side);
+    sight.see("intermediate_size", inner);
+    sight.eps("layer_norm_eps")?;
+    sight.activation(["gelu_pytorch_tanh", "gelu_pytorch_tanh"])?;
+    let merge_size = sight.keys.optional_size("vision.spatial_merge_size")?.unwrap_or(2);
+    sight.see("spatial_merge_size", merge_size);
+    // One flag for all, in ERNIE's words.
+    let has_biases = sight.text_config.remove("attention_bias");
+    sight.text_config.extend(has_biases.map(|has| ("use_bias".to_owned(), has)));
+    sight.text_config.remove("mlp_bias");
+    sight.set_axes(false)?;
+    let token = sight.token(&["<|IMAGE_PLACEHOLDER|>"])?;
+    sight.say("image_token_id", token);
+    sight.set_processor("PaddleOCRVLImageProcessor")?;
+    sight.process("merge_size", merge_size);
+    sight.process("patch_size", sizes.patch);
+    sight.set_areas(PADDLE_AREAS)?;
+    sight.names.layers = "model.visual.vision_model.encoder.layers";
+    sight.names.inner = CLIP_LAYER;
+    sight.names.outer = &[
+        ("v.patch_embd", "model.visual.vision_model.embeddings.patch_embedding"),
+        ("v.position_embd", "model.visual.vision_model.embeddings.position_embedding"),
+        ("v.post_ln", "model.visual.vision_model.post_layernorm"),
+        ("mm.input_norm", "model.projector.pre_norm"),
+        ("mm.1", "model.projector.linear_1"),
+        ("mm.2", "model.projector.linear_2"),
     ];
     Ok(())
 }

@@ -36,6 +36,11 @@ impl Family {
 /// By name.
 pub(super) const FAMILIES: &[Family] = &[
     Family {
+        projector: "exaone4_5",
+        classes: &[("exaone4", "Exaone4_5_ForConditionalGeneration")],
+        build: qwen::exaone4_5,
+    },
+    Family {
         projector: "gemma3",
         classes: &[("gemma3", "Gemma3ForConditionalGeneration")],
         build: clip::gemma3,
@@ -80,6 +85,11 @@ pub(super) const FAMILIES: &[Family] = &[
         projector: "mlp",
         classes: &[("", "LlavaForConditionalGeneration")],
         build: clip::llava,
+    },
+    Family {
+        projector: "paddleocr",
+        classes: &[("paddleocr", "PaddleOCRVLForConditionalGeneration")],
+        build: clip::paddleocr,
     },
     Family {
         projector: "pixtral",

@@ -14,8 +14,7 @@ pub(super) fn gemma4(sight: &mut Sight<'_>) -> Result<(), String> {
     let sizes = sight.sizes_of_heads(&USUAL, [k / head_dim, head_dim])?;
     sight.see("head_dim", head_dim);
     sight.see("num_key_value_heads", k / head_dim);
-    let made = sight.keys.optional_size("vision.projection_dim")?;
-    sight.check_width(made.unwrap_or(sight.rows("mm.input_projection.weight")?))?;
+    sight.check_product("mm.input_projection.weight")?;
     // No image has to have this side.
     sight.keys.ignore(&["vision.image_size"]);
     let (inner, num_positions) = (

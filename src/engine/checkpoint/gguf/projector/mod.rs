@@ -155,6 +155,14 @@ impl<'a> Sight<'a> {
         }
     }
 
+    /// The same of one whose last product has this name, where the header does not say.
+    pub(super) fn check_product(&self, tensor: &str) -> Result<(), String> {
+        match self.keys.optional_size("vision.projection_dim")? {
+            Some(made) => self.check_width(made),
+            None => self.check_width(self.rows(tensor)?),
+        }
+    }
+
     /// Values of the text model's embeddings.
     pub(super) fn width(&self) -> Result<u64, String> {
         let width = self.text_config.get("hidden_size").and_then(Value::as_u64);
@@ -370,7 +378,7 @@ mod tests {
             .key("general.architecture", TEXT, &text("clip"))
             .key("clip.has_vision_encoder", BOOL, &[1])
             .key("clip.projector_type", TEXT, &text("ldp"));
-        refused(&described(&other), "type `ldp` is not supported; these are: gemma3,");
+        refused(&described(&other), "type `ldp` is not supported; these are: exaone4_5,");
         let names = combined(&projector(24, false, |w| w)).unwrap().names;
         let (name, range) = ("v.blk.0.wonder.weight".to_owned(), 0..0);
         let tensor = TensorInfo { name, ty: GgmlType::F32, shape: vec![1], range };

@@ -135,7 +135,7 @@ impl ProjectorNames {
             && let Some(index) = QKV.iter().position(|qkv| *qkv == part)
         {
             let mut shape = tensor.shape.clone();
-            shape[0] = 3 * rows;
+            *shape.first_mut().ok_or_else(|| unknown(&tensor.name))? = 3 * rows;
             let piece = Piece { index, count: 3, shape, run: None };
             let named = Translated::named(format!("{layer}.{known}.{suffix}"), tensor);
             return Ok(vec![Translated { piece: Some(piece), ..named }]);

@@ -58,8 +58,7 @@ pub(super) fn lighton_ocr(sight: &mut Sight<'_>) -> Result<(), String> {
 /// What both have; patches of the side of a token.
 fn pixtral_tower(sight: &mut Sight<'_>) -> Result<u64, String> {
     let sizes = sight.sizes(&USUAL)?;
-    let made = sight.keys.optional_size("vision.projection_dim")?;
-    sight.check_width(made.unwrap_or(sight.rows("mm.2.weight")?))?;
+    sight.check_product("mm.2.weight")?;
     let inner = sight.inner_width()?;
     sight.see("model_type", "pixtral");
     sight.see("intermediate_size", inner);

@@ -1,5 +1,5 @@
-//! Towers of Qwen2-VL and of what came after it: Qwen2.5-VL, Qwen3-VL, Qwen3.5, GLM-4.1V to 4.6V.
-//! Images have any shape, and positions axes.
+//! Towers of Qwen2-VL and of what came after it: Qwen2.5-VL, EXAONE 4.5, Qwen3-VL, Qwen3.5,
+//! GLM-4.1V to 4.6V, GLM-OCR. Images have any shape, and positions axes.
 
 use super::super::names::Parts;
 use super::Sight;
@@ -15,6 +15,14 @@ const WINDOW: u64 = 112;
 /// What all of Qwen's have.
 fn qwen(sight: &mut Sight<'_>, areas: [u64; 2], by_turns: bool) -> Result<Sizes, String> {
     let sizes = sight.sizes(&QWEN)?;
+    sight.join_qkv("attn.qkv", sizes);
+    sight.set_axes(by_turns)?;
+    set_parts(sight, sizes, areas)?;
+    Ok(sizes)
+}
+
+/// The same besides heads and axes.
+fn set_parts(sight: &mut Sight<'_>, sizes: Sizes, areas: [u64; 2]) -> Result<(), String> {
     // Of the norms' class, whatever the file says: it has that of the text's. And the side of a
     // square that no image has to have.
     sight.keys.ignore(&["vision.attention.layer_norm_epsilon", "vision.image_size"]);
@@ -25,14 +33,10 @@ fn qwen(sight: &mut Sight<'_>, areas: [u64; 2], by_turns: bool) -> Result<Sizes,
     sight.process("patch_size", sizes.patch);
     sight.set_areas(areas)?;
     sight.set_frames(sizes);
-    sight.join_qkv("attn.qkv", sizes);
-    sight.set_axes(by_turns)?;
     let token = sight.token(&["<|image_pad|>"])?;
     sight.say("image_token_id", token);
     sight.names.layers = "model.visual.blocks";
-    let made = sight.keys.optional_size("vision.projection_dim")?;
-    sight.check_width(made.unwrap_or(sight.rows("mm.2.weight")?))?;
-    Ok(sizes)
+    sight.check_product("mm.2.weight")
 }
 
 const QWEN_2_OUTER: Parts = &[
@@ -65,11 +69,28 @@ pub(super) fn qwen2_vl(sight: &mut Sight<'_>) -> Result<(), String> {
 
 pub(super) fn qwen2_5_vl(sight: &mut Sight<'_>) -> Result<(), String> {
     qwen(sight, QWEN_2_AREAS, false)?;
+    set_windows(sight)
+}
+
+/// Qwen2.5-VL's, whose heads share keys and values.
+pub(super) fn exaone4_5(sight: &mut Sight<'_>) -> Result<(), String> {
+    let num_heads = sight.keys.size("vision.attention.head_count")?;
+    let num_kv = sight.keys.optional_size("vision.attention.head_count_kv")?.unwrap_or(num_heads);
+    let head_dim = sight.keys.size("vision.embedding_length")? / num_heads.max(1);
+    let sizes = sight.sizes_of_heads(&QWEN, [num_kv, head_dim])?;
+    sight.see("num_key_value_heads", num_kv);
+    set_parts(sight, sizes, QWEN_2_AREAS)?;
+    set_windows(sight)
+}
+
+/// Layers with windows, and MLPs with gates.
+fn set_windows(sight: &mut Sight<'_>) -> Result<(), String> {
     sight.activation(["gelu_pytorch_tanh", "silu"])?;
     let (inner, width) = (sight.inner_width()?, sight.width()?);
     sight.see("intermediate_size", inner);
     sight.see("out_hidden_size", width);
-    sight.see("window_size", WINDOW);
+    let window = sight.keys.optional_size("vision.window_size")?.unwrap_or(WINDOW);
+    sight.see("window_size", window);
     let (pattern, num_layers) =
         (sight.keys.size("vision.n_wa_pattern")?, sight.keys.size("vision.block_count")?);
     // Each last one of so many layers sees whole images.
@@ -79,6 +100,7 @@ pub(super) fn qwen2_5_vl(sight: &mut Sight<'_>) -> Result<(), String> {
     sight.names.outer = QWEN_2_OUTER;
     sight.names.inner = &[
         ("ln1", "norm1"),
+        ("attn_qkv", "attn.qkv"),
         ("attn_out", "attn.proj"),
         ("ln2", "norm2"),
         ("ffn_gate", "mlp.gate_proj"),
@@ -130,17 +152,21 @@ const GLM_AREAS: [u64; 2] = [12_544, 9_633_792];
 
 /// Qwen's tower with learned positions, and a merger of its own.
 pub(super) fn glm4v(sight: &mut Sight<'_>) -> Result<(), String> {
-    if sight.keys.has("v.blk.0.attn_q_norm.weight") {
-        return Err("norms of q and k (GLM-OCR) are not supported".to_owned());
-    }
     let sizes = sight.sizes(&QWEN)?;
-    let made = sight.keys.optional_size("vision.projection_dim")?;
-    sight.check_width(made.unwrap_or(sight.rows("mm.down.weight")?))?;
-    sight.image_size()?;
+    sight.check_product("mm.down.weight")?;
     sight.eps("rms_norm_eps")?;
     sight.activation(["gelu", "silu"])?;
-    let (width, inner) = (sight.width()?, sight.rows("mm.up.weight")?);
+    let (width, side) = (sight.width()?, sight.image_size()?);
     sight.see("out_hidden_size", width);
+    // GLM-OCR has norms of q and k, and no learned positions.
+    let inner = match sight.keys.has("v.blk.0.attn_q_norm.weight") {
+        true => {
+            sight.class = Some("GlmOcrForConditionalGeneration");
+            sight.inner_width()?
+        }
+        false => sight.rows("mm.up.weight")?,
+    };
+    sight.see("image_size", side);
     sight.see("intermediate_size", inner);
     let has_biases = sight.keys.has("v.blk.0.attn_qkv.bias");
     sight.see("attention_bias", has_biases);
@@ -159,6 +185,8 @@ pub(super) fn glm4v(sight: &mut Sight<'_>) -> Result<(), String> {
     sight.names.inner = &[
         ("ln1", "norm1"),
         ("attn_qkv", "attn.qkv"),
+        ("attn_q_norm", "attn.q_norm"),
+        ("attn_k_norm", "attn.k_norm"),
         ("attn_out", "attn.proj"),
         ("ln2", "norm2"),
         ("ffn_gate", "mlp.gate_proj"),
