@@ -9,6 +9,8 @@ use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, Sampl
 use vllm_batch::engine::base::EngineError;
 use vllm_batch::engine::base::config::{CacheConfig, DType, EngineConfig, ModelConfig};
 use vllm_batch::engine::base::hf_overrides::HfOverrides;
+use vllm_batch::engine::checkpoint::model_files::ModelFiles;
+use vllm_batch::engine::checkpoint::weights::gguf::Gguf;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 
@@ -186,4 +188,61 @@ fn a_projector_is_counted_and_left_out_where_no_row_has_images() {
         Engine::load(&config).map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!((text(blind), text(expected)), (Ok(()), Ok(())));
+}
+
+/// The file with another name in the place of one of its names.
+fn renamed(bytes: &[u8], name: &str) -> Vec<u8> {
+    let wanted = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes()].concat();
+    let at = bytes.windows(wanted.len()).position(|window| window == wanted).expect(name);
+    let mut bytes = bytes.to_vec();
+    let last = &mut bytes[at + wanted.len() - 1];
+    *last = if *last == b'Z' { b'Y' } else { b'Z' };
+    bytes
+}
+
+#[test]
+fn every_key_and_every_tensor_of_a_projector_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mmproj = folder.path().join("mmproj.gguf");
+    for name in ["qwen2vl", "qwen3vl", "gemma3vision", "smolvlm", "pixtral"] {
+        let bytes = std::fs::read(gguf(&format!("mmproj-{name}"))).unwrap();
+        let Gguf { metadata, tensors } = Gguf::parse(&bytes).unwrap();
+        let keys = metadata.iter().map(|(key, _)| key).filter(|key| key.starts_with("clip."));
+        let names = tensors.iter().map(|tensor| tensor.name.as_str());
+        for other in keys.chain(names) {
+            std::fs::write(&mmproj, renamed(&bytes, other)).unwrap();
+            let model = ModelConfig { mmproj: Some(mmproj.clone()), ..pair(name) };
+            let cache = CacheConfig { num_blocks: Some(4), ..CacheConfig::default() };
+            let config = EngineConfig { model, cache, ..EngineConfig::default() };
+            assert!(Engine::load(&config).is_err(), "{name}: {other} has another name");
+        }
+    }
+}
+
+/// Damaged headers are refused, or say something else; none is a panic.
+#[test]
+fn damaged_headers_of_projectors_are_no_panics() {
+    let folder = tempfile::tempdir().unwrap();
+    let mmproj = folder.path().join("mmproj.gguf");
+    let mut state = 7u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    for name in ["qwen2vl", "qwen3vl", "gemma3vision", "smolvlm", "pixtral"] {
+        let bytes = std::fs::read(gguf(&format!("mmproj-{name}"))).unwrap();
+        let header = Gguf::parse(&bytes).unwrap().tensors[0].range.start;
+        for _ in 0..300 {
+            let mut damaged = bytes.clone();
+            for _ in 0..=random(3) {
+                damaged[random(header)] = random(256) as u8;
+            }
+            std::fs::write(&mmproj, damaged).unwrap();
+            let model = ModelConfig { mmproj: Some(mmproj.clone()), ..pair(name) };
+            if ModelSummary::read(&model).is_ok() {
+                let files = ModelFiles::of_model(&model).unwrap();
+                let _ = files.checkpoint(None);
+            }
+        }
+    }
 }

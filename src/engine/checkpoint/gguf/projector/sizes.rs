@@ -95,8 +95,9 @@ impl Sight<'_> {
 
     /// Width within MLPs.
     pub(super) fn inner_width(&self) -> Result<u64, String> {
-        let part = if self.names.is_swapped { "ffn_down" } else { "ffn_up" };
-        Ok(self.keys.shape(&format!("v.blk.0.{part}.weight"))?[0] as u64)
+        let shape = self.keys.shape("v.blk.0.ffn_up.weight")?;
+        let inner = if self.names.is_swapped { shape.last() } else { shape.first() };
+        Ok(inner.copied().unwrap_or(0) as u64)
     }
 
     /// The side of the square that the tower was made for.
