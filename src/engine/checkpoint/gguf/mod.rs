@@ -306,7 +306,7 @@ mod tests {
     fn what_is_not_known_is_refused_by_name() {
         let none = |written: Written, _: &dyn Fn(&str) -> String| written;
         refused("phimoe", none, "a mixture of experts");
-        refused("mamba", none, "`mamba` is not supported in GGUF files; these are: afmoe,");
+        refused("rwkv7", none, "`rwkv7` is not supported in GGUF files; these are: afmoe,");
         let with = |name: &'static str, value: u32| {
             move |written: Written, key: &dyn Fn(&str) -> String| {
                 written.key(&key(name), U32, &number(value))
