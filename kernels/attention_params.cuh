@@ -1,17 +1,7 @@
 // What the host says of one launch of attention.
 #pragma once
 
-#include "common.cuh"
-
-struct AttentionWork {
-  u32 token;       // flat index of the first query token
-  u32 num_tokens;  // query tokens
-  u32 seq;         // row of the block tables
-  u32 position;    // absolute position of the first query token
-  u32 start, end;  // positions that this unit computes, of those that any of the tokens sees
-  u32 slot;        // of decode: where the first split is kept, NO_SLOT: the unit is all of a row
-};
-constexpr u32 NO_SLOT = 0xFFFFFFFFu;
+#include "attention_work.cuh"
 
 // Units of decode that a later launch takes, and to which others add tokens.
 struct DecodeList {
@@ -84,6 +74,12 @@ constexpr bool IS_LATENT = false;
 constexpr u32 V_DIM = HEAD_DIM;
 #endif
 static_assert(V_DIM <= HEAD_DIM, "a latent is a part of K");
+// Whether blocks are single positions, which a token has chosen (-DCHOSEN=1).
+#if CHOSEN
+constexpr bool IS_CHOSEN = true;
+#else
+constexpr bool IS_CHOSEN = false;
+#endif
 static_assert(IS_TEXTS ? !HAS_ALIBI : !HAS_BIAS, "slopes are for causal rows, tables for texts");
 
 struct AttentionParams {

@@ -15,6 +15,7 @@
 
 static_assert(!IS_FP8 && !SEES_BEHIND && !HAS_ALIBI && !HAS_BIAS && !HAS_SINKS, "no such heads");
 static_assert(V_DIM % 8 == 0, "rows are copied in pieces of 16 bytes");
+static_assert(!IS_CHOSEN || IS_LATENT, "latents alone are chosen");
 
 // Of a row of K.
 constexpr u32 V_START = HEAD_DIM - V_DIM;
@@ -54,15 +55,32 @@ struct Tiles {
     look_up(in);
   }
   __device__ __forceinline__ void look_up(const Inputs& in) {
+    if constexpr (!IS_CHOSEN) {
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      const u32 block = min(next + 16 * half, end - 1) / in.block_size;
-      block_heads[half] = block_table[block] * in.cache_kv_heads + kv_head;
+      for (u32 half = 0; half < 2; ++half) {
+        const u32 block = min(next + 16 * half, end - 1) / in.block_size;
+        block_heads[half] = block_table[block] * in.cache_kv_heads + kv_head;
+      }
+    }
+  }
+  // Starts copying the latents of the next tile, each from where it is. Rows behind the end become
+  // zero, as in `copy_tile`.
+  __device__ __forceinline__ void copy_chosen(const Inputs& in) {
+    constexpr u32 CHUNKS = PADDED_DIM / CHUNK;
+    for (u32 index = threadIdx.x; index < TILE * CHUNKS; index += Block::THREADS) {
+      const u32 row = index / CHUNKS, chunk = index % CHUNKS;
+      const bool is_valid = next + row < end && chunk * CHUNK < HEAD_DIM;
+      const u64 slot = block_table[is_valid ? next + row : 0];
+      const T* from = in.k_cache + (is_valid ? slot * HEAD_DIM + chunk * CHUNK : 0);
+      copy_async_16(base + fetched * TILE_BYTES + chunk_offset(row, chunk), from, is_valid);
     }
   }
   // Starts copying the next tile, if there is one.
   __device__ __forceinline__ void fetch(const Inputs& in) {
-    if (next < end) {
+    if (IS_CHOSEN && next < end) {
+      copy_chosen(in);
+      next += TILE;
+    } else if (next < end) {
       const u64 offsets[2] = {in.rows_offset(block_heads[0], next),
                               in.rows_offset(block_heads[1], next + 16)};
       copy_tile<Block::THREADS>(is_value ? in.v_cache : in.k_cache, offsets, next, start, end,

@@ -242,6 +242,19 @@ const MODULES: &[Module] = &[
     ),
     ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
     ("paged_attention_f32", WIDE_F32, &[("paged_attention_f32", 96)]),
+    ("choose_positions", NONE, &[("choose_positions", 40)]),
+    // DeepSeek V3.2 and GLM-5.
+    (
+        "index_scores",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "128")], &[("DTYPE", "f16"), ("HEAD_DIM", "128")]],
+        &[("index_scores", 120)],
+    ),
+    ("index_scores", &[&[("DTYPE", "float"), ("HEAD_DIM", "128")]], &[("index_scores", 32)]),
+    (
+        "wide_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "576"), ("LATENT_DIM", "512"), ("CHOSEN", "1")]],
+        &[("wide_attention_16", 184), ("wide_attention_32", 184), ("wide_attention_64", 255)],
+    ),
     // MiniCPM3, DeepSeek, Gemma 4.
     (
         "wide_attention",

@@ -101,6 +101,16 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// (num_rows) where in the block tables the blocks of each row's sequence are, in a GPU's
+    /// memory.
+    ///
+    /// # Panics
+    /// It was not said that tokens choose positions.
+    pub(super) fn row_tables_ptr(&self) -> DevicePtr {
+        let tables = self.gpu_inputs().row_tables.as_ref();
+        tables.expect("room for the tables of rows").ptr()
+    }
+
     /// (num_rows) segments, of a step of texts.
     pub fn token_types(&self) -> Ids<'a> {
         self.ids(&self.batch.token_types, |inputs| &inputs.texts().token_types)
@@ -193,6 +203,8 @@ pub struct StepLimits {
     pub has_axes: bool,
     /// Tokens of images attend to all of theirs.
     pub has_whole_images: bool,
+    /// Tokens attend to positions that they choose.
+    pub has_choices: bool,
 }
 
 impl StepInputs {
@@ -230,6 +242,8 @@ pub(super) struct GpuInputs {
     axes: Option<DeviceBuffer>,
     /// (num_rows) where what tokens attend to ends, if images are attended to whole.
     attended_ends: Option<DeviceBuffer>,
+    /// (num_rows) where in the block tables a row's blocks are, if tokens choose positions.
+    row_tables: Option<DeviceBuffer>,
     slot_mapping: DeviceBuffer,
     logits_indices: DeviceBuffer,
     /// Sampled rows of a step ahead.
@@ -390,6 +404,7 @@ impl GpuInputs {
             positions: ids(rows)?,
             axes: limits.has_axes.then(|| ids(3 * rows)).transpose()?,
             attended_ends: limits.has_whole_images.then(|| ids(rows)).transpose()?,
+            row_tables: limits.has_choices.then(|| ids(rows)).transpose()?,
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
             sampled_rows: ids(limits.max_num_tokens)?,
@@ -449,6 +464,14 @@ impl GpuInputs {
             let of_batch: Vec<u32> =
                 (0..batch.num_tokens()).map(|t| batch.attended_end(t)).collect();
             padded(ends, &of_batch, rows, 0);
+        }
+        if let Some(tables) = &self.row_tables {
+            let of_seq = |(seq, rows): (usize, &[u32])| {
+                let table = (seq * batch.max_blocks_per_seq) as u32;
+                std::iter::repeat_n(table, (rows[1] - rows[0]) as usize)
+            };
+            let seqs = batch.query_start_loc.windows(2).enumerate();
+            padded(tables, &seqs.flat_map(of_seq).collect::<Vec<_>>(), rows, 0);
         }
         if let Some(runs) = &mut self.runs {
             runs.upload(gpu, batch);

@@ -126,6 +126,7 @@ impl<'a> Run<'a> {
             has_states: false,
             has_axes: false,
             has_whole_images: false,
+            has_choices: false,
         };
         let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
         let inputs = StepInputs::new(device, limits).expect("memory");

@@ -190,6 +190,7 @@ pub fn step_inputs(device: &Device, batch: &Batch) -> StepInputs {
         has_states: false,
         has_axes: !batch.axes.is_empty(),
         has_whole_images: false,
+        has_choices: false,
     };
     StepInputs::new(device, limits).expect("memory")
 }

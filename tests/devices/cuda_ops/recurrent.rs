@@ -84,6 +84,7 @@ impl<'a> Place<'a> {
             has_states: true,
             has_axes: false,
             has_whole_images: false,
+            has_choices: false,
         };
         let inputs = StepInputs::new(device, limits).expect("memory");
         Self { device, cache, inputs }

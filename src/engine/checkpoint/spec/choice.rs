@@ -30,6 +30,19 @@ pub struct IndexerSpec {
     pub heads: QkvHeads,
 }
 
+/// Heads of an indexer, and values of one, that the kernels of a GPU hold at most.
+const MAX_GPU_HEADS: usize = 128;
+const MAX_GPU_HEAD_DIM: usize = 256;
+
+impl IndexerSpec {
+    /// What of it has no kernels for a GPU, in words.
+    pub(super) fn without_gpu_kernels(&self) -> Option<&'static str> {
+        let QkvHeads { num_heads, head_dim, .. } = self.heads;
+        let is_too_large = num_heads > MAX_GPU_HEADS || head_dim > MAX_GPU_HEAD_DIM;
+        is_too_large.then_some("an indexer of more than 128 heads, or of heads of more than 256")
+    }
+}
+
 impl DecoderSpec {
     /// The indexers, in the order of their layers. Each has its keys in a layer of the cache,
     /// behind those of K and V.

@@ -451,9 +451,8 @@ impl DecoderSpec {
 
     /// Part without kernels for a GPU, in words; `None`: the model runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
-        let choice = self.attentions().find_map(|attention| attention.choice.as_ref());
         let of_recurrents = self.recurrents().find_map(RecurrentSpec::without_gpu_kernels);
-        of_recurrents.or(choice.map(|_| "a choice of the tokens that a token attends to"))
+        of_recurrents.or_else(|| self.indexers().find_map(IndexerSpec::without_gpu_kernels))
     }
 
     /// The matrices that a GPU's kernels read as values, whatever they are stored as.

@@ -380,6 +380,7 @@ fn step_limits(sizes: &StepSizes, cache: &CacheConfig, decoder: &DecoderToLoad) 
         has_states: spec.recurrents().next().is_some(),
         has_axes: spec.ropes.iter().any(RopeSpec::has_axes),
         has_whole_images: decoder.media.as_ref().is_some_and(EncodedMedia::are_whole),
+        has_choices: spec.attentions().any(|attention| attention.choice.is_some()),
     }
 }
 

@@ -6,16 +6,19 @@
 //! lowest position is better, and a score that is no number is the worst.
 
 mod cpu;
+mod cuda;
 mod select;
 #[cfg(test)]
 mod tests;
 
+use vllm_batch_base::EngineError;
 use vllm_batch_device::kv_cache::KvData;
 use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::{CacheLayer, Device, Tensor};
 
-use super::Step;
+use super::{Step, StepLimits};
 use cpu::{ScoreRoom, Scoring};
+pub(super) use cuda::GpuChoice;
 
 /// What an indexer scores with: the score of a token for a position is the sum over heads of
 /// factor * relu(q k / sqrt(head_dim)) / sqrt(num_heads).
@@ -37,12 +40,31 @@ pub struct Choice {
     /// (num_tokens, num_chosen) positions; of tokens that attend to all nothing is there.
     positions: Vec<u32>,
     room: ScoreRoom,
+    /// On a GPU in the place of these.
+    on_gpu: Option<GpuChoice>,
 }
 
 impl Choice {
-    /// No choice yet, of so many positions for each token.
-    pub fn new(num_chosen: usize) -> Self {
-        Self { num_chosen, positions: Vec::new(), room: ScoreRoom::default() }
+    /// No choice yet, of so many positions for each token of steps within these limits.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn new(
+        device: &Device,
+        num_chosen: usize,
+        limits: StepLimits,
+    ) -> Result<Self, EngineError> {
+        let on_gpu = match device {
+            Device::Cpu(_) => None,
+            Device::Cuda(gpu) => Some(GpuChoice::new(gpu, num_chosen, limits)?),
+        };
+        Ok(Self { num_chosen, positions: Vec::new(), room: ScoreRoom::default(), on_gpu })
+    }
+
+    /// # Panics
+    /// It was made for the CPU.
+    pub(super) fn on_gpu(&self) -> &GpuChoice {
+        self.on_gpu.as_ref().expect("a choice of the CPU was given to a GPU")
     }
 
     /// Positions that a token attends to, at most. It attends to all if its own is below.
@@ -50,7 +72,7 @@ impl Choice {
         self.num_chosen
     }
 
-    /// The positions of a token of the step that has a choice.
+    /// The positions of a token of the step that has a choice, on the CPU.
     pub fn of_token(&self, token: usize) -> &[u32] {
         &self.positions[token * self.num_chosen..(token + 1) * self.num_chosen]
     }
@@ -73,7 +95,10 @@ pub fn choose_positions(
     assert!(column + scores.num_heads <= factors.width());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
-        Device::Cuda(_) => unreachable!("`without_gpu_kernels` names it"),
+        Device::Cuda(gpu) => {
+            let size = choice.num_chosen;
+            return cuda::choose(gpu, (scores, step), layer, (size, choice.on_gpu()));
+        }
     };
     let batch = step.batch;
     let work = || {
@@ -85,7 +110,7 @@ pub fn choose_positions(
         Work { flops, bytes: seen * key_bytes }
     };
     let _timed = cpu.op_timer.timed(Op::new("choose_positions"), work);
-    let Choice { num_chosen, positions, room } = choice;
+    let Choice { num_chosen, positions, room, .. } = choice;
     positions.resize(positions.len().max(batch.num_tokens() * *num_chosen), 0);
     let [of_k, _] = layer.ranges();
     let scoring = Scoring { cpu, scores, batch, kv };

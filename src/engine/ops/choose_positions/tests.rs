@@ -80,7 +80,7 @@ impl Case {
     fn run(&self, tokens: &[Range<usize>; 3]) -> (Choice, Tensor) {
         let batch = batch(tokens);
         let step = Step::on_host(&batch);
-        let mut choice = Choice::new(NUM_CHOSEN);
+        let mut choice = Choice::new(&self.device, NUM_CHOSEN, limits()).unwrap();
         let (queries, factors) = (index_rows(tokens), factors(tokens));
         let scores =
             IndexScores { queries: &queries, num_heads: INDEX.num_heads, factors: (&factors, 2) };
@@ -91,6 +91,24 @@ impl Case {
         let mut scratch = AttentionScratch::default();
         attention_of_chosen(&self.device, (&qkv, step), layer, SHAPE, &mut scratch, &mut out);
         (choice, out)
+    }
+}
+
+/// The CPU's choices have no limits.
+fn limits() -> StepLimits {
+    StepLimits {
+        max_num_tokens: 0,
+        max_num_seqs: 0,
+        max_num_logits: 0,
+        max_model_len: 0,
+        block_size: 16,
+        num_q_per_kv: HEADS.num_heads,
+        heads: HEADS,
+        attends_to_all: false,
+        has_states: false,
+        has_axes: false,
+        has_whole_images: false,
+        has_choices: true,
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) use parts::PartLaunch;
 pub use wgmma::{WgmmaTrial, prefill_by_wgmma, sizes as wgmma_prefill_sizes};
 
 use crate::MAX_NARROW_HEAD_DIM;
+use crate::choose_positions::GpuChoice;
 use crate::step::WorkList;
 use crate::{Step, WeightValues};
 use defines::{AttentionDefines, DecodeLayer};
@@ -130,21 +131,39 @@ pub(super) fn paged_attention(
     shape: AttentionShape<'_>,
     out: &Tensor,
 ) {
-    let slopes = shape.alibi.map(WeightValues::device_ptr);
-    let attention = CacheAttention {
-        num_heads: shape.num_heads,
-        num_kv_heads: shape.num_kv_heads,
-        scale: shape.scale,
-        soft_cap: shape.soft_cap,
-        reach: shape.reach,
-        biases: slopes.map_or(Biases::None, Biases::Alibi),
-        sinks: shape.sinks.map(WeightValues::device_ptr),
-        after: None,
-    };
-    attend(gpu, (qkv, step), layer, attention, out);
+    attend(gpu, (qkv, step), layer, CacheAttention::of(shape), out);
+}
+
+/// The same to what tokens chose of latents: the cache is one of blocks of a position, and each
+/// token has a table of its own.
+pub(super) fn attention_of_chosen(
+    gpu: &Gpu,
+    (qkv, step): (&Tensor, Step<'_>),
+    (layer, choice): (CacheLayer<'_>, &GpuChoice),
+    shape: AttentionShape<'_>,
+    out: &Tensor,
+) {
+    let kv = KvLayerShape { block_size: 1, ..layer.shape() };
+    assert!(kv.num_kv_heads == 1 && kv.v_dim == 0 && shape.reach == Reach::All);
+    let task = Task::new(gpu, (qkv, step), (layer, kv), CacheAttention::of(shape), out);
+    task.queue_chosen(choice);
 }
 
 impl CacheAttention {
+    fn of(shape: AttentionShape<'_>) -> Self {
+        let slopes = shape.alibi.map(WeightValues::device_ptr);
+        Self {
+            num_heads: shape.num_heads,
+            num_kv_heads: shape.num_kv_heads,
+            scale: shape.scale,
+            soft_cap: shape.soft_cap,
+            reach: shape.reach,
+            biases: slopes.map_or(Biases::None, Biases::Alibi),
+            sinks: shape.sinks.map(WeightValues::device_ptr),
+            after: None,
+        }
+    }
+
     fn params(&self, (qkv, step): (&Tensor, Step<'_>), kv: KvLayerShape) -> AttentionParams {
         let (biases, stride, origin) = match self.biases {
             Biases::None => (DevicePtr::NULL, 0, 0),
@@ -182,6 +201,7 @@ impl CacheAttention {
             has_biases: !matches!(self.biases, Biases::None),
             has_sinks: self.sinks.is_some(),
             is_chunked: matches!(self.reach, Reach::Chunk(_)),
+            is_chosen: false,
             launch: None,
         }
     }
@@ -197,16 +217,7 @@ pub(crate) fn attend(
     out: &Tensor,
 ) {
     let kv = layer.shape();
-    let v_dim = out.width() / attention.num_heads;
-    assert!(kv.v_dim == 0 || kv.v_dim == v_dim);
-    let params = attention.params((qkv, step), kv);
-    let defines = attention.defines(step, kv, v_dim);
-    let cache = match (layer.ptrs(), kv.v_dim) {
-        ((k, _), 0) => (k, k.offset((kv.head_dim - v_dim) * layer.cache.element_bytes())),
-        (both, _) => both,
-    };
-    let (num_heads, head_dim) = ((attention.num_heads, attention.num_kv_heads), kv.head_dim);
-    let task = Task { gpu, tensors: (qkv, out), step, num_heads, head_dim, params, defines, cache };
+    let task = Task::new(gpu, (qkv, step), (layer, kv), attention, out);
     match gpu.dtype() {
         DType::Float32 => task.queue_f32(),
         _ if kv.v_dim == 0 || kv.head_dim > MAX_NARROW_HEAD_DIM => task.queue_wide(),
@@ -249,13 +260,65 @@ struct Task<'a> {
     cache: (DevicePtr, DevicePtr),
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
+    /// `kv`: the layer, as attention is to see it.
+    fn new(
+        gpu: &'a Gpu,
+        (qkv, step): (&'a Tensor, Step<'a>),
+        (layer, kv): (CacheLayer<'_>, KvLayerShape),
+        attention: CacheAttention,
+        out: &'a Tensor,
+    ) -> Self {
+        let v_dim = out.width() / attention.num_heads;
+        assert!(kv.v_dim == 0 || kv.v_dim == v_dim);
+        let cache = match (layer.ptrs(), kv.v_dim) {
+            ((k, _), 0) => (k, k.offset((kv.head_dim - v_dim) * layer.cache.element_bytes())),
+            (both, _) => both,
+        };
+        Self {
+            gpu,
+            tensors: (qkv, out),
+            step,
+            num_heads: (attention.num_heads, attention.num_kv_heads),
+            head_dim: kv.head_dim,
+            params: attention.params((qkv, step), kv),
+            defines: attention.defines(step, kv, v_dim),
+            cache,
+        }
+    }
+
     /// The arguments that all kernels begin with.
-    fn args(&self, (items, num_items): (DevicePtr, DevicePtr)) -> Args {
+    fn args(&self, work: (DevicePtr, DevicePtr)) -> Args {
+        self.args_of(work, self.step.gpu_inputs().block_tables.ptr())
+    }
+
+    /// The same with other block tables.
+    fn args_of(&self, (items, num_items): (DevicePtr, DevicePtr), tables: DevicePtr) -> Args {
         let mut args = Args::new();
         args.tensor(self.tensors.0).ptr(self.cache.0).ptr(self.cache.1).ptr(items).ptr(num_items);
-        args.ptr(self.step.gpu_inputs().block_tables.ptr());
+        args.ptr(tables);
         args
+    }
+
+    /// A unit for each row, of what its token chose.
+    fn queue_chosen(&self, choice: &GpuChoice) {
+        let mut args = self.args_of(choice.work(), choice.slots());
+        args.tensor(self.tensors.1).value(self.params);
+        let (kernel, parts, block) = match self.gpu.dtype() {
+            DType::Float32 => {
+                const NAME: &str = "paged_attention_f32";
+                (self.defines.kernel(NAME, NAME), 1, (128, 0))
+            }
+            _ => {
+                let num_rows = self.num_heads.0;
+                let block = wide::Block::new(num_rows, self.head_dim, self.gpu.properties());
+                let defines = AttentionDefines { is_chosen: true, ..self.defines };
+                let kernel = defines.kernel("wide_attention", block.entry);
+                let parts = num_rows.div_ceil(block.num_rows) as u32;
+                (kernel, parts, (block.threads, block.smem))
+            }
+        };
+        self.gpu.launch(kernel, [self.step.num_rows() as u32, parts], block, &mut args);
     }
 
     /// A kernel over units of prompts. `args` are what it takes for some work.

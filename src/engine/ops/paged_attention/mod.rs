@@ -108,7 +108,10 @@ pub fn attention_of_chosen(
     out.set_num_rows(qkv.num_rows());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
-        Device::Cuda(_) => unreachable!("`without_gpu_kernels` names it"),
+        Device::Cuda(gpu) => {
+            let layer = (layer, choice.on_gpu());
+            return cuda::attention_of_chosen(gpu, (qkv, step), layer, shape, out);
+        }
     };
     let (batch, first) = (step.batch, choice.num_chosen());
     if batch.positions.iter().any(|position| (*position as usize) < first) {

@@ -69,6 +69,7 @@ impl GpuInputs {
                 has_states: false,
                 has_axes: limits.has_axes,
                 has_whole_images: false,
+                has_choices: false,
             },
         )?;
         let blocks: Vec<u32> = (0..limits.num_blocks() as u32).collect();

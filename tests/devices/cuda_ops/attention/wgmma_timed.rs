@@ -55,6 +55,7 @@ impl<'a> Prompts<'a> {
             has_states: false,
             has_axes: false,
             has_whole_images: false,
+            has_choices: false,
         };
         let mut inputs = StepInputs::new(device, limits).expect("memory");
         let mut cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");

@@ -163,7 +163,7 @@ impl Buffers {
                 with_values: with_values.max().map(per_token).transpose()?,
                 narrowed: narrowed.map(per_token).transpose()?,
                 latent: LatentBuffers::new(device, spec, num_tokens)?,
-                indexer: IndexerBuffers::new(device, spec, num_tokens)?,
+                indexer: IndexerBuffers::new(device, spec, limits)?,
                 inner: InnerBuffers::new(device, spec, num_tokens)?,
                 attended: device.tensor(num_tokens, attended_width, attended_as(spec, dtype))?,
                 scratch: AttentionScratch::default(),

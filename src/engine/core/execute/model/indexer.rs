@@ -7,7 +7,7 @@ use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec, IndexerSpec, Linea
 use vllm_batch_device::{Device, KvCache, Precision, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{
-    AdaptedLinear, Choice, Columns, Heads, IndexScores, LinearWeight, NormWeight,
+    AdaptedLinear, Choice, Columns, Heads, IndexScores, LinearWeight, NormWeight, StepLimits,
 };
 
 /// Weights of an indexer.
@@ -44,14 +44,14 @@ pub(super) struct IndexerBuffers {
 }
 
 impl IndexerBuffers {
-    /// Buffers for steps of `num_tokens` tokens; None: no layer chooses.
+    /// Buffers for steps within these limits; None: no layer chooses.
     ///
     /// # Errors
     /// The device has no memory for them.
     pub(super) fn new(
         device: &Device,
         spec: &DecoderSpec,
-        num_tokens: usize,
+        limits: StepLimits,
     ) -> Result<Option<Self>, EngineError> {
         let choices = || spec.attentions().filter_map(|block| block.choice.as_ref());
         let Some(num_chosen) = choices().map(|choice| choice.num_chosen).max() else {
@@ -59,13 +59,13 @@ impl IndexerBuffers {
         };
         let widest = |of: &dyn Fn(&IndexerSpec) -> usize| {
             let width = spec.indexers().map(of).max().unwrap_or(0);
-            device.tensor(num_tokens, width, Precision::Activation)
+            device.tensor(limits.max_num_tokens, width, Precision::Activation)
         };
         Ok(Some(Self {
             inputs: widest(&|indexer| indexer.inputs.n())?,
             q: widest(&|indexer| indexer.q.n())?,
             qk: widest(&|indexer| indexer.heads.q_width() + indexer.heads.kv_width())?,
-            choice: Choice::new(num_chosen),
+            choice: Choice::new(device, num_chosen, limits)?,
         }))
     }
 

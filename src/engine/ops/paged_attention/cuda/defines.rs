@@ -19,6 +19,8 @@ pub(super) struct AttentionDefines {
     pub has_sinks: bool,
     /// Tokens see their own chunk of positions, of the window's length.
     pub is_chunked: bool,
+    /// Blocks are single positions, which a token has chosen.
+    pub is_chosen: bool,
     /// Of kernels that are compiled for how they are launched.
     pub launch: Option<LaunchDefines>,
 }
@@ -135,6 +137,7 @@ impl AttentionDefines {
             (of_biases, self.has_biases),
             ("SINKS", self.has_sinks),
             ("REACH_CHUNKS", self.is_chunked),
+            ("CHOSEN", self.is_chosen),
         ];
         let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
         let numbers = latent.into_iter().chain(of_launch);

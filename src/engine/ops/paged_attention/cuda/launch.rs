@@ -306,6 +306,7 @@ mod tests {
             has_biases: false,
             has_sinks: false,
             is_chunked: false,
+            is_chosen: false,
             launch: None,
         };
         let launch = Launch::new(64, 227 << 10, false);

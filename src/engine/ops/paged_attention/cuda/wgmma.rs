@@ -132,6 +132,7 @@ impl<'a> WgmmaTrial<'a> {
             has_states: false,
             has_axes: false,
             has_whole_images: false,
+            has_choices: false,
         };
         let positions: Vec<u32> = (0..NUM_TOKENS as u32).collect();
         let batch = Batch {
