@@ -42,6 +42,8 @@ GPT_OSS = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 
            "original_max_position_embeddings": 4096, "truncate": False}
 NOT_STRETCHED = {"rope_scaling": None, "rope_parameters": None}
 NO_WINDOW = {"sliding_window": None}
+LLAMA_4 = {"attention_chunk_size": 8192, "attn_scale": 0.1, "floor_scale": 8192,
+           "no_rope_layers": [1, 1, 1], "attn_temperature_tuning": True, "use_qk_norm": True}
 # What the converter does not write (docs/GGUF.md): the folder is run so too. None: without the key.
 LOST = {
     "afmoe": {"layer_types": [SLIDING, SLIDING, SLIDING, FULL]},
@@ -58,6 +60,9 @@ LOST = {
     "granite_hybrid_dense": {"position_embedding_type": "nope"},
     "internlm3": NOT_STRETCHED,
     "kimi_k25": {"rope_scaling": YARN},
+    # All of Llama 4's attention but its norms.
+    "llama4": LLAMA_4,
+    "llama4_wrapped": LLAMA_4,
     "llama_dynamic": NOT_STRETCHED,
     "minicpm3": {"scale_emb": 12, "dim_model_base": 256},
     "mistral": NO_WINDOW,

@@ -292,7 +292,11 @@ fn deepseek(config: &mut Config<'_>) -> Result<Class, String> {
         Some(scale) => return Err(format!("an expert_weights_scale of {scale} is not supported")),
     }
     config.remove("norm_topk_prob");
-    Ok(("DeepseekForCausalLM", DEEPSEEK))
+    const SOFTMAX: u64 = 1;
+    match config.keys.optional_size("expert_gating_func")? {
+        None | Some(SOFTMAX) => Ok(("DeepseekForCausalLM", DEEPSEEK)),
+        Some(other) => Err(format!("an expert_gating_func of {other} is not supported")),
+    }
 }
 
 /// Qwen3 with experts in every layer, and windows in most. Weights are shares of a sum, which no key

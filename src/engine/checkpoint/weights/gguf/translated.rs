@@ -139,7 +139,8 @@ impl Translated {
         if !self.columns.as_deref().is_none_or(are_columns) {
             return Err(format!("its {width} columns cannot be put in order"));
         }
-        match self.change != Change::None && self.shape.len() > 1 {
+        // Logarithms of Mamba 1 are a matrix, which is read as one vector.
+        match matches!(self.change, Change::Plus(_)) && self.shape.len() > 1 {
             true => Err(format!("its shape {shape:?} is not that of a vector")),
             false => Ok(StoredRows {
                 ty,
@@ -153,6 +154,11 @@ impl Translated {
 }
 
 impl StoredRows {
+    /// Whether its values are others than the file's.
+    pub(in crate::weights) fn is_changed(&self) -> bool {
+        self.change != Change::None
+    }
+
     /// Source of a number of values, unchanged, of the tensor with these bytes.
     pub(crate) fn source<'a>(&self, num_values: usize, bytes: &'a [u8]) -> SourceMatrix<'a> {
         let values = match self.ty {
