@@ -62,7 +62,7 @@ LOST = {
     "kimi_k25": {"rope_scaling": YARN},
     # All of Llama 4's attention but its norms.
     "llama4": LLAMA_4,
-    "llama4_wrapped": LLAMA_4,
+    "llama4_wrapped": {**LLAMA_4, "no_rope_layers": [1, 1, 1, 0]},
     "llama_dynamic": NOT_STRETCHED,
     "minicpm3": {"scale_emb": 12, "dim_model_base": 256},
     "mistral": NO_WINDOW,

@@ -317,8 +317,9 @@ impl MappedFiles {
         let (_, entry) = self.checked(tensor)?;
         let matrix = self.source(entry);
         assert_eq!(Some(&matrix.num_columns), tensor.1.last(), "no matrix");
-        let is_changed = matches!(&entry.stored, Stored::Rows(rows) if rows.is_changed());
-        assert!(!is_changed, "a matrix of other values");
+        if matches!(&entry.stored, Stored::Rows(rows) if rows.is_changed()) {
+            return Err(self.error(format!("{} is read as a vector alone", tensor.0)));
+        }
         let Some(merged) = &self.merged else { return Ok(matrix) };
         Ok(match merged.merged(&tensor.0, || matrix.to_vec())? {
             None => matrix,
