@@ -1,4 +1,5 @@
-"""Models with experts of 2025 and after for make_models.py, that no key says everything of."""
+"""Models for make_models.py that no key says everything of: with experts, of 2025 and after, and with
+Mamba 1."""
 
 import copy
 
@@ -20,6 +21,13 @@ PUBLISHED = {
         "moe_intermediate_size": [24, 24], "moe_topk": [2, 2], "num_shared_expert": [1, 1],
     },
 }
+
+# Decays are stored as they are used, and D beside them.
+DECAYS = [
+    ("decays as they are stored", ".A_log", lambda value: -value.exp()),
+    ("states and channels exchanged", ".A_log", lambda value: value.flip(1)),
+    ("no skip", ".D", torch.zeros_like),
+]
 
 
 def configs():
@@ -43,6 +51,17 @@ def configs():
         "hyv3": ("qwen3", transformers.HYV3Config(
             **SIZES, **EXPERTS, num_hidden_layers=2, num_shared_experts=1,
             router_scaling_factor=1.5, first_k_dense_replace=1)),
+        "jamba": ("qwen3", transformers.JambaConfig(
+            **{key: SIZES[key] for key in SIZES if key not in ("rope_parameters", "head_dim")},
+            num_hidden_layers=4, attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2,
+            expert_layer_offset=1, num_experts=4, num_experts_per_tok=2, mamba_d_state=8,
+            mamba_dt_rank=3, use_mamba_kernels=False, pad_token_id=None)),
+        "llama4": ("qwen3", transformers.Llama4TextConfig(
+            **SIZES, num_hidden_layers=4, num_local_experts=4, num_experts_per_tok=1,
+            intermediate_size_mlp=40, interleave_moe_layer_step=2, pad_token_id=None)),
+        "mamba": ("qwen3", transformers.MambaConfig(
+            hidden_size=16, state_size=8, num_hidden_layers=2, time_step_rank=3,
+            tie_word_embeddings=False)),
         "minimaxm2": ("qwen3", transformers.MiniMaxM2Config(
             **{**SIZES, "rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
             num_local_experts=4, num_experts_per_tok=2, num_hidden_layers=2, rotary_dim=4)),
@@ -75,3 +94,13 @@ def mistakes(name, model, rebuilt):
             yield what, other
     if name in ["afmoe", "exaonemoe"]:
         yield "no window", rebuilt(model, layer_types=[FULL] * 4)
+    for what, ending, of in DECAYS:
+        parameters = dict(model.named_parameters())
+        found = [key for key in parameters if key.endswith(ending)]
+        if found:
+            other = copy.deepcopy(model)
+            with torch.no_grad():
+                for key in found:
+                    value = dict(other.named_parameters())[key]
+                    value.copy_(of(value))
+            yield what, other

@@ -168,6 +168,24 @@ fn hyv3_answers_as_in_transformers() {
     check("hyv3");
 }
 
+/// Which layers attend and which have experts is told by their tensors.
+#[test]
+fn jamba_answers_as_in_transformers() {
+    check("jamba");
+}
+
+/// Chunks and layers that do not turn are in no key.
+#[test]
+fn llama4_answers_as_in_transformers() {
+    check("llama4");
+}
+
+/// Decays of each state, stored as they are used.
+#[test]
+fn mamba_answers_as_in_transformers() {
+    check("mamba");
+}
+
 /// Norms of all heads together, half of a head rotated, experts by sigmoids.
 #[test]
 fn minimaxm2_answers_as_in_transformers() {

@@ -47,7 +47,7 @@ pub(super) fn llama4(config: &mut Config<'_>) -> Result<Class, String> {
     let num_layers = config.checked_num_layers()?;
     // A window of 0 is written where all layers see all.
     let sees_all = config.keys.optional_size("attention.sliding_window")? == Some(0);
-    let turns = |layer: u64| u64::from(sees_all || (layer + 1) % 4 != 0);
+    let turns = |layer: u64| u64::from(sees_all || !(layer + 1).is_multiple_of(4));
     config.set("no_rope_layers", (0..num_layers).map(turns).collect::<Vec<_>>());
     match sees_all {
         true => config.set("attention_chunk_size", Value::Null),
