@@ -93,7 +93,9 @@ impl<'a> Run<'a> {
         let batch = batch(ranges);
         let step = inputs.step(device, &batch);
         let num_rows = step.num_rows();
-        [&mut qkv, &mut queries, &mut factors].map(|tensor| tensor.resize_rows(num_rows));
+        for tensor in [&mut qkv, &mut queries, &mut factors] {
+            tensor.resize_rows(num_rows);
+        }
         let mut choice = Choice::new(device, num_chosen, limits(*case)).expect("memory");
         let factors = (&factors, COLUMN);
         let scores = IndexScores { queries: &queries, num_heads: index.num_heads, factors };
