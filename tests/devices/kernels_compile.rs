@@ -1,7 +1,7 @@
 //! Every kernel compiles for each architecture with code or limits of its own, without spills, and
 //! within a number of registers per kernel; with VLLM_BATCH_TEST_ALL_GPUS for every one that is
-//! supported. NVRTC needs no GPU for it: `.ci/run` installs its wheel and sets VLLM_BATCH_NVRTC_DIR to
-//! the folder of libnvrtc.so. Without it the test says so and passes.
+//! supported. NVRTC needs no GPU for it: `.ci/run` installs its wheel and sets VLLM_BATCH_NVRTC_DIR
+//! to the folder of libnvrtc.so. Without it the test says so and passes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

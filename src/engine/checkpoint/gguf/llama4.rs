@@ -1,5 +1,5 @@
-//! Llama 4's text in GGUF files. Chunks, layers that do not turn and how queries grow are in no key:
-//! they are llama.cpp's.
+//! Llama 4's text in GGUF files. Chunks, layers that do not turn and how queries grow are in no
+//! key: they are llama.cpp's.
 
 use serde_json::Value;
 

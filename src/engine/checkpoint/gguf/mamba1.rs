@@ -62,7 +62,8 @@ const JAMBA: NameTable = NameTable {
     ..PLAIN
 };
 
-/// The epsilon of Falcon's norms of what chooses is not written: llama.cpp takes that of the others.
+/// The epsilon of Falcon's norms of what chooses is not written: llama.cpp takes that of the
+/// others.
 fn mamba(config: &mut Config<'_>) -> Result<Class, String> {
     config.shape()?;
     config.no_context()?;

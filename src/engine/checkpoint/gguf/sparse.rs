@@ -1,6 +1,6 @@
 //! Architectures with experts chosen by sigmoids or by a bias, of 2025 and after, and their kin:
-//! Trinity, Ling, dots.llm1, ERNIE 4.5, K-EXAONE, Hunyuan, Mellum, MiniMax M2; and the first DeepSeek
-//! with experts.
+//! Trinity, Ling, dots.llm1, ERNIE 4.5, K-EXAONE, Hunyuan, Mellum, MiniMax M2; and the first
+//! DeepSeek with experts.
 
 use super::archs::{Arch, Class, arch};
 use super::config::Config;
@@ -281,8 +281,8 @@ fn minimax_m2(config: &mut Config<'_>) -> Result<Class, String> {
     Ok(("MiniMaxM2ForCausalLM", MINIMAX))
 }
 
-/// The first DeepSeek with experts: Llama's attention, in Llama's order. Weights are no shares, which
-/// no key says.
+/// The first DeepSeek with experts: Llama's attention, in Llama's order. Weights are no shares,
+/// which no key says.
 fn deepseek(config: &mut Config<'_>) -> Result<Class, String> {
     config.experts()?;
     config.decoder()?;
@@ -299,8 +299,8 @@ fn deepseek(config: &mut Config<'_>) -> Result<Class, String> {
     }
 }
 
-/// Qwen3 with experts in every layer, and windows in most. Weights are shares of a sum, which no key
-/// says.
+/// Qwen3 with experts in every layer, and windows in most. Weights are shares of a sum, which no
+/// key says.
 fn mellum(config: &mut Config<'_>) -> Result<Class, String> {
     config.experts()?;
     config.decoder()?;
