@@ -48,11 +48,11 @@ pub(super) fn chatglm(config: &mut Config<'_>) -> Result<Class, String> {
     let parts = ["blk.0.attn_q.bias", "blk.0.attn_qkv.bias"];
     config.set("attention_bias", parts.iter().any(|part| config.keys.has(part)));
     if config.keys.has("blk.0.attn_qkv.weight") {
-        let head_dim = config.head_dim()?;
-        let [q, kv] = [config.num_heads()?, config.num_kv_heads()?].map(|num| num * head_dim);
-        let rows = |from: u64, num: u64| (from as u32..(from + num) as u32).collect::<Vec<_>>();
-        let pieces = [("q", rows(0, q)), ("k", rows(q, kv)), ("v", rows(q + kv, kv))];
-        let pieces = pieces.map(|(name, rows)| (name, rows.into()));
+        let heads = super::heads(config)?;
+        let [q, kv] =
+            [heads.num_heads, heads.num_kv_heads].map(|num| (num * heads.head_dim) as u32);
+        let pieces = [("q", 0..q), ("k", q..q + kv), ("v", q + kv..q + 2 * kv)];
+        let pieces = pieces.map(|(name, rows)| (name, rows.collect()));
         config.is_moved("attn_qkv", Moved::Split(pieces.into()));
     }
     Ok(("GlmForCausalLM", CHATGLM))

@@ -271,6 +271,19 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_heads_that_no_model_has_are_not_counted() {
+        let more = |written: Written, key: &dyn Fn(&str) -> String| {
+            written
+                .key(&key("attention.key_length"), U32, &number(1 << 31))
+                .key(&key("attention.value_length"), U32, &number(1 << 31))
+                .tensor("blk.0.attn_qkv.weight", &[1, 32], GgmlType::F32, &[0; 128])
+        };
+        for arch in ["llama", "chatglm"] {
+            refused(arch, more, "heads, or values of a head, are not supported");
+        }
+    }
+
+    #[test]
     fn a_pooling_is_for_embed_alone() {
         let pooling = |written: Written, key: &dyn Fn(&str) -> String| {
             written.key(&key("pooling_type"), U32, &number(3))
