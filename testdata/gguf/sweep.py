@@ -158,13 +158,13 @@ def numbers(value):
     return [value] if isinstance(value, float) else []
 
 
-def main():
+def main(tried, every):
+    """Tries the models that are named, or `every` one; says what came of each."""
     sys.path[:0] = [f"{sys.argv[1]}/gguf-py", sys.argv[1]]
     import logging
 
     logging.disable(logging.CRITICAL)
-    names = sys.argv[2:] or sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
-    counts = {}
+    names, counts = sys.argv[2:] or every, {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             result = tried(name, scratch)
@@ -176,4 +176,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(tried, sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))))

@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import make_models
@@ -352,22 +351,5 @@ def difference(expected, found):
     return sweep.difference(expected, found)
 
 
-def main():
-    sys.path[:0] = [f"{sys.argv[1]}/gguf-py", sys.argv[1]]
-    import logging
-
-    logging.disable(logging.CRITICAL)
-    sees = sorted(path.parent.name for path in GOLDEN.glob("*/images.json"))
-    names, counts = sys.argv[2:] or sees, {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in names:
-            result = tried(name, scratch)
-            kind = result.split(":")[0]
-            counts[kind] = counts.get(kind, 0) + 1
-            print(f"{name}: {result}", flush=True)
-    print(counts)
-    return 1 if "DIFFERS" in counts else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sweep.main(tried, sorted(path.parent.name for path in GOLDEN.glob("*/images.json"))))

@@ -226,42 +226,49 @@ fn side_of_square(
 /// A family of text parts.
 struct TextFamily {
     model_type: &'static str,
+    /// Its class, alone.
+    class: &'static str,
     build: BuildSpec,
     /// Its factor of embeddings is that of all of them, as of images.
     scales_all: bool,
 }
 
-const fn text(model_type: &'static str, build: BuildSpec) -> TextFamily {
-    TextFamily { model_type, build, scales_all: false }
+const fn text(model_type: &'static str, class: &'static str, build: BuildSpec) -> TextFamily {
+    TextFamily { model_type, class, build, scales_all: false }
 }
 
 /// Families of text parts, whose own tensors begin with `model.`.
 const TEXTS: &[TextFamily] = &[
-    text("cohere", cohere::spec),
-    text("cohere2", cohere2::spec),
-    text("gemma", gemma::spec),
-    text("gemma2", gemma2::spec),
-    text("gemma3_text", gemma3::spec),
-    text("glm4", glm4::spec),
-    text("gpt_oss", gpt_oss::spec),
-    TextFamily { model_type: "granite", build: granite::spec, scales_all: true },
-    text("internlm2", internlm2::spec),
-    text("llama", llama::spec),
-    text("ministral3", ministral3::spec),
-    text("mistral", mistral::spec),
-    text("mistral4", mistral4::spec),
-    text("mixtral", mixtral::spec),
-    text("olmo2", olmo2::spec),
-    text("olmo3", olmo3::spec),
-    text("phi3", phi3::spec),
-    text("qwen2", qwen2::spec),
-    text("qwen2_moe", qwen2_moe::spec),
-    text("qwen3", qwen3::spec),
-    text("qwen3_moe", qwen3_moe::spec),
-    text("smollm3", smollm3::spec),
-    text("stablelm", stablelm::spec),
-    text("starcoder2", starcoder2::spec),
+    text("cohere", "CohereForCausalLM", cohere::spec),
+    text("cohere2", "Cohere2ForCausalLM", cohere2::spec),
+    text("gemma", "GemmaForCausalLM", gemma::spec),
+    text("gemma2", "Gemma2ForCausalLM", gemma2::spec),
+    text("gemma3_text", "Gemma3ForCausalLM", gemma3::spec),
+    text("glm4", "Glm4ForCausalLM", glm4::spec),
+    text("gpt_oss", "GptOssForCausalLM", gpt_oss::spec),
+    TextFamily { scales_all: true, ..text("granite", "GraniteForCausalLM", granite::spec) },
+    text("internlm2", "InternLM2ForCausalLM", internlm2::spec),
+    text("llama", "LlamaForCausalLM", llama::spec),
+    text("ministral3", "Ministral3ForCausalLM", ministral3::spec),
+    text("mistral", "MistralForCausalLM", mistral::spec),
+    text("mistral4", "Mistral4ForCausalLM", mistral4::spec),
+    text("mixtral", "MixtralForCausalLM", mixtral::spec),
+    text("olmo2", "Olmo2ForCausalLM", olmo2::spec),
+    text("olmo3", "Olmo3ForCausalLM", olmo3::spec),
+    text("phi3", "Phi3ForCausalLM", phi3::spec),
+    text("qwen2", "Qwen2ForCausalLM", qwen2::spec),
+    text("qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe::spec),
+    text("qwen3", "Qwen3ForCausalLM", qwen3::spec),
+    text("qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe::spec),
+    text("smollm3", "SmolLM3ForCausalLM", smollm3::spec),
+    text("stablelm", "StableLmForCausalLM", stablelm::spec),
+    text("starcoder2", "Starcoder2ForCausalLM", starcoder2::spec),
 ];
+
+/// The `model_type` that a text part of this class says.
+pub(crate) fn text_type(class: &str) -> Option<&'static str> {
+    TEXTS.iter().find(|known| known.class == class).map(|known| known.model_type)
+}
 
 /// The family that `model_type` names, or this one.
 fn text_family(config: &HfConfig, default: &str) -> Result<&'static TextFamily, EngineError> {

@@ -6,19 +6,13 @@ use serde_json::Value;
 use super::archs::Class;
 use super::config::Config;
 use super::names::NameTable;
-use super::tables::{LLAMA_LAYER, PLAIN};
+use super::tables::{FEED_FORWARD, LLAMA_LAYER, PLAIN};
 use crate::families::experts::EXPERTS_APART;
 
 const NAMES: NameTable = NameTable {
     inner: &[
+        FEED_FORWARD,
         &[
-            ("ffn_gate", "feed_forward.gate_proj"),
-            ("ffn_up", "feed_forward.up_proj"),
-            ("ffn_down", "feed_forward.down_proj"),
-            ("ffn_gate_inp", "feed_forward.router"),
-            ("ffn_gate_exps", "feed_forward.experts.*.gate_proj"),
-            ("ffn_up_exps", "feed_forward.experts.*.up_proj"),
-            ("ffn_down_exps", "feed_forward.experts.*.down_proj"),
             ("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
             ("ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
             ("ffn_down_shexp", "feed_forward.shared_expert.down_proj"),

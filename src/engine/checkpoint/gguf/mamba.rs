@@ -6,41 +6,44 @@ use super::names::{NameTable, Parts, Qkv};
 use super::tables::{self, CHOICE_BIAS, LLAMA_LAYER, PLAIN};
 use crate::families::experts::EXPERTS_APART;
 
-const MAMBA: Parts = &[
+/// What scans of Mamba 1 and 2 have beside attention.
+pub(super) const MAMBA_SCAN: Parts = &[
     ("ssm_in", "mamba.in_proj"),
     ("ssm_conv1d", "mamba.conv1d"),
-    ("ssm_dt.bias", "mamba.dt_bias"),
     ("ssm_a", "mamba.A_log"),
     ("ssm_d", "mamba.D"),
-    ("ssm_norm", "mamba.norm"),
     ("ssm_out", "mamba.out_proj"),
 ];
 
-const MIXER: Parts = &[
+const MAMBA: Parts = &[("ssm_dt.bias", "mamba.dt_bias"), ("ssm_norm", "mamba.norm")];
+
+/// The same of models that have no other blocks.
+pub(super) const MIXER_SCAN: Parts = &[
     ("attn_norm", "norm"),
     ("ssm_in", "mixer.in_proj"),
     ("ssm_conv1d", "mixer.conv1d"),
-    ("ssm_dt.bias", "mixer.dt_bias"),
     ("ssm_a", "mixer.A_log"),
     ("ssm_d", "mixer.D"),
-    ("ssm_norm", "mixer.norm"),
     ("ssm_out", "mixer.out_proj"),
 ];
 
-const BACKBONE: NameTable = NameTable {
+const MIXER: Parts = &[("ssm_dt.bias", "mixer.dt_bias"), ("ssm_norm", "mixer.norm")];
+
+pub(super) const BACKBONE: NameTable = NameTable {
     outer: &[
         ("token_embd", "backbone.embeddings"),
         ("output_norm", "backbone.norm_f"),
         ("output", "lm_head"),
     ],
     layers: "backbone.layers",
-    inner: &[MIXER],
+    inner: &[MIXER_SCAN, MIXER],
     ..PLAIN
 };
 
 /// A block a layer: of a scan, of attention, an MLP, or experts without gates.
 const NEMOTRON: NameTable = NameTable {
     inner: &[
+        MIXER_SCAN,
         MIXER,
         &[
             ("attn_q", "mixer.q_proj"),
@@ -65,6 +68,7 @@ const NEMOTRON: NameTable = NameTable {
 
 const GRANITE: NameTable = NameTable {
     inner: &[
+        MAMBA_SCAN,
         MAMBA,
         &[
             ("ffn_gate", "shared_mlp.gate_proj"),

@@ -2,32 +2,16 @@
 
 use super::archs::{Arch, Class, arch};
 use super::config::Config;
-use super::names::{NameTable, Parts};
-use super::tables::{LLAMA_LAYER, PLAIN};
+use super::mamba::{BACKBONE, MAMBA_SCAN, MIXER_SCAN};
+use super::names::NameTable;
+use super::tables::{FEED_FORWARD, LLAMA_LAYER, PLAIN};
 
 /// By name.
 pub(super) const ARCHS: &[Arch] = &[arch("jamba", jamba), arch("mamba", mamba)];
 
-const MIXER: Parts = &[
-    ("attn_norm", "norm"),
-    ("ssm_in", "mixer.in_proj"),
-    ("ssm_conv1d", "mixer.conv1d"),
-    ("ssm_x", "mixer.x_proj"),
-    ("ssm_dt", "mixer.dt_proj"),
-    ("ssm_a", "mixer.A_log"),
-    ("ssm_d", "mixer.D"),
-    ("ssm_out", "mixer.out_proj"),
-];
-
 const MAMBA: NameTable = NameTable {
-    outer: &[
-        ("token_embd", "backbone.embeddings"),
-        ("output_norm", "backbone.norm_f"),
-        ("output", "lm_head"),
-    ],
-    layers: "backbone.layers",
-    inner: &[MIXER],
-    ..PLAIN
+    inner: &[MIXER_SCAN, &[("ssm_x", "mixer.x_proj"), ("ssm_dt", "mixer.dt_proj")]],
+    ..BACKBONE
 };
 
 const JAMBA: NameTable = NameTable {
@@ -37,25 +21,15 @@ const JAMBA: NameTable = NameTable {
         ("output", "lm_head"),
     ],
     inner: &[
+        MAMBA_SCAN,
+        FEED_FORWARD,
         &[
-            ("ssm_in", "mamba.in_proj"),
-            ("ssm_conv1d", "mamba.conv1d"),
             ("ssm_x", "mamba.x_proj"),
             ("ssm_dt", "mamba.dt_proj"),
             ("ssm_dt_norm", "mamba.dt_layernorm"),
             ("ssm_b_norm", "mamba.b_layernorm"),
             ("ssm_c_norm", "mamba.c_layernorm"),
-            ("ssm_a", "mamba.A_log"),
-            ("ssm_d", "mamba.D"),
-            ("ssm_out", "mamba.out_proj"),
             ("ffn_norm", "pre_ff_layernorm"),
-            ("ffn_gate", "feed_forward.gate_proj"),
-            ("ffn_up", "feed_forward.up_proj"),
-            ("ffn_down", "feed_forward.down_proj"),
-            ("ffn_gate_inp", "feed_forward.router"),
-            ("ffn_gate_exps", "feed_forward.experts.*.gate_proj"),
-            ("ffn_up_exps", "feed_forward.experts.*.up_proj"),
-            ("ffn_down_exps", "feed_forward.experts.*.down_proj"),
         ],
         LLAMA_LAYER,
     ],

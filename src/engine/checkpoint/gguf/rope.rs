@@ -93,7 +93,7 @@ pub(super) fn from_halves(heads: QkvHeads, rotary_dim: usize) -> Vec<(&'static s
 }
 
 /// Numbers of 32 bits with the fewest digits, as config.json has them.
-fn shortest(numbers: &[f32]) -> Vec<f64> {
+pub(super) fn shortest(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().map(|number| number.to_string().parse().unwrap_or(f64::NAN)).collect()
 }
 

@@ -49,6 +49,17 @@ pub(super) const EXPERTS: Parts = &[
     ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
 ];
 
+/// An MLP or experts, as Jamba and Llama 4 call them.
+pub(super) const FEED_FORWARD: Parts = &[
+    ("ffn_gate", "feed_forward.gate_proj"),
+    ("ffn_up", "feed_forward.up_proj"),
+    ("ffn_down", "feed_forward.down_proj"),
+    ("ffn_gate_inp", "feed_forward.router"),
+    ("ffn_gate_exps", "feed_forward.experts.*.gate_proj"),
+    ("ffn_up_exps", "feed_forward.experts.*.up_proj"),
+    ("ffn_down_exps", "feed_forward.experts.*.down_proj"),
+];
+
 /// With experts, and perhaps one of all tokens.
 pub(super) const WITH_EXPERTS: NameTable = NameTable { inner: &[EXPERTS, LLAMA_LAYER], ..PLAIN };
 

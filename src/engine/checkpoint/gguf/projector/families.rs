@@ -117,28 +117,3 @@ pub(super) const FAMILIES: &[Family] = &[
         build: qwen::qwen3_vl,
     },
 ];
-
-/// `model_type` of text parts that several classes have, by the class of the text model alone.
-pub(super) const TEXT_TYPES: &[(&str, &str)] = &[
-    ("Cohere2ForCausalLM", "cohere2"),
-    ("CohereForCausalLM", "cohere"),
-    ("Gemma2ForCausalLM", "gemma2"),
-    ("Gemma3ForCausalLM", "gemma3_text"),
-    ("GemmaForCausalLM", "gemma"),
-    ("Glm4ForCausalLM", "glm4"),
-    ("GptOssForCausalLM", "gpt_oss"),
-    ("GraniteForCausalLM", "granite"),
-    ("LlamaForCausalLM", "llama"),
-    ("Ministral3ForCausalLM", "ministral3"),
-    ("MixtralForCausalLM", "mixtral"),
-    ("Olmo2ForCausalLM", "olmo2"),
-    ("Olmo3ForCausalLM", "olmo3"),
-    ("Phi3ForCausalLM", "phi3"),
-    ("Qwen2ForCausalLM", "qwen2"),
-    ("Qwen2MoeForCausalLM", "qwen2_moe"),
-    ("Qwen3ForCausalLM", "qwen3"),
-    ("Qwen3MoeForCausalLM", "qwen3_moe"),
-    ("SmolLM3ForCausalLM", "smollm3"),
-    ("StableLmForCausalLM", "stablelm"),
-    ("Starcoder2ForCausalLM", "starcoder2"),
-];

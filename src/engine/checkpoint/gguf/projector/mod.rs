@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::keys::Keys;
 use super::{Described, Translation};
 use crate::encoders::GGUF_POOLING;
+use crate::families::vision::text_type;
 use families::FAMILIES;
 pub use names::ProjectorNames;
 pub use processor::ImageProcessorConfig;
@@ -200,8 +201,7 @@ impl<'a> Sight<'a> {
 
     /// The text part says its type, where its class has texts of several families.
     pub(super) fn set_text_type(&mut self) -> Result<(), String> {
-        let found = families::TEXT_TYPES.iter().find(|(class, _)| *class == self.text_class);
-        let (_, name) = found.ok_or_else(|| {
+        let name = text_type(self.text_class).ok_or_else(|| {
             format!("a text model of architecture {} is not supported", quoted(self.text_arch))
         })?;
         self.text_config.insert("model_type".to_owned(), json!(name));

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::rope::shortest;
 use super::Sight;
 
 /// What a preprocessor_config.json would say.
@@ -32,7 +33,7 @@ impl Sight<'_> {
                 |known: &&[f64; 3]| known.iter().map(|n| *n as f32).eq(numbers.iter().copied());
             let numbers = match KNOWN.iter().find(is_known) {
                 Some(known) => json!(known),
-                None => json!(numbers.iter().map(shortest).collect::<Vec<_>>()),
+                None => json!(shortest(&numbers)),
             };
             self.processor.keys.insert(key.to_owned(), numbers);
         }
@@ -51,9 +52,4 @@ impl Sight<'_> {
         self.process("size", json!({"shortest_edge": least, "longest_edge": most}));
         Ok(())
     }
-}
-
-/// The fewest digits of a number of 32 bits.
-fn shortest(number: &f32) -> f64 {
-    number.to_string().parse().unwrap_or(f64::from(*number))
 }
