@@ -96,6 +96,11 @@ impl Lease {
         self.epoch
     }
 
+    /// Whether a run before this one had it and was not completed: one that is removes its locks.
+    pub fn follows_another(&self) -> bool {
+        self.epoch > 1
+    }
+
     /// Makes sure that it is this run's still.
     ///
     /// # Errors

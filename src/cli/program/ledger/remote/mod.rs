@@ -427,13 +427,18 @@ impl Staged {
             kept = segments::complete(store, &prefix.bucket, &pieces, &journal)?;
         }
         if let Some(facts) = store.facts(&self.name)? {
-            self.fetch_complete(store, &facts)?;
+            self.fetch_complete(store, lease, &facts)?;
         }
         Ok(kept)
     }
 
     /// Brings an output that is complete to the folder: the run looks whether it is its own.
-    fn fetch_complete(&self, store: &Arc<Store>, facts: &Facts) -> Result<(), StoreError> {
+    fn fetch_complete(
+        &self,
+        store: &Arc<Store>,
+        lease: &Lease,
+        facts: &Facts,
+    ) -> Result<(), StoreError> {
         let own = Meta::beside(&self.out()).ok();
         let Some(blake3) = &facts.blake3 else {
             let message = format!("{} exists, and no run of this program made it", self.name);
@@ -441,6 +446,12 @@ impl Staged {
                 .help("choose another --out, or replace it with --overwrite"));
         };
         if own.is_some_and(|meta| meta.output.blake3 == *blake3) {
+            return Ok(());
+        }
+        // A run ended between the output and the side file. This one makes both again, from the
+        // pieces that there are, and finds that the output is there.
+        let side_file = self.name.with_suffix(".meta.json");
+        if lease.follows_another() && store.facts(&side_file)?.is_none() {
             return Ok(());
         }
         for (path, name) in self.pairs() {
