@@ -40,11 +40,15 @@ __device__ __forceinline__ bool find_tile(const u32* starts, u32 num_experts, u3
   return false;
 }
 
-// The products of an expert's layer, one for each expert in a table.
+// A layer of all experts, whose weights lie one after the other.
 struct ExpertLayer {
-  const u64* weights;  // (num_experts) addresses of (n, k) T
-  const u64* biases;   // (num_experts) addresses of (n) T; null: none
+  const T* weights;  // (num_experts, n, k)
+  const T* biases;   // (num_experts, n), or null
   u32 n, k;
+
+  __device__ __forceinline__ const T* bias_of(u32 expert) const {
+    return biases == nullptr ? nullptr : biases + u64(expert) * n;
+  }
 };
 
 // The rows that are multiplied: sorted row r is row order[r] / num_chosen of x, or row r.
@@ -58,3 +62,15 @@ struct SortedRows {
     return x + u64(row) * k;
   }
 };
+
+// Where the rows of a tile are, 0 past the last: looked up once, by all threads of a block.
+template <u32 NUM_ROWS>
+__device__ __forceinline__ const u64* addresses_of(const SortedRows& of, const ExpertRows& rows) {
+  __shared__ u64 addresses[NUM_ROWS];
+  for (u32 row = threadIdx.x; row < NUM_ROWS; row += blockDim.x) {
+    const u32 sorted = rows.first + row;
+    addresses[row] = sorted < rows.end ? reinterpret_cast<u64>(of.row(sorted)) : 0;
+  }
+  __syncthreads();
+  return addresses;
+}

@@ -7,18 +7,12 @@ template <class Tile>
 __device__ __forceinline__ void multiply(const SortedRows& of, const ExpertLayer& layer,
                                          const ExpertRows& rows, T* out) {
   DYN_SMEM(u8, stages);
-  __shared__ u64 row_addresses[Tile::ROWS];
-  for (u32 row = threadIdx.x; row < Tile::ROWS; row += NUM_THREADS) {
-    const u32 sorted = rows.first + row;
-    row_addresses[row] = sorted < rows.end ? reinterpret_cast<u64>(of.row(sorted)) : 0;
-  }
-  __syncthreads();
-  const auto row_at = [&](u32 row) { return reinterpret_cast<const T*>(row_addresses[row]); };
-  const T* weights = reinterpret_cast<const T*>(layer.weights[rows.expert]);
-  const T* bias = nullptr;
-  if (layer.biases != nullptr) bias = reinterpret_cast<const T*>(layer.biases[rows.expert]);
+  const u64* const addresses = addresses_of<Tile::ROWS>(of, rows);
+  const auto row_at = [&](u32 row) { return reinterpret_cast<const T*>(addresses[row]); };
+  const T* weights = layer.weights + u64(rows.expert) * layer.n * layer.k;
   T* const first = out + u64(rows.first) * layer.n;
-  const Outputs outputs{first, bias, rows.end - rows.first, layer.n, layer.n, false};
+  const u32 num_rows = rows.end - rows.first;
+  const Outputs outputs{first, layer.bias_of(rows.expert), num_rows, layer.n, layer.n, false};
   multiply_rows<Tile>(stages, of.x, row_at, weights, layer.k, outputs);
 }
 

@@ -13,14 +13,13 @@ linear_experts_plain(SortedRows rows, ExpertLayer layer, const u32* starts, u32 
   const u32 in_tile = threadIdx.x / TILE, first_output = blockIdx.y * TILE;
   const u32 sorted = of_tile.first + in_tile, output = first_output + threadIdx.x % TILE;
   const bool has_row = sorted < of_tile.end;
-  const T* weights = reinterpret_cast<const T*>(layer.weights[of_tile.expert]);
-  weights += u64(first_output + in_tile) * layer.k;
+  const T* weights =
+      layer.weights + (u64(of_tile.expert) * layer.n + first_output + in_tile) * layer.k;
   float sum = plain_sum(has_row ? rows.row(sorted) : nullptr,
                         first_output + in_tile < layer.n ? weights : nullptr, layer.k);
   if (!has_row || output >= layer.n) return;
-  if (layer.biases != nullptr) {
-    sum += to_float(reinterpret_cast<const T*>(layer.biases[of_tile.expert])[output]);
-  }
+  const T* bias = layer.bias_of(of_tile.expert);
+  if (bias != nullptr) sum += to_float(bias[output]);
   out[u64(sorted) * layer.n + output] = from_float<T>(sum);
 }
 EXPORT(linear_experts_plain)

@@ -1,4 +1,4 @@
-// Activations to E4M3, one scale per row.
+// Rows to E4M3, one scale each.
 #include "common.cuh"
 
 // Chunks of a row that a thread holds in registers.
@@ -65,3 +65,26 @@ KERNEL(512, MIN_BLOCKS) quantize_rows(const T* x, u8* out, float* scales, u32 wi
   }
 }
 EXPORT(quantize_rows)
+
+// Rows of E4M3 (strips of 8, k) in the order of kernels/code_tiles.cuh: units of 32 inputs, k
+// filled up to a multiple of 128 with zeros, and a scale of each row for each 128 inputs. A thread
+// takes 8 bytes; grid (ceil(units of a strip * 32 / 256), strips).
+KERNEL(256) strips_of_rows(const u8* rows, const float* row_scales, u8* codes, float* scales,
+                           u32 k) {
+  const u32 num_groups = (k + 127) / 128, num_units = num_groups * 4;
+  const u32 index = blockIdx.x * blockDim.x + threadIdx.x, strip = blockIdx.y;
+  const u32 unit = index / WARP_SIZE, lane = index % WARP_SIZE, row = strip * 8 + lane / 4;
+  if (unit >= num_units) return;
+  u32 words[2] = {0, 0};
+#pragma unroll
+  for (u32 i = 0; i < 8; ++i) {
+    const u32 input = unit * 32 + i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2 + i % 2;
+    if (input < k) words[i / 4] |= u32(rows[u64(row) * k + input]) << (i % 4 * 8);
+  }
+  const u64 at = (u64(strip) * num_units + unit) * WARP_SIZE + lane;
+  reinterpret_cast<uint2*>(codes)[at] = uint2{words[0], words[1]};
+  if (unit % 4 == 0 && lane % 4 == 0) {
+    scales[(u64(strip) * num_groups + unit / 4) * 8 + lane / 4] = row_scales[row];
+  }
+}
+EXPORT(strips_of_rows)

@@ -229,6 +229,16 @@ const MODULES: &[Module] = &[
         ],
     ),
     (
+        "linear_expert_codes",
+        CODES,
+        &[
+            ("linear_expert_codes_16x32", 80),
+            ("linear_expert_codes_16x128", 192),
+            ("linear_expert_codes_64x128", 216),
+            ("linear_expert_codes_128x128", 255),
+        ],
+    ),
+    (
         "unseen_values",
         &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128")],
@@ -349,7 +359,7 @@ const MODULES: &[Module] = &[
         DTYPES,
         &[("add_norm", 64), ("add_norm_fp8", 64), ("norm_heads", 64), ("norm_in_place", 64)],
     ),
-    ("quantize_rows", NARROW_DTYPES, &[("quantize_rows", 64)]),
+    ("quantize_rows", NARROW_DTYPES, &[("quantize_rows", 64), ("strips_of_rows", 40)]),
     ("random_fill", DTYPES, &[("random_fill", 40)]),
     ("norm_rotary_and_cache", ROTARY, &[("norm_rotary_and_cache", 104)]),
     ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 112)]),

@@ -68,8 +68,8 @@ pub use encoder_attention::{
     EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,
 };
 pub use experts::{
-    ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight, add_experts, choose_experts,
-    gate_rows, weigh_inputs,
+    ExpertWeights, Experts, ExpertsScratch, ExpertsShape, ExpertsWeight, add_experts,
+    choose_experts, gate_rows, weigh_inputs,
 };
 pub use gate_columns::{Gate, gate_columns, gate_heads};
 pub use gpu_needs::{GpuNeeds, HeadWidths, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM};

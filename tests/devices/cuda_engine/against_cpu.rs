@@ -172,7 +172,7 @@ fn latents_are_close_to_the_cpu() {
 #[test]
 fn quantized_models_are_close_to_the_cpu_and_stay_codes() {
     let models = [
-        (DType::BFloat16, &["awq", "ct_mxfp4", "ct_int8"][..], &BFLOAT16),
+        (DType::BFloat16, &["awq", "ct_mxfp4", "ct_int8", "gpt_oss_mxfp4"][..], &BFLOAT16),
         (DType::Float16, &["gptq_v2"], &FLOAT16),
     ];
     for (dtype, families, bounds) in models {

@@ -2,7 +2,8 @@
 
 use vllm_batch::engine::api::request::{PositionLogprobs, RequestOutput};
 use vllm_batch::engine::base::config::{
-    CacheConfig, DType, EngineConfig, KvCacheDType, SpeculationConfig, SpeculationMethod,
+    CacheConfig, DType, DeviceConfig, EngineConfig, KvCacheDType, Quantization, SpeculationConfig,
+    SpeculationMethod,
 };
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::stats::{EngineStats, GivenLimits};
@@ -212,6 +213,27 @@ fn a_row_has_the_same_bits_over_codes() {
     // A real GPU's library may sum layers so small in another order, which the trial finds.
     assert!(gpu::is_real() || has("widen_codes"), "{ops:?}");
     assert!(ops.iter().any(|op| op.op.name.starts_with("linear_codes")), "{ops:?}");
+}
+
+/// MXFP4 as gpt-oss has it, and experts that are narrowed at load.
+#[test]
+fn a_row_has_the_same_bits_among_rows_of_other_experts_over_codes() {
+    let models = [("gpt_oss_mxfp4", None, 160), ("qwen3_moe", Some(Quantization::Fp8), 180)];
+    for (model, quantization, seed) in models {
+        let Some(device) = gpu::device(seed) else { return };
+        let device = DeviceConfig { quantization, ..device };
+        let base = config(model, DType::BFloat16, &device);
+        let mut engine = Engine::load(&base).expect("a model");
+        engine.start_op_times(GivenLimits::default());
+        run(&mut engine, rows());
+        let times = engine.finish_op_times(GivenLimits::default()).expect("no failure");
+        let ops = times.expect("it was on").ops;
+        let is_of_codes = |name: &str| name.starts_with("linear_expert_codes");
+        assert!(ops.iter().any(|op| is_of_codes(op.op.name)), "{model}: {ops:?}");
+        assert!(!ops.iter().any(|op| op.op.name.starts_with("linear_experts")), "{model}: {ops:?}");
+        let changes = &[SEQS[1], SEQS[3], STEPS[0], BLOCKS[3]];
+        check_against(&base, (model, DType::BFloat16), seed, changes);
+    }
 }
 
 #[test]

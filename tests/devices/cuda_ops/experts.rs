@@ -12,7 +12,7 @@ use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision};
 use vllm_batch::engine::ops::linear::LinearWeight;
 use vllm_batch::engine::ops::{
-    ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight, RowSlots, add_experts,
+    ExpertWeights, Experts, ExpertsScratch, ExpertsShape, ExpertsWeight, RowSlots, add_experts,
     choose_experts, gate_rows, weigh_inputs,
 };
 
@@ -78,32 +78,46 @@ fn cases() -> Vec<Case> {
 
 fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
     let (num_experts, width, inner) = case.sizes;
-    let load = |dtype: DType, rows: usize, columns: usize, seed: u64, has_bias: bool| {
+    let layer = |rows: usize, columns: usize, seed: u64| {
         let values = pair.values(rows, columns, seed, 0.4).values;
-        let bias = has_bias.then(|| pair.values(1, rows, seed + 1000, 0.2).values);
-        let rows = [SourceMatrix::new(rows, columns, SourceValues::Slice(&values))].into();
-        LinearWeight::load_values(device, dtype, &rows, bias).expect("memory")
+        let bias = case.has_biases.then(|| pair.values(1, rows, seed + 1000, 0.2).values);
+        (SourceMatrix::new(rows, columns, SourceValues::Owned(values.into())), bias)
     };
     // The CPU computes with the same values in f32.
-    let dtype = match device {
-        Device::Cpu(_) => DType::Float32,
-        Device::Cuda(_) => pair.dtype,
+    let full = |(matrix, bias): (SourceMatrix<'static>, _)| {
+        LinearWeight::load(device, DType::Float32, &[matrix].into(), bias).expect("memory")
     };
     let up_rows = if case.form == MlpForm::Gated { 2 * inner } else { inner };
-    let expert = |seed: u64| ExpertWeights {
-        up: load(dtype, up_rows, width, 10 * seed + 3, case.has_biases),
-        down: load(dtype, width, inner, 10 * seed + 4, case.has_biases),
+    let up = |expert: u64| layer(up_rows, width, 10 * expert + 3);
+    let down = |expert: u64| layer(width, inner, 10 * expert + 4);
+    let all = 0..num_experts as u64;
+    let experts = match device {
+        Device::Cpu(_) => {
+            let expert =
+                |expert: u64| ExpertWeights { up: full(up(expert)), down: full(down(expert)) };
+            Experts::Apart(all.map(expert).collect())
+        }
+        Device::Cuda(_) => {
+            let stack = |of: &dyn Fn(u64) -> (SourceMatrix<'static>, Option<Vec<f32>>)| {
+                let (layers, biases): (Vec<_>, Vec<_>) = all.clone().map(of).unzip();
+                let biases = biases.into_iter().collect::<Option<Vec<_>>>();
+                let biases = (biases.map(|biases| biases.concat()), num_experts);
+                LinearWeight::load_experts(&pair.gpu, pair.dtype, &layers.into(), biases)
+            };
+            let (up, down) = (stack(&up).expect("memory"), stack(&down).expect("memory"));
+            Experts::Stacked(Box::new(ExpertWeights { up, down }))
+        }
     };
     let factors = |seed: u64| pair.values(1, num_experts, seed, 0.3).values;
     let weight = ExpertsWeight {
-        router: load(DType::Float32, num_experts, width, 1, case.has_biases),
+        router: full(layer(num_experts, width, 1)),
         choice_bias: case.has_biases.then(|| factors(2)),
         weight_factors: case.has_biases.then(|| factors(5)),
         weighted: Weighted::Outputs,
         routing: case.routing.clone(),
         form: case.form,
         activation: case.activation,
-        experts: (0..num_experts as u64).map(expert).collect(),
+        experts,
         on_gpu: None,
     };
     weight.prepared(device).expect("memory")

@@ -16,6 +16,7 @@ mod columns;
 mod copy_blocks;
 mod elementwise;
 mod embedding;
+mod expert_codes;
 mod experts;
 mod fp8;
 mod linear;

@@ -342,6 +342,8 @@ fn uniform(seed: u64, index: u64) -> f32 {
 #[derive(Clone, Debug)]
 pub struct SourceRows<'a> {
     parts: Vec<SourceMatrix<'a>>,
+    /// The first row of each part, and how many rows there are.
+    starts: Vec<usize>,
     /// Row of the parts for each row; `None`: one after the other.
     order: Option<Arc<[u32]>>,
 }
@@ -349,7 +351,11 @@ pub struct SourceRows<'a> {
 impl<'a> From<Vec<SourceMatrix<'a>>> for SourceRows<'a> {
     fn from(parts: Vec<SourceMatrix<'a>>) -> Self {
         assert!(parts.windows(2).all(|pair| pair[0].num_columns == pair[1].num_columns));
-        Self { parts, order: None }
+        let mut starts = vec![0];
+        for part in &parts {
+            starts.push(starts[starts.len() - 1] + part.num_rows);
+        }
+        Self { parts, starts, order: None }
     }
 }
 
@@ -372,8 +378,8 @@ impl<'a> SourceRows<'a> {
 
     /// Outputs of the layer.
     pub fn num_rows(&self) -> usize {
-        let of_parts = || self.parts.iter().map(|part| part.num_rows).sum();
-        self.order.as_ref().map_or_else(of_parts, |order| order.len())
+        let of_parts = self.starts[self.parts.len()];
+        self.order.as_ref().map_or(of_parts, |order| order.len())
     }
 
     /// Inputs of the layer.
@@ -388,14 +394,10 @@ impl<'a> SourceRows<'a> {
 
     /// The matrix that has row `row`, and which of its rows that is.
     pub fn locate(&self, row: usize) -> (&SourceMatrix<'a>, usize) {
-        let mut row = self.order.as_ref().map_or(row, |order| order[row] as usize);
-        for part in &self.parts {
-            if row < part.num_rows {
-                return (part, row);
-            }
-            row -= part.num_rows;
-        }
-        unreachable!("row {row} is past the last part")
+        let row = self.order.as_ref().map_or(row, |order| order[row] as usize);
+        let part = self.starts.partition_point(|start| *start <= row) - 1;
+        assert!(part < self.parts.len(), "row {row} is past the last part");
+        (&self.parts[part], row - self.starts[part])
     }
 
     /// All values of a row as f32.

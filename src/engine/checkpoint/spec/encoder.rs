@@ -2,9 +2,9 @@
 //! runs it.
 
 use super::{
-    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, HeadSpec, KvSource, LayerInputsSpec,
-    LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, Parameters,
-    QkvHeads, RopeSpec, StreamsSpec, distinct, read_as_values,
+    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, ExpertsSpec, HeadSpec, KvSource,
+    LayerInputsSpec, LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec,
+    Parameters, QkvHeads, RopeSpec, StreamsSpec, distinct,
 };
 use vllm_batch_base::layers::Reach;
 
@@ -243,9 +243,9 @@ impl EncoderSpec {
         }
     }
 
-    /// The matrices that a GPU's kernels read as values, whatever they are stored as.
-    pub fn read_as_values(&self) -> Vec<NamedShape> {
-        read_as_values(&self.tokens, &self.layers)
+    /// The mixtures of experts.
+    pub fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
+        self.layers.iter().filter_map(LayerSpec::experts)
     }
 
     /// The attention blocks.

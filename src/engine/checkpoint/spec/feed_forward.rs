@@ -244,6 +244,27 @@ impl ExpertsSpec {
         Some((bias.clone(), 0.0))
     }
 
+    /// The layers of all experts, one after the other: ups, and downs.
+    ///
+    /// # Panics
+    /// Experts are not alike.
+    pub fn stacked(&self) -> ExpertSpec {
+        let stack = |of: fn(&ExpertSpec) -> &LinearSpec| {
+            let first = of(&self.experts[0]);
+            let alike = |one: &LinearSpec| {
+                (one.k, one.bias, one.layout, &one.order)
+                    == (first.k, first.bias, first.layout, &first.order)
+                    && one.share.is_none()
+                    && one.bounded.is_empty()
+            };
+            assert!(self.experts.iter().all(|expert| alike(of(expert))), "experts are alike");
+            let parts = self.experts.iter().flat_map(|expert| of(expert).parts.iter().cloned());
+            let order = first.order.of_each(self.experts.len());
+            LinearSpec { parts: parts.collect(), order, ..first.clone() }
+        };
+        ExpertSpec { up: stack(|expert| &expert.up), down: stack(|expert| &expert.down) }
+    }
+
     /// Norms beside those of the block.
     pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
         self.apart.iter().flat_map(|apart| {

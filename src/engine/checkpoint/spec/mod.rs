@@ -455,12 +455,11 @@ impl DecoderSpec {
         of_recurrents.or_else(|| self.indexers().find_map(IndexerSpec::without_gpu_kernels))
     }
 
-    /// The matrices that a GPU's kernels read as values, whatever they are stored as.
-    pub fn read_as_values(&self) -> Vec<NamedShape> {
-        let mut matrices = read_as_values(&self.embedding.tokens, &self.layers);
+    /// The tables, whose rows are looked up: a GPU's kernels read them as values, whatever they are
+    /// stored as.
+    pub fn tables(&self) -> impl Iterator<Item = &LinearSpec> {
         let of_layers = self.embedding.of_layers.iter().map(|inputs| &inputs.table);
-        matrices.extend(of_layers.flat_map(LinearSpec::weights));
-        matrices
+        of_layers.chain([&self.embedding.tokens])
     }
 
     /// Query heads that share a K and V head, at most.
@@ -553,13 +552,6 @@ impl DecoderSpec {
     pub fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> + '_ {
         self.layers.iter().flat_map(LayerSpec::optional_tensors)
     }
-}
-
-/// The table of tokens, whose rows are looked up, and the layers of experts.
-fn read_as_values(tokens: &LinearSpec, layers: &[LayerSpec]) -> Vec<NamedShape> {
-    let experts = layers.iter().filter_map(LayerSpec::experts).flat_map(|of| &of.experts);
-    let linears = experts.flat_map(|expert| [&expert.up, &expert.down]);
-    linears.chain([tokens]).flat_map(LinearSpec::weights).collect()
 }
 
 /// Each tensor once: both blocks of a parallel layer may read through one norm.

@@ -28,6 +28,13 @@ impl RowOrder {
         Self((!is_as_stored).then(|| order.into()))
     }
 
+    /// This of each of so many stacks of as many rows.
+    pub fn of_each(&self, num_stacks: usize) -> Self {
+        let Some(order) = &self.0 else { return Self(None) };
+        let stack = |index: usize| order.iter().map(move |row| (index * order.len()) as u32 + row);
+        Self(Some((0..num_stacks).flat_map(stack).collect()))
+    }
+
     /// So many rows whose second half is stored first, as of gates that stand behind what they
     /// open (Aya Vision).
     pub fn second_half_first(num_rows: usize) -> Self {

@@ -10,7 +10,7 @@ use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
 use super::tensor_parallel::OtherRanks;
-use crate::load::held_weights::{HeldWeights, quantization_notes};
+use crate::load::held_weights::{HeldWeights, quantization_notes, read_as_values};
 use crate::load::model_summary::{self, ModelSummary};
 use crate::load::step_sizes::StepSizes;
 use crate::media_table::MediaTable;
@@ -122,10 +122,7 @@ impl ModelExecutor {
         tensors.extend(tower.iter().flat_map(|tower| tower.tensors()));
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&tensors, &optional)?;
-        let tables: Vec<_> = match &*device {
-            Device::Cpu(_) => Vec::new(),
-            Device::Cuda(_) => spec.read_as_values(),
-        };
+        let tables = read_as_values(&device, &checkpoint, dtype, spec.tables(), spec.experts());
         let mut held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;
         let of_head = spec.output.note_of_head();

@@ -90,7 +90,6 @@ pub const COMBINATIONS: &[Combination] = &[
         "give int8 on the CPU, or leave it out",
     ),
     row(Side::Fp8Weights, Side::Float32, "", TWO_BYTES),
-    row(Side::Fp8Weights, Side::Experts, YET, LEAVE_OUT),
     row(Side::Lora, Side::Fp8Weights, ", which read E4M3 rows", ONE_OF_TWO),
     row(Side::TableLora, Side::Gpu, YET, "give `settings.device` cpu"),
     row(Side::MergedLora, Side::DummyWeights, ": there are no weights to merge with", ONE_OF_TWO),

@@ -1,13 +1,13 @@
 //! What a checkpoint's weights are on a device: how much memory they take, and what is otherwise
 //! than its config says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, LoadFormat};
 use vllm_batch_base::matrix::SourceMatrix;
 use vllm_batch_checkpoint::quantization::QuantizationConfig;
-use vllm_batch_checkpoint::spec::NamedShape;
+use vllm_batch_checkpoint::spec::{ExpertSpec, ExpertsSpec, LinearSpec, NamedShape};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, memory};
 use vllm_batch_ops::linear;
@@ -22,6 +22,34 @@ pub(crate) struct HeldWeights {
     num_widened: usize,
 }
 
+/// The matrices that kernels of the device read as values, whatever they are stored as: of a GPU
+/// `tables`, and the experts whose codes its kernels do not take.
+pub(crate) fn read_as_values<'a>(
+    device: &Device,
+    checkpoint: &Checkpoint,
+    dtype: DType,
+    tables: impl Iterator<Item = &'a LinearSpec>,
+    experts: impl Iterator<Item = &'a ExpertsSpec>,
+) -> Vec<NamedShape> {
+    let Device::Cuda(gpu) = device else { return Vec::new() };
+    let keeps_codes = |layer: &LinearSpec, num_experts: usize| {
+        let mut names = HashSet::new();
+        let tensors = layer.weights().filter(|(name, _)| names.insert(name.clone()));
+        let matrices: Option<Vec<_>> =
+            tensors.map(|tensor| checkpoint.stored_matrix(&tensor)).collect();
+        matrices.is_some_and(|matrices| {
+            linear::keeps_codes_of_experts(gpu, dtype, &matrices.into(), num_experts)
+        })
+    };
+    let mut values: Vec<_> = tables.flat_map(LinearSpec::weights).collect();
+    for experts in experts {
+        let (num_experts, ExpertSpec { up, down }) = (experts.experts.len(), experts.stacked());
+        let wide = [up, down].into_iter().filter(|layer| !keeps_codes(layer, num_experts));
+        values.extend(wide.flat_map(|layer| layer.weights().collect::<Vec<_>>()));
+    }
+    values
+}
+
 impl HeldWeights {
     /// Of a checkpoint's tensors, among them `tables`, which hold values on the device.
     pub(crate) fn of(
@@ -30,13 +58,14 @@ impl HeldWeights {
         (tensors, tables): (&[NamedShape], &[NamedShape]),
         dtype: DType,
     ) -> Self {
+        let tables: HashSet<_> = tables.iter().map(|(name, _)| name).collect();
         let mut held =
             Self { bytes: 0, code_bytes: HashMap::new(), num_quantized: 0, num_widened: 0 };
         for tensor in tensors {
             let matrix = checkpoint.stored_matrix(tensor);
             let is_quantized = matrix.as_ref().is_some_and(SourceMatrix::is_quantized);
             let code_bytes = matrix
-                .filter(|_| !tables.contains(tensor))
+                .filter(|_| !tables.contains(&tensor.0))
                 .and_then(|matrix| linear::code_bytes(device, dtype, matrix));
             held.num_quantized += usize::from(is_quantized);
             held.num_widened += usize::from(is_quantized && code_bytes.is_none());

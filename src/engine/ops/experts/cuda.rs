@@ -1,71 +1,32 @@
 //! Experts on a GPU. How many rows go to which expert stays there, so that steps are recorded: a
 //! product is launched with as many tiles as there can be.
 
-use super::{ExpertWeights, ExpertsShape, ExpertsWeight};
+use super::{ExpertWeights, Experts, ExpertsShape, ExpertsWeight};
 use crate::activation::{activate, activate_and_mul};
-use crate::linear::LinearWeight;
-use crate::weight_tiles::{Product, WeightTiles};
+use crate::linear::{LinearWeight, SortedRows, Sorting};
 use crate::{GPU_BLOCK, RowSlots};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::Quantization;
 use vllm_batch_base::layers::{ExpertWeight, GroupScore, MlpForm, Routing, Score};
 use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr};
 use vllm_batch_device::{Device, Gpu, Precision, Tensor, bytes_of};
 
-/// Kernel arguments for all experts of a block.
+/// What the kernels that choose read.
 #[derive(Debug)]
 pub struct ExpertTables {
-    up: LayerTable,
-    down: LayerTable,
     choice_bias: Option<DeviceBuffer>,
     weight_factors: Option<DeviceBuffer>,
-}
-
-/// A layer of each expert.
-#[derive(Debug)]
-struct LayerTable {
-    /// (experts) addresses
-    weights: DeviceBuffer,
-    /// (experts) addresses
-    biases: Option<DeviceBuffer>,
-    n: usize,
-    k: usize,
-}
-
-impl LayerTable {
-    fn new(
-        gpu: &Gpu,
-        experts: &[ExpertWeights],
-        of: impl Fn(&ExpertWeights) -> &LinearWeight,
-    ) -> Result<Self, EngineError> {
-        let (n, k) = of(&experts[0]).shape();
-        assert!(experts.iter().all(|expert| of(expert).shape() == (n, k)), "experts are alike");
-        let upload = |addresses: Vec<u64>| -> Result<DeviceBuffer, EngineError> {
-            let buffer = gpu.alloc(addresses.len() * size_of::<u64>())?;
-            gpu.upload(&buffer, bytes_of(&addresses));
-            Ok(buffer)
-        };
-        let weights = experts.iter().map(|expert| of(expert).device_ptr().0).collect();
-        let biases: Option<Vec<u64>> =
-            experts.iter().map(|expert| of(expert).bias_ptr().map(|bias| bias.0)).collect();
-        Ok(Self { weights: upload(weights)?, biases: biases.map(upload).transpose()?, n, k })
-    }
 }
 
 impl ExpertTables {
     /// # Errors
     /// The GPU's memory does not suffice.
     pub fn new(gpu: &Gpu, weight: &ExpertsWeight) -> Result<Self, EngineError> {
-        let is_narrow = gpu.quantization() == Some(Quantization::Fp8);
-        assert!(!is_narrow, "experts in E4M3, which their kernels do not take");
         let floats = |values: &Vec<f32>| -> Result<DeviceBuffer, EngineError> {
             let buffer = gpu.alloc(values.len() * size_of::<f32>())?;
             gpu.upload(&buffer, bytes_of(values));
             Ok(buffer)
         };
         Ok(Self {
-            up: LayerTable::new(gpu, &weight.experts, |expert| &expert.up)?,
-            down: LayerTable::new(gpu, &weight.experts, |expert| &expert.down)?,
             choice_bias: weight.choice_bias.as_ref().map(floats).transpose()?,
             weight_factors: weight.weight_factors.as_ref().map(floats).transpose()?,
         })
@@ -193,7 +154,7 @@ pub(super) fn choose_experts(
     weight: &ExpertsWeight,
     scratch: &GpuScratch,
 ) {
-    let (num_rows, num_experts) = (x.num_rows(), weight.experts.len());
+    let (num_rows, num_experts) = (x.num_rows(), weight.num_experts());
     let (num_chosen, tables) = (weight.routing.num_chosen(), weight.tables());
     let optional =
         |buffer: &Option<DeviceBuffer>| buffer.as_ref().map_or(DevicePtr::NULL, DeviceBuffer::ptr);
@@ -227,16 +188,20 @@ pub(super) fn add_experts(
 ) {
     let num_chosen = weight.routing.num_chosen();
     let num_pairs = x.num_rows() * num_chosen;
-    let tables = weight.tables();
-    let num_experts = weight.experts.len();
-    let product = SortedProduct { gpu, starts: scratch.starts.ptr(), num_experts, num_pairs };
-    scratch.gate_up.reshape(num_pairs, tables.up.n);
-    scratch.of_pairs.reshape(num_pairs, tables.down.n);
+    let num_experts = weight.num_experts();
+    let sorting = Sorting { starts: scratch.starts.ptr(), num_experts, num_pairs };
+    let Experts::Stacked(experts) = &weight.experts else {
+        panic!("experts of the host were given to a GPU");
+    };
+    let ExpertWeights { up, down } = &**experts;
+    let (up_width, inner) = (up.shape().0 / num_experts, down.shape().1);
+    scratch.gate_up.reshape(num_pairs, up_width);
+    scratch.of_pairs.reshape(num_pairs, out.width());
     let sorted = SortedRows::of(x, scratch.order.ptr(), num_chosen);
-    product.launch(sorted, &tables.up, &scratch.gate_up);
+    up.on_gpu().multiply_sorted(gpu, (sorted, sorting), &scratch.gate_up);
     let inner = match weight.form {
         MlpForm::Gated => {
-            scratch.activated.reshape(num_pairs, tables.down.k);
+            scratch.activated.reshape(num_pairs, inner);
             activate_and_mul(device, weight.activation, &scratch.gate_up, &mut scratch.activated);
             &scratch.activated
         }
@@ -246,7 +211,7 @@ pub(super) fn add_experts(
         }
     };
     let sorted = SortedRows::of(inner, DevicePtr::NULL, 1);
-    product.launch(sorted, &tables.down, &scratch.of_pairs);
+    down.on_gpu().multiply_sorted(gpu, (sorted, sorting), &scratch.of_pairs);
 
     let mut args = Args::new();
     args.tensor(&scratch.of_pairs).ptr(scratch.chosen.ptr()).ptr(scratch.places.ptr());
@@ -270,62 +235,4 @@ pub(super) fn gate_rows(gpu: &Gpu, x: &Tensor, gate: &LinearWeight, out: &Tensor
     args.tensor(x).ptr(gate.device_ptr()).tensor(out).dims([x.width(), out.width()]);
     let grid = [out.num_rows() as u32, 1];
     gpu.launch(("experts", "gate_rows"), grid, (GPU_BLOCK, 0), &mut args);
-}
-
-/// `struct SortedRows` of kernels/experts.cuh.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct SortedRows {
-    x: DevicePtr,
-    order: DevicePtr,
-    num_chosen: u32,
-    k: u32,
-}
-
-impl SortedRows {
-    fn of(x: &Tensor, order: DevicePtr, num_chosen: usize) -> Self {
-        let (num_chosen, k) = (num_chosen as u32, x.width() as u32);
-        Self { x: x.device_ptr(), order, num_chosen, k }
-    }
-}
-
-/// `struct ExpertLayer` of kernels/experts.cuh.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ExpertLayer {
-    weights: DevicePtr,
-    biases: DevicePtr,
-    n: u32,
-    k: u32,
-}
-
-const KERNELS: WeightTiles = WeightTiles {
-    plain: "linear_experts_plain",
-    file: "linear_experts",
-    entries: ["linear_experts_128x128", "linear_experts_64x128", "linear_experts_16x64"],
-};
-
-/// Products of sorted rows.
-struct SortedProduct<'a> {
-    gpu: &'a Gpu,
-    starts: DevicePtr,
-    num_experts: usize,
-    num_pairs: usize,
-}
-
-impl SortedProduct<'_> {
-    fn launch(&self, rows: SortedRows, layer: &LayerTable, out: &Tensor) {
-        let Self { gpu, starts, num_experts, num_pairs } = *self;
-        let (n, k) = (layer.n, layer.k);
-        let biases = layer.biases.as_ref().map_or(DevicePtr::NULL, DeviceBuffer::ptr);
-        let of_layer =
-            ExpertLayer { weights: layer.weights.ptr(), biases, n: n as u32, k: k as u32 };
-        let mut args = Args::new();
-        args.value(rows).value(of_layer).ptr(starts).dims([num_experts]).tensor(out);
-        // Each expert's last tile may hold one row.
-        let most = |tile_rows: usize| num_pairs.min(num_pairs / tile_rows + num_experts);
-        let num_rows = num_pairs / num_experts;
-        let product = Product { gpu, n, num_rows, has_whole_chunks: k.is_multiple_of(8) };
-        KERNELS.launch(&product, most, &mut args);
-    }
 }

@@ -50,7 +50,7 @@ pub struct ExpertsWeight {
     /// The activation of all experts.
     pub activation: Activation,
     /// All of them.
-    pub experts: Vec<ExpertWeights>,
+    pub experts: Experts,
     /// Kernel arguments on a GPU.
     pub on_gpu: Option<ExpertTables>,
 }
@@ -59,7 +59,7 @@ impl ExpertsWeight {
     /// Makes the device ready to run them.
     ///
     /// # Errors
-    /// The GPU's memory does not suffice, or it narrows weights.
+    /// The GPU's memory does not suffice.
     pub fn prepared(mut self, device: &Device) -> Result<Self, EngineError> {
         if let Device::Cuda(gpu) = device {
             self.on_gpu = Some(ExpertTables::new(gpu, &self)?);
@@ -67,12 +67,32 @@ impl ExpertsWeight {
         Ok(self)
     }
 
+    fn num_experts(&self) -> usize {
+        self.router.shape().0
+    }
+
     fn tables(&self) -> &ExpertTables {
         self.on_gpu.as_ref().expect("experts of a GPU were prepared for it")
     }
 }
 
-/// Weights of an expert.
+/// Where the weights of experts are.
+#[derive(Debug)]
+pub enum Experts {
+    /// On the CPU, each by itself.
+    Apart(Vec<ExpertWeights>),
+    /// On a GPU, one after the other: E times the outputs of one.
+    Stacked(Box<ExpertWeights>),
+}
+
+impl Experts {
+    /// Whether the device has them in one stack.
+    pub fn are_stacked(device: &Device) -> bool {
+        matches!(device, Device::Cuda(_))
+    }
+}
+
+/// Weights of an expert, or of a stack of them.
 #[derive(Debug)]
 pub struct ExpertWeights {
     /// (2 * I, H): gate, then up; or up alone, (I, H).
@@ -182,7 +202,10 @@ pub fn add_experts(
     };
     assert_eq!(scratch.scores.num_rows(), x.num_rows(), "rows that experts were chosen for");
     let block_rows = device.block_rows(x.num_rows());
-    for (expert, weights) in weight.experts.iter().enumerate() {
+    let Experts::Apart(experts) = &weight.experts else {
+        panic!("experts of a GPU were given to the host");
+    };
+    for (expert, weights) in experts.iter().enumerate() {
         let CpuScratch { grouping, x: gathered, gate_up, activated, out: of_expert, .. } =
             &mut *scratch;
         for rows in grouping.rows_of(expert).chunks(block_rows) {
@@ -229,7 +252,7 @@ pub fn choose_experts(
         }
         _ => panic!("the scratch is of another device"),
     };
-    let (num_rows, num_experts) = (x.num_rows(), weight.experts.len());
+    let (num_rows, num_experts) = (x.num_rows(), weight.num_experts());
     let num_chosen = weight.routing.num_chosen();
     let CpuScratch { scores, keys, chosen, grouping, .. } = scratch;
     scores.reshape(num_rows, num_experts);

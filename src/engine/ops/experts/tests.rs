@@ -38,12 +38,14 @@ fn weight(device: &Device, dtype: DType, form: MlpForm) -> ExpertsWeight {
         weighted: Weighted::Outputs,
         form,
         activation: Activation::Silu,
-        experts: (0..NUM_EXPERTS as u64)
-            .map(|seed| ExpertWeights {
-                up: load(up_rows(form), HIDDEN, 10 + seed),
-                down: load(HIDDEN, INNER, 20 + seed),
-            })
-            .collect(),
+        experts: Experts::Apart(
+            (0..NUM_EXPERTS as u64)
+                .map(|seed| ExpertWeights {
+                    up: load(up_rows(form), HIDDEN, 10 + seed),
+                    down: load(HIDDEN, INNER, 20 + seed),
+                })
+                .collect(),
+        ),
         on_gpu: None,
     }
 }

@@ -4,7 +4,10 @@
 mod code_defines;
 mod coded;
 mod repack;
+mod sorted;
 mod widened;
+
+pub(crate) use sorted::{SortedRows, Sorting};
 
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, Quantization};
@@ -12,14 +15,14 @@ use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr};
 use vllm_batch_device::{Gpu, Matmul, MatmulInput, MatmulShape, Rows, RowsMut, Tensor};
 
 use coded::{CodedWeight, Product};
-use repack::CodedRows;
+use repack::{CodedRows, STRIP};
 
 use crate::gpu_row_block;
 use vllm_batch_base::matrix::{SourceMatrix, SourceRows, SourceValues};
 
 /// Weights of a linear layer in a GPU's memory.
 #[derive(Debug)]
-pub(super) struct Weight {
+pub(crate) struct Weight {
     n: usize,
     k: usize,
     values: Values,
@@ -57,6 +60,19 @@ impl Weight {
         let bias = load_bias(gpu, dtype, bias)?;
         let (n, k) = (source.num_rows(), source.num_columns());
         Ok(Self { n, k, values: Values::Codes(codes), bias })
+    }
+
+    /// As `load`, for the layers of so many experts, one after the other.
+    pub(super) fn load_experts(
+        gpu: &Gpu,
+        dtype: DType,
+        source: &SourceRows<'_>,
+        (bias, num_experts): (Option<&[f32]>, usize),
+    ) -> Result<Self, EngineError> {
+        match keeps_codes_of_experts(gpu, dtype, source, num_experts) {
+            true => Self::load(gpu, dtype, source, bias),
+            false => Self::load_rows(gpu, dtype, source, bias),
+        }
     }
 
     /// As `load`, each weight in `dtype`.
@@ -97,6 +113,18 @@ impl Weight {
         gpu.synchronize()?;
         let input = MatmulInput::Fp8(dtype);
         *weights = WeightRows { input, rows: narrow, scales: Some(scales) };
+        Ok(())
+    }
+
+    /// As `quantize`, for the layers of experts, whose kernels read them as codes: (strips, k).
+    pub(super) fn quantize_experts(&mut self, gpu: &Gpu) -> Result<(), EngineError> {
+        self.quantize(gpu)?;
+        let Values::Rows(WeightRows { rows, scales: Some(scales), .. }) = &self.values else {
+            return Ok(());
+        };
+        let codes = CodedWeight::of_e4m3(gpu, (rows, scales), (self.n, self.k))?;
+        gpu.synchronize()?;
+        self.values = Values::Codes(codes);
         Ok(())
     }
 
@@ -182,6 +210,20 @@ impl Weight {
 /// Whether codes stay. float32 is for exactness, and E4M3 has matrix units of its own.
 fn keeps_codes(gpu: &Gpu, dtype: DType) -> bool {
     dtype != DType::Float32 && gpu.quantization() != Some(Quantization::Fp8)
+}
+
+/// Whether the codes of experts' layers, one after the other, stay: a kernel takes those of one
+/// kind, and of whole strips of each expert.
+pub(super) fn keeps_codes_of_experts(
+    gpu: &Gpu,
+    dtype: DType,
+    source: &SourceRows<'_>,
+    num_experts: usize,
+) -> bool {
+    let has_whole_strips = (source.num_rows() / num_experts).is_multiple_of(STRIP);
+    keeps_codes(gpu, dtype)
+        && has_whole_strips
+        && CodedRows::runs(source).is_some_and(|runs| runs.len() == 1)
 }
 
 /// Bytes of a layer of this matrix, where its codes stay.

@@ -21,6 +21,7 @@ mod tiles;
 
 pub(super) use added::{AddedPart, add_products};
 pub use by_head::{HeadMatrices, linear_by_head};
+pub(super) use cuda::{SortedRows, Sorting};
 pub use largest::LargestOutputs;
 
 use blocks::{Destination, Outputs, Shape, SumColumns};
@@ -44,7 +45,7 @@ use vllm_batch_device::op_times::{Op, Work};
 use vllm_batch_device::pages::Pages;
 use vllm_batch_device::simd::Bf16Products;
 use vllm_batch_device::tensor::{Rows, RowsMut, SharedMut};
-use vllm_batch_device::{Cpu, Device, Tensor};
+use vllm_batch_device::{Cpu, Device, Gpu, Tensor};
 
 /// Weights of a linear layer, or an embedding table.
 #[derive(Debug)]
@@ -164,6 +165,32 @@ impl LinearWeight {
         }
     }
 
+    /// As `load`, for the layers of so many experts, one after the other, on a GPU. They are
+    /// narrowed as the device was asked to: to E4M3 with a scale for each output.
+    ///
+    /// # Errors
+    /// As `load`; or widths are not those of kernels over codes.
+    ///
+    /// # Panics
+    /// As `load`; or the device is the CPU.
+    pub fn load_experts(
+        device: &Device,
+        dtype: DType,
+        source: &SourceRows<'_>,
+        (bias, num_experts): (Option<Vec<f32>>, usize),
+    ) -> Result<Self, EngineError> {
+        let Device::Cuda(gpu) = device else { panic!("experts of the host are apart") };
+        let (n, k) = size(source, bias.as_deref());
+        assert!(n.is_multiple_of(num_experts), "experts are alike");
+        let experts = (bias.as_deref(), num_experts);
+        let mut weight = cuda::Weight::load_experts(gpu, dtype, source, experts)?;
+        if gpu.quantization() == Some(Quantization::Fp8) {
+            refuse_fp8((n / num_experts, k), 8)?;
+            weight.quantize_experts(gpu)?;
+        }
+        Ok(Self { n, k, storage: Storage::Cuda(weight) })
+    }
+
     /// Packs them for the CPU.
     ///
     /// # Panics
@@ -201,15 +228,23 @@ impl LinearWeight {
         }
     }
 
+    /// The weight in a GPU's memory.
+    ///
+    /// # Panics
+    /// It is on the host.
+    pub(super) fn on_gpu(&self) -> &cuda::Weight {
+        match &self.storage {
+            Storage::Cuda(weight) => weight,
+            Storage::Cpu(_) => panic!("a weight of the host was given to a GPU"),
+        }
+    }
+
     /// The rows of W in a GPU's memory, one after the other.
     ///
     /// # Panics
     /// They are on the host, quantized, or codes.
     pub(super) fn device_ptr(&self) -> DevicePtr {
-        match &self.storage {
-            Storage::Cuda(weight) => weight.rows_ptr(),
-            Storage::Cpu(_) => panic!("a weight of the host was given to a GPU"),
-        }
+        self.on_gpu().rows_ptr()
     }
 
     /// The bias in a GPU's memory, in the dtype that it was loaded in.
@@ -217,10 +252,7 @@ impl LinearWeight {
     /// # Panics
     /// It is on the host.
     pub(super) fn bias_ptr(&self) -> Option<DevicePtr> {
-        match &self.storage {
-            Storage::Cuda(weight) => weight.bias_ptr(),
-            Storage::Cpu(_) => panic!("a weight of the host was given to a GPU"),
-        }
+        self.on_gpu().bias_ptr()
     }
 
     /// Row `row` of W, widened: an embedding table that is tied to the output layer lives only
@@ -315,13 +347,7 @@ impl LinearWeight {
         if gpu.quantization() != Some(Quantization::Fp8) {
             return Ok(self);
         }
-        if !self.n.is_multiple_of(16) || !self.k.is_multiple_of(16) {
-            let text = format!(
-                "fp8 takes layers whose widths are multiples of 16; this model has one of {} by {}",
-                self.n, self.k
-            );
-            return Err(EngineError::setting(Setting::Quantization, text, "leave it out"));
-        }
+        refuse_fp8((self.n, self.k), 16)?;
         weight.quantize(gpu)?;
         Ok(self)
     }
@@ -379,6 +405,28 @@ pub fn code_bytes(device: &Device, dtype: DType, matrix: SourceMatrix<'_>) -> Op
         Device::Cpu(_) => codes::num_bytes(&matrix),
         Device::Cuda(gpu) => cuda::code_bytes(gpu, dtype, matrix),
     }
+}
+
+/// Refuses E4M3 for a layer of (outputs, inputs) that are no multiples of this.
+fn refuse_fp8((n, k): (usize, usize), unit: usize) -> Result<(), EngineError> {
+    if n.is_multiple_of(unit) && k.is_multiple_of(unit) {
+        return Ok(());
+    }
+    let text = format!(
+        "fp8 takes layers whose widths are multiples of {unit}; this model has one of {n} by {k}"
+    );
+    Err(EngineError::setting(Setting::Quantization, text, "leave it out"))
+}
+
+/// Whether the layers of so many experts, of these matrices one after the other, stay codes on a
+/// GPU.
+pub fn keeps_codes_of_experts(
+    gpu: &Gpu,
+    dtype: DType,
+    source: &SourceRows<'_>,
+    num_experts: usize,
+) -> bool {
+    cuda::keeps_codes_of_experts(gpu, dtype, source, num_experts)
 }
 
 /// One value per lane of all panels; those past the last output are zero.

@@ -11,7 +11,7 @@ use vllm_batch_checkpoint::spec::{
     ActivationSpec, ApartNorms, ExpertLatentSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec,
     LinearSpec, MlpSpec, NamedShape,
 };
-use vllm_batch_ops::{ExpertWeights, ExpertsWeight, LinearWeight};
+use vllm_batch_ops::{ExpertWeights, Experts, ExpertsWeight, LinearWeight};
 
 impl Loader<'_> {
     /// The weights of a block.
@@ -78,7 +78,7 @@ impl Loader<'_> {
             weighted: spec.weighted,
             form: spec.form,
             activation: spec.activation,
-            experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,
+            experts: self.experts_of_device(spec)?,
             on_gpu: None,
         };
         weight.prepared(self.device)
@@ -95,19 +95,21 @@ impl Loader<'_> {
         }
     }
 
-    fn expert(&mut self, spec: &ExpertSpec) -> Result<ExpertWeights, EngineError> {
-        Ok(ExpertWeights {
-            up: self.expert_linear(&spec.up)?,
-            down: self.expert_linear(&spec.down)?,
-        })
-    }
-
-    /// A layer of an expert: a GPU's kernels read values.
-    fn expert_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
-        let (device, dtype) = (self.device, self.dtype);
-        let load =
-            |rows: &SourceRows<'_>, bias| LinearWeight::load_values(device, dtype, rows, bias);
-        self.packed(spec, load)?.quantize(device)
+    fn experts_of_device(&mut self, spec: &ExpertsSpec) -> Result<Experts, EngineError> {
+        let (device, dtype, num_experts) = (self.device, self.dtype, spec.experts.len());
+        if !Experts::are_stacked(device) {
+            let apart = spec.experts.iter().map(|ExpertSpec { up, down }| {
+                let (up, down) = (self.layer_linear(up)?, self.layer_linear(down)?);
+                Ok(ExpertWeights { up, down })
+            });
+            return Ok(Experts::Apart(apart.collect::<Result<_, EngineError>>()?));
+        }
+        let load = |rows: &SourceRows<'_>, bias| {
+            LinearWeight::load_experts(device, dtype, rows, (bias, num_experts))
+        };
+        let ExpertSpec { up, down } = spec.stacked();
+        let (up, down) = (self.packed(&up, load)?, self.packed(&down, load)?);
+        Ok(Experts::Stacked(Box::new(ExpertWeights { up, down })))
     }
 
     /// A weight of few rows in f32, whatever the others are: it decides what others count.

@@ -20,7 +20,7 @@ use crate::execute::model::encoder::Encoder;
 use crate::execute::model::head::Head;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::execute::model_executor::{self, DecoderToLoad, ModelExecutor};
-use crate::load::held_weights::{HeldWeights, quantization_notes};
+use crate::load::held_weights::{HeldWeights, quantization_notes, read_as_values};
 use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{EngineConfig, LoadFormat};
@@ -189,10 +189,8 @@ fn load_weights(
     tensors.extend(layers.iter().flat_map(|head| head.tensors()));
     read.extend(layers.iter().flat_map(|head| head.tensors()));
     checkpoint.check(&read, &spec.optional_tensors())?;
-    let tables: Vec<_> = match &**device {
-        Device::Cpu(_) => Vec::new(),
-        Device::Cuda(_) => spec.read_as_values(),
-    };
+    let tables = [&spec.tokens].into_iter();
+    let tables = read_as_values(device, checkpoint, dtype, tables, spec.experts());
     let held = HeldWeights::of(device, checkpoint, (&tensors, &tables), dtype);
     let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));
     held.refuse_without_memory(device)?;

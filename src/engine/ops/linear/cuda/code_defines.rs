@@ -3,7 +3,7 @@
 use vllm_batch_base::config::DType;
 use vllm_batch_device::gpu::{Defines, Kernel};
 
-/// Constants of a kernel over codes, in the words of kernels/linear_codes.cu.
+/// Constants of a kernel over codes, in the words of kernels/code_tiles.cuh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CodeDefines {
     /// Values of codes.
@@ -20,6 +20,11 @@ impl CodeDefines {
     /// `entry` of kernels/linear_codes.cu, compiled with these constants.
     pub(super) fn kernel(self, entry: &'static str) -> Kernel {
         Kernel::with_defines("linear_codes", entry, self.defines())
+    }
+
+    /// The same of kernels/linear_expert_codes.cu.
+    pub(super) fn kernel_of_experts(self, entry: &'static str) -> Kernel {
+        Kernel::with_defines("linear_expert_codes", entry, self.defines())
     }
 
     pub(super) fn defines(self) -> Defines {

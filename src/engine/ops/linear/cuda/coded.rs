@@ -1,7 +1,7 @@
 //! Weights that stay codes in a GPU's memory, and the launches that multiply by them.
 
 use super::code_defines::CodeDefines;
-use super::repack::{CodedRows, STRIP, UNIT_BYTES};
+use super::repack::{BLOCK_INPUTS, CodedRows, STRIP, UNIT_BYTES};
 use super::widened::Widened;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
@@ -10,22 +10,23 @@ use vllm_batch_device::cuda::{Args, DeviceBuffer, DevicePtr, Properties};
 use vllm_batch_device::gpu::Defines;
 use vllm_batch_device::{Gpu, MatmulShape};
 
-const THREADS: u32 = 128;
+/// Threads of a block.
+pub(super) const THREADS: u32 = 128;
 const NUM_WARPS: usize = 4;
 
 /// Tile of a block of kernels/linear_codes.cu, which has the same list: every tile gives the same
 /// bits.
 #[derive(Debug)]
-struct Tile {
-    entry: &'static str,
-    rows: usize,
-    outputs: usize,
+pub(super) struct Tile {
+    pub entry: &'static str,
+    pub rows: usize,
+    pub outputs: usize,
     /// Inputs of a stage.
     inputs: usize,
     stages: usize,
 }
 
-const fn tile(
+pub(super) const fn tile(
     entry: &'static str,
     (rows, outputs): (usize, usize),
     (inputs, stages): (usize, usize),
@@ -70,7 +71,7 @@ impl Tile {
     }
 
     /// Bytes of shared memory.
-    fn smem(&self, defines: CodeDefines, has_offsets: bool) -> usize {
+    pub(super) fn smem(&self, defines: CodeDefines, has_offsets: bool) -> usize {
         let groups = (self.inputs / defines.group as usize).max(1);
         let scales = groups * STRIP * defines.scale.size_bytes();
         let codes = self.inputs * STRIP * defines.bits as usize / 8;
@@ -89,14 +90,14 @@ pub(super) struct CodedWeight {
 
 /// Outputs whose codes are of one kind.
 #[derive(Debug)]
-struct Run {
+pub(super) struct Run {
     first: usize,
     n: usize,
-    defines: CodeDefines,
-    zero: u8,
+    pub defines: CodeDefines,
+    pub zero: u8,
     codes: DeviceBuffer,
     scales: DeviceBuffer,
-    offsets: Option<DeviceBuffer>,
+    pub offsets: Option<DeviceBuffer>,
     /// 16 floats.
     table: Option<DeviceBuffer>,
 }
@@ -125,6 +126,36 @@ impl CodedWeight {
         let runs = runs.iter().map(|rows| Run::load(gpu, rows)).collect::<Result<_, _>>()?;
         gpu.compute_with_codes();
         Ok(Some(Self { runs, widened: Widened::default() }))
+    }
+
+    /// Rows of E4M3 (n, k) and their scales (n), in the order of kernels. n is of whole strips.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub(super) fn of_e4m3(
+        gpu: &Gpu,
+        (rows, row_scales): (&DeviceBuffer, &DeviceBuffer),
+        (n, k): (usize, usize),
+    ) -> Result<Self, EngineError> {
+        let (levels, bits, scale, group) = ("FLOAT8", 8, DType::Float32, 128);
+        let defines = CodeDefines { levels, bits, scale, group };
+        let num_groups = k.div_ceil(BLOCK_INPUTS);
+        let codes = gpu.alloc(n * num_groups * BLOCK_INPUTS)?;
+        let scales = gpu.alloc(n * num_groups * size_of::<f32>())?;
+        let mut args = Args::new();
+        args.ptr(rows.ptr()).ptr(row_scales.ptr()).ptr(codes.ptr()).ptr(scales.ptr()).dims([k]);
+        let num_threads = codes.bytes() / (n / STRIP) / 8;
+        let grid = [num_threads.div_ceil(256) as u32, (n / STRIP) as u32];
+        gpu.launch(("quantize_rows", "strips_of_rows"), grid, (256, 0), &mut args);
+        gpu.compute_with_codes();
+        let (offsets, table) = (None, None);
+        let run = Run { first: 0, n, defines, zero: 0, codes, scales, offsets, table };
+        Ok(Self { runs: vec![run], widened: Widened::default() })
+    }
+
+    /// The codes, where all are of one kind.
+    pub(super) fn only_run(&self) -> Option<&Run> {
+        self.runs.first().filter(|_| self.runs.len() == 1)
     }
 
     /// Decides how many rows are multiplied, of up to so many.
@@ -207,7 +238,7 @@ impl Run {
     }
 
     /// Where codes, scales, offsets and the table are.
-    fn pointers(&self) -> [DevicePtr; 4] {
+    pub(super) fn pointers(&self) -> [DevicePtr; 4] {
         let pointer = |buffer: &Option<DeviceBuffer>| {
             buffer.as_ref().map_or(DevicePtr::NULL, DeviceBuffer::ptr)
         };

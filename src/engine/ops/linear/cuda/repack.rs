@@ -18,7 +18,7 @@ pub(super) const STRIP: usize = 8;
 /// Bytes of a unit of codes.
 pub(super) const UNIT_BYTES: usize = 256;
 /// Inputs are filled up to a multiple of this.
-const BLOCK_INPUTS: usize = 128;
+pub(super) const BLOCK_INPUTS: usize = 128;
 /// Inputs of a step of the matrix units.
 const STEP: usize = 16;
 /// Runs of rows of one kind that a layer may have: each is a launch.
