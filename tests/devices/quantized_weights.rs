@@ -130,6 +130,6 @@ fn what_is_otherwise_than_the_config_says_is_in_notes() {
     let of_cache = "4 scales of keys and values are left unused: the KV cache has none";
     assert_eq!(notes("ct_fp8", LoadFormat::Auto), [widened, activations, of_cache]);
     assert_eq!(notes("awq", LoadFormat::Auto), [""; 0]);
-    let dummy = "dummy weights are not quantized: config.json says awq 4 bit, groups of 16";
+    let dummy = "dummy weights are random codes of config.json's format: awq 4 bit, groups of 16";
     assert_eq!(notes("awq", LoadFormat::Dummy), [dummy]);
 }

@@ -1,9 +1,10 @@
 //! Tensors of a checkpoint: safetensors files, pytorch_model.bin or GGUF files mapped into memory,
-//! or seeded dummies.
+//! or made-up weights.
 //!
 //! Every tensor the spec asks for must be there with its shape, and every tensor that is there must
 //! be asked for: a silent mismatch would be a silent wrong answer.
 
+mod dummy;
 pub mod gguf;
 pub mod header;
 pub mod index;
@@ -21,6 +22,7 @@ use std::sync::atomic::AtomicBool;
 use super::adapter::MergedAdapter;
 use super::quantization::{Place, QuantizationConfig};
 use super::spec::{BesideTable, LinearSpec, NamedShape};
+pub use dummy::DummyWeights;
 pub use mapped_files::MappedFiles;
 pub use of_gguf::TranslatedFiles;
 pub use quantized::{linears_of_decoder, linears_of_encoder, linears_of_tower};
@@ -33,17 +35,16 @@ use vllm_batch_base::matrix::SourceMatrix;
 pub enum Checkpoint {
     /// Weight files.
     Files(MappedFiles),
-    /// Random values, a pure function of the seed and each tensor's name.
-    Dummy {
-        /// Seed of all tensors.
-        seed: u64,
-    },
+    /// Made-up weights.
+    Dummy(DummyWeights),
 }
 
-/// Largest absolute value of dummy weights: small, so that activations stay finite.
-const DUMMY_SCALE: f32 = 0.05;
-
 impl Checkpoint {
+    /// Made-up weights, a pure function of the seed and each tensor's name.
+    pub fn dummy(seed: u64) -> Self {
+        Checkpoint::Dummy(DummyWeights::new(seed))
+    }
+
     /// Maps the weight files of a folder: the safetensors files that model.safetensors.index.json
     /// names, else all; where there are none, pytorch_model.bin or its shards.
     ///
@@ -85,11 +86,18 @@ impl Checkpoint {
         config: Option<&QuantizationConfig>,
         linears: impl Iterator<Item = (&'a LinearSpec, Place)>,
     ) -> Result<Self, EngineError> {
-        if let Checkpoint::Files(files) = &mut self {
-            let linears: Vec<_> = linears.collect();
-            files.unstack(linears.iter().flat_map(|(linear, _)| &linear.parts));
-            if let Some(config) = config {
-                files.quantize(config, linears.into_iter())?;
+        let linears: Vec<_> = linears.collect();
+        match &mut self {
+            Checkpoint::Files(files) => {
+                files.unstack(linears.iter().flat_map(|(linear, _)| &linear.parts));
+                if let Some(config) = config {
+                    files.quantize(config, linears.into_iter())?;
+                }
+            }
+            Checkpoint::Dummy(weights) => {
+                if let Some(config) = config {
+                    weights.quantize(config, linears.into_iter())?;
+                }
             }
         }
         Ok(self)
@@ -99,7 +107,7 @@ impl Checkpoint {
     pub fn leave_cache_scales(&mut self) -> usize {
         match self {
             Checkpoint::Files(files) => files.leave_cache_scales(),
-            Checkpoint::Dummy { .. } => 0,
+            Checkpoint::Dummy(_) => 0,
         }
     }
 
@@ -113,7 +121,7 @@ impl Checkpoint {
     pub fn merge(&mut self, merged: MergedAdapter) -> Result<(), EngineError> {
         match self {
             Checkpoint::Files(files) => files.merge(merged),
-            Checkpoint::Dummy { .. } => panic!("no weights to merge with"),
+            Checkpoint::Dummy(_) => panic!("no weights to merge with"),
         }
     }
 
@@ -129,7 +137,7 @@ impl Checkpoint {
     pub fn leave(&mut self, prefixes: &[&str]) -> usize {
         match self {
             Checkpoint::Files(files) => files.leave(prefixes),
-            Checkpoint::Dummy { .. } => 0,
+            Checkpoint::Dummy(_) => 0,
         }
     }
 
@@ -169,7 +177,7 @@ impl Checkpoint {
     pub fn check(&self, asked: &[NamedShape], optional: &[NamedShape]) -> Result<(), EngineError> {
         match self {
             Checkpoint::Files(files) => files.check(asked, optional),
-            Checkpoint::Dummy { .. } => Ok(()),
+            Checkpoint::Dummy(_) => Ok(()),
         }
     }
 
@@ -204,7 +212,7 @@ impl Checkpoint {
     fn take(&mut self, tensor: &NamedShape) -> Result<(), EngineError> {
         match self {
             Checkpoint::Files(files) => files.take(tensor),
-            Checkpoint::Dummy { .. } => Ok(()),
+            Checkpoint::Dummy(_) => Ok(()),
         }
     }
 
@@ -216,18 +224,17 @@ impl Checkpoint {
         };
         let rows = counts.iter().product::<usize>() * rows;
         match self {
-            Checkpoint::Dummy { seed } => {
-                Ok(SourceMatrix::random(rows, columns, dummy_seed(*seed, name), DUMMY_SCALE))
-            }
+            Checkpoint::Dummy(weights) => Ok(weights.matrix(tensor, (rows, columns))),
             Checkpoint::Files(files) => files.matrix(tensor),
         }
     }
 
-    /// A matrix of the files, which was checked and is not taken by this.
+    /// A matrix of the files, which was checked and is not taken by this, or of made-up codes.
     pub fn stored_matrix(&self, tensor: &NamedShape) -> Option<SourceMatrix<'_>> {
         match self {
             Checkpoint::Files(files) if tensor.1.len() >= 2 => files.matrix(tensor).ok(),
-            Checkpoint::Files(_) | Checkpoint::Dummy { .. } => None,
+            Checkpoint::Files(_) => None,
+            Checkpoint::Dummy(weights) => weights.codes(&tensor.0),
         }
     }
 
@@ -237,7 +244,7 @@ impl Checkpoint {
     /// It is missing or has another length.
     pub fn vector(&mut self, tensor: &NamedShape, dummy: f32) -> Result<Vec<f32>, EngineError> {
         match self {
-            Checkpoint::Dummy { .. } => Ok(vec![dummy; tensor.1.iter().product()]),
+            Checkpoint::Dummy(_) => Ok(vec![dummy; tensor.1.iter().product()]),
             Checkpoint::Files(files) => {
                 files.take(tensor)?;
                 files.vector(tensor)
@@ -276,16 +283,9 @@ impl Checkpoint {
     pub fn finish(self) -> Result<(), EngineError> {
         match self {
             Checkpoint::Files(files) => files.finish(),
-            Checkpoint::Dummy { .. } => Ok(()),
+            Checkpoint::Dummy(_) => Ok(()),
         }
     }
-}
-
-fn dummy_seed(seed: u64, name: &str) -> u64 {
-    // FNV-1a of the name: stable everywhere.
-    name.bytes().fold(seed ^ 0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-    })
 }
 
 #[cfg(test)]

@@ -140,6 +140,8 @@ fn check(dtype: DType, seed: u64, families: &[&str], bounds: &Bounds) {
 }
 
 const BFLOAT16: Bounds = Bounds { largest: 0.6, mean: 0.06 };
+/// Rounding moves some tokens to other experts.
+const BFLOAT16_OF_EXPERTS: Bounds = Bounds { largest: 1.4, mean: 0.045 };
 const FLOAT16: Bounds = Bounds { largest: 0.06, mean: 0.008 };
 
 #[test]
@@ -172,7 +174,8 @@ fn latents_are_close_to_the_cpu() {
 #[test]
 fn quantized_models_are_close_to_the_cpu_and_stay_codes() {
     let models = [
-        (DType::BFloat16, &["awq", "ct_mxfp4", "ct_int8", "gpt_oss_mxfp4"][..], &BFLOAT16),
+        (DType::BFloat16, &["awq", "ct_mxfp4", "ct_int8"][..], &BFLOAT16),
+        (DType::BFloat16, &["gpt_oss_mxfp4"], &BFLOAT16_OF_EXPERTS),
         (DType::Float16, &["gptq_v2"], &FLOAT16),
     ];
     for (dtype, families, bounds) in models {

@@ -1,15 +1,16 @@
 //! The same tokens and the same bits of logprobs however the rows are run.
 
+use serde_json::json;
 use vllm_batch::engine::api::request::{PositionLogprobs, RequestOutput};
 use vllm_batch::engine::base::config::{
-    CacheConfig, DType, DeviceConfig, EngineConfig, KvCacheDType, Quantization, SpeculationConfig,
-    SpeculationMethod,
+    CacheConfig, DType, DeviceConfig, EngineConfig, KvCacheDType, LoadFormat, Quantization,
+    SpeculationConfig, SpeculationMethod,
 };
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::stats::{EngineStats, GivenLimits};
 
 use crate::cuda_engine::rows::rows;
-use crate::cuda_engine::{config, run};
+use crate::cuda_engine::{config, golden_dir, run};
 use crate::gpu;
 
 /// Enough for the longest row alone, too few for all.
@@ -104,6 +105,7 @@ fn check_against(
     for (index, (what, change)) in changes.iter().enumerate() {
         // Another order of threads as well.
         let device = gpu::device(seed + 1 + index as u64).expect("there was one before");
+        let device = DeviceConfig { quantization: base.device.quantization, ..device };
         let mut changed = EngineConfig { device, ..base.clone() };
         change(&mut changed);
         let (got, stats) = outcome(&changed);
@@ -215,6 +217,19 @@ fn a_row_has_the_same_bits_over_codes() {
     assert!(ops.iter().any(|op| op.op.name.starts_with("linear_codes")), "{ops:?}");
 }
 
+/// Rows among others, all of whose experts are run by kernels over codes.
+fn check_experts_over_codes(base: &EngineConfig, model: &str, seed: u64, changes: &[Change]) {
+    let mut engine = Engine::load(base).expect("a model");
+    engine.start_op_times(GivenLimits::default());
+    run(&mut engine, rows());
+    let times = engine.finish_op_times(GivenLimits::default()).expect("no failure");
+    let ops = times.expect("it was on").ops;
+    let is_of_codes = |name: &str| name.starts_with("linear_expert_codes");
+    assert!(ops.iter().any(|op| is_of_codes(op.op.name)), "{model}: {ops:?}");
+    assert!(!ops.iter().any(|op| op.op.name.starts_with("linear_experts")), "{model}: {ops:?}");
+    check_against(base, (model, DType::BFloat16), seed, changes);
+}
+
 /// MXFP4 as gpt-oss has it, and experts that are narrowed at load.
 #[test]
 fn a_row_has_the_same_bits_among_rows_of_other_experts_over_codes() {
@@ -222,17 +237,63 @@ fn a_row_has_the_same_bits_among_rows_of_other_experts_over_codes() {
     for (model, quantization, seed) in models {
         let Some(device) = gpu::device(seed) else { return };
         let device = DeviceConfig { quantization, ..device };
-        let base = config(model, DType::BFloat16, &device);
-        let mut engine = Engine::load(&base).expect("a model");
-        engine.start_op_times(GivenLimits::default());
-        run(&mut engine, rows());
-        let times = engine.finish_op_times(GivenLimits::default()).expect("no failure");
-        let ops = times.expect("it was on").ops;
-        let is_of_codes = |name: &str| name.starts_with("linear_expert_codes");
-        assert!(ops.iter().any(|op| is_of_codes(op.op.name)), "{model}: {ops:?}");
-        assert!(!ops.iter().any(|op| op.op.name.starts_with("linear_experts")), "{model}: {ops:?}");
         let changes = &[SEQS[1], SEQS[3], STEPS[0], BLOCKS[3]];
-        check_against(&base, (model, DType::BFloat16), seed, changes);
+        check_experts_over_codes(&config(model, DType::BFloat16, &device), model, seed, changes);
+    }
+}
+
+/// Qwen3-MoE of made-up weights, whose config has this format.
+fn made_up(quantization: &serde_json::Value) -> tempfile::TempDir {
+    let (folder, golden) = (tempfile::tempdir().expect("a folder"), golden_dir().join("qwen3_moe"));
+    for name in ["generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(golden.join(name), folder.path().join(name)).expect("a file");
+    }
+    let text = std::fs::read_to_string(golden.join("config.json")).expect("a config");
+    let mut text: serde_json::Value = serde_json::from_str(&text).expect("a config");
+    let sizes = [
+        ("hidden_size", 128),
+        ("intermediate_size", 128),
+        ("moe_intermediate_size", 64),
+        ("num_local_experts", 8),
+    ];
+    for (key, size) in sizes {
+        text[key] = size.into();
+    }
+    text["quantization_config"] = quantization.clone();
+    std::fs::write(folder.path().join("config.json"), text.to_string()).expect("a file");
+    folder
+}
+
+#[test]
+fn made_up_experts_of_every_format_are_run_as_codes() {
+    let group = |format: &str| {
+        json!({"quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head"],
+               "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+                   "num_bits": 4, "type": "float", "symmetric": true, "strategy": "group",
+                   "group_size": 32}}}})
+    };
+    let formats = [
+        json!({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [64, 64],
+               "modules_to_not_convert": ["lm_head"]}),
+        json!({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true,
+               "version": "gemm"}),
+        json!({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": false,
+               "sym": false}),
+        json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+               "config_groups": {"group_0": {"targets": ["Linear"]}}}),
+        group("mxfp4-pack-quantized"),
+    ];
+    for (seed, format) in (190..).zip(&formats) {
+        let Some(device) = gpu::device(seed) else { return };
+        let folder = made_up(format);
+        let path = folder.path().to_str().expect("a path");
+        let mut base = config(path, DType::BFloat16, &device);
+        base.model.load_format = LoadFormat::Dummy;
+        let name = format["quant_method"].as_str().expect("a name");
+        let notes = Engine::load(&base).expect("a model").info().notes.clone();
+        assert!(notes.iter().any(|note| note.starts_with("dummy weights are random codes")));
+        assert!(!notes.iter().any(|note| note.contains("widened")), "{name}: {notes:?}");
+        check_experts_over_codes(&base, name, seed, &[SEQS[3]]);
     }
 }
 

@@ -78,7 +78,7 @@ fn timed(device: &Device, name: &str, side: usize) {
     let spec = spec(name);
     let image = image(&spec, side);
     let flops = flops(&spec, &image);
-    let mut weights = Checkpoint::Dummy { seed: 0 };
+    let mut weights = Checkpoint::dummy(0);
     let mut tower = Tower::load(spec, DType::BFloat16, device, &mut weights).unwrap();
     device.finish_loading().unwrap();
     for num_images in NUM_IMAGES {

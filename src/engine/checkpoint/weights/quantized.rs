@@ -11,7 +11,7 @@ use crate::quantization::{
     Module, ModuleTensors, Need, Place, QuantizationConfig, Role, Scheme, StoredTensor,
 };
 use crate::spec::{
-    ConnectorSpec, DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec, TowerSpec,
+    ConnectorSpec, DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec, Part, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
@@ -27,6 +27,53 @@ pub(super) struct QuantizedModules {
 }
 
 impl QuantizedModules {
+    /// Adds a part of a layer, if the config quantizes it.
+    ///
+    /// # Errors
+    /// The format has no such module.
+    pub(super) fn add(
+        &mut self,
+        config: &QuantizationConfig,
+        (linear, part): (&LinearSpec, &Part),
+        module: &Module<'_>,
+    ) -> Result<(), String> {
+        let Some(scheme) = config.scheme(module)? else { return Ok(()) };
+        let name = part.name.clone();
+        let refuse = |text| format!("{name}: {text}");
+        if linear.layout == Layout::Transposed {
+            let text = "quantized matrices of (inputs, outputs) are not supported";
+            return Err(refuse(text.to_owned()));
+        }
+        if self.modules.contains_key(&part.weight_name()) {
+            // Another one of its matrices.
+            return Ok(());
+        }
+        if part.slice.is_some() != scheme.holds_several() {
+            let text = "experts in one tensor are not read in this format, or alone";
+            return Err(refuse(text.to_owned()));
+        }
+        let count = part.slice.map_or(1, |slice| slice.count);
+        let shape = (count * part.rows, linear.k);
+        let mut needs = scheme.needs(shape).map_err(refuse)?;
+        if part.slice.is_some() {
+            let shapes = needs.iter_mut().flat_map(|need| &mut need.shapes);
+            shapes.for_each(|shape| {
+                shape.splice(..1, [count, part.rows]);
+            });
+        }
+        if linear.bias {
+            // The model asks for them itself.
+            needs.retain(|need| need.suffixes != ["bias"]);
+        }
+        self.modules.insert(part.weight_name(), QuantizedModule { name, shape, scheme, needs });
+        Ok(())
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &QuantizedModule> {
+        self.modules.values()
+    }
+
     /// The module whose weight has this name, if it is quantized.
     pub(super) fn get(&self, weight: &str) -> Option<&QuantizedModule> {
         self.modules.get(weight)
@@ -37,11 +84,11 @@ impl QuantizedModules {
 #[derive(Debug)]
 pub(super) struct QuantizedModule {
     /// As transformers calls it.
-    name: String,
+    pub name: String,
     /// (outputs, inputs)
-    shape: (usize, usize),
-    scheme: Arc<dyn Scheme>,
-    needs: Vec<Need>,
+    pub shape: (usize, usize),
+    pub scheme: Arc<dyn Scheme>,
+    pub needs: Vec<Need>,
 }
 
 /// Tensors that a quantized module has and a plain one has not.
@@ -113,37 +160,8 @@ impl MappedFiles {
                 }
                 let in_files = self.module_in_files(&part.name);
                 let module = Module { names: [&part.name, &in_files], place };
-                let scheme = config.scheme(&module).map_err(|text| self.error(text))?;
-                let Some(scheme) = scheme else { continue };
-                let name = part.name.clone();
-                let refuse = |text| self.error(format!("{name}: {text}"));
-                if linear.layout == Layout::Transposed {
-                    let text = "quantized matrices of (inputs, outputs) are not supported";
-                    return Err(refuse(text.to_owned()));
-                }
-                if self.quantized.modules.contains_key(&part.weight_name()) {
-                    // Another one of its matrices.
-                    continue;
-                }
-                if part.slice.is_some() != scheme.holds_several() {
-                    let text = "experts in one tensor are not read in this format, or alone";
-                    return Err(refuse(text.to_owned()));
-                }
-                let count = part.slice.map_or(1, |slice| slice.count);
-                let shape = (count * part.rows, linear.k);
-                let mut needs = scheme.needs(shape).map_err(refuse)?;
-                if part.slice.is_some() {
-                    let shapes = needs.iter_mut().flat_map(|need| &mut need.shapes);
-                    shapes.for_each(|shape| {
-                        shape.splice(..1, [count, part.rows]);
-                    });
-                }
-                if linear.bias {
-                    // The model asks for them itself.
-                    needs.retain(|need| need.suffixes != ["bias"]);
-                }
-                let module = QuantizedModule { name, shape, scheme, needs };
-                self.quantized.modules.insert(part.weight_name(), module);
+                let added = self.quantized.add(config, (linear, part), &module);
+                added.map_err(|text| self.error(text))?;
             }
         }
         Ok(())

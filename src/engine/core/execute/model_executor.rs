@@ -10,7 +10,7 @@ use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
 use super::tensor_parallel::OtherRanks;
-use crate::load::held_weights::{HeldWeights, quantization_notes, read_as_values};
+use crate::load::held_weights::{HeldWeights, read_as_values};
 use crate::load::model_summary::{self, ModelSummary};
 use crate::load::step_sizes::StepSizes;
 use crate::media_table::MediaTable;
@@ -96,7 +96,7 @@ impl ModelExecutor {
         let (spec, quantization) = (summary.spec.clone(), summary.quantization.as_ref());
         let checkpoint = match config.model.load_format {
             LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
-            LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
+            LoadFormat::Dummy => Checkpoint::dummy(config.model.seed),
         };
         let of_tower = summary.tower.iter().flat_map(weights::linears_of_tower);
         let linears = weights::linears_of_decoder(&spec).chain(of_tower);
@@ -139,7 +139,7 @@ impl ModelExecutor {
         checkpoint.finish()?;
         let left = notes_of_left([num_of_images, num_behind, num_further, num_shared]);
         let of_quantization = quantization.into_iter().flat_map(|quantization| {
-            quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
+            held.quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
         });
         let notes = choices
             .into_iter()

@@ -125,28 +125,32 @@ impl HeldWeights {
             total >> 20
         )))
     }
-}
 
-/// What is otherwise than a quantized checkpoint's config says.
-///
-/// `of_cache`: how many scales of keys and values the files have.
-pub(crate) fn quantization_notes(
-    quantization: &QuantizationConfig,
-    load_format: LoadFormat,
-    (dtype, of_cache): (DType, usize),
-) -> Vec<String> {
-    if load_format == LoadFormat::Dummy {
-        let format = quantization.description();
-        return vec![format!("dummy weights are not quantized: config.json says {format}")];
+    /// What is otherwise than a quantized checkpoint's config says.
+    ///
+    /// `of_cache`: how many scales of keys and values the files have.
+    pub(crate) fn quantization_notes(
+        &self,
+        quantization: &QuantizationConfig,
+        load_format: LoadFormat,
+        (dtype, of_cache): (DType, usize),
+    ) -> Vec<String> {
+        if load_format == LoadFormat::Dummy {
+            let format = quantization.description();
+            return vec![match self.num_quantized {
+                0 => format!("dummy weights are not quantized: config.json says {format}"),
+                _ => format!("dummy weights are random codes of config.json's format: {format}"),
+            }];
+        }
+        let activations = quantization.activations().map(|asked| {
+            format!(
+                "inputs of linear layers are computed in {}; the checkpoint's config asks for {asked}",
+                dtype.name()
+            )
+        });
+        let of_cache = (of_cache > 0).then(|| {
+            format!("{of_cache} scales of keys and values are left unused: the KV cache has none")
+        });
+        activations.into_iter().chain(of_cache).collect()
     }
-    let activations = quantization.activations().map(|asked| {
-        format!(
-            "inputs of linear layers are computed in {}; the checkpoint's config asks for {asked}",
-            dtype.name()
-        )
-    });
-    let of_cache = (of_cache > 0).then(|| {
-        format!("{of_cache} scales of keys and values are left unused: the KV cache has none")
-    });
-    activations.into_iter().chain(of_cache).collect()
 }

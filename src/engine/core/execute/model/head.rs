@@ -193,7 +193,7 @@ mod tests {
         let first = layer("a", 40, 24).activated(HeadActivation::TANH);
         let spec = HeadSpec { layers: vec![first, normed, layer("c", 3, 24)] };
         assert_eq!((spec.width(), spec.tensors().count()), (Some(3), 8));
-        let mut checkpoint = Checkpoint::Dummy { seed: 5 };
+        let mut checkpoint = Checkpoint::dummy(5);
         let head = Head::load(&spec, &device, &mut checkpoint).unwrap();
         let row = |row: usize| -> Vec<f32> {
             (0..24).map(|i| ((row * 31 + i * 7) % 17) as f32 * 0.3 - 2.0).collect()

@@ -28,7 +28,7 @@ fn tower(device: &Device) -> Tower {
         final_norm: Some(NormSpec::layer("last", width, 1e-6)),
         ..TowerSpec::new(image_token_id, text, patch_size, patches, layers, connector)
     };
-    Tower::load(spec, DType::Float32, device, &mut Checkpoint::Dummy { seed: 3 }).unwrap()
+    Tower::load(spec, DType::Float32, device, &mut Checkpoint::dummy(3)).unwrap()
 }
 
 /// Tiles of rows and columns of patches, and bytes that no two patches share.

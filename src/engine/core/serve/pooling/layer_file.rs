@@ -66,7 +66,7 @@ impl LayerFile {
                 Checkpoint::open(&self.path, config.on_lost_file)?
             }
             LoadFormat::Auto => Checkpoint::of_module(&self.path, NAME, config.on_lost_file)?,
-            LoadFormat::Dummy => Checkpoint::Dummy { seed: config.seed },
+            LoadFormat::Dummy => Checkpoint::dummy(config.seed),
         };
         checkpoint.check(&self.tensors().collect::<Vec<_>>(), &[])?;
         let spec = HeadSpec { layers: vec![self.layer.clone()] };

@@ -76,7 +76,7 @@ mod tests {
         let layer = HeadLayer::new(LinearSpec::new("linear", 1, 8));
         let spec = HeadSpec { layers: vec![layer] };
         let device = Device::cpu(Some(1));
-        let layer = Head::load(&spec, &device, &mut Checkpoint::Dummy { seed: 1 }).unwrap();
+        let layer = Head::load(&spec, &device, &mut Checkpoint::dummy(1)).unwrap();
         let mut lexical = Lexical::new(layer);
         lexical.leave_out([0, 2].into_iter());
         let of = |tokens: &[(u32, f32)]| lexical.vector(tokens.iter().copied());

@@ -20,7 +20,7 @@ use crate::execute::model::encoder::Encoder;
 use crate::execute::model::head::Head;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::execute::model_executor::{self, DecoderToLoad, ModelExecutor};
-use crate::load::held_weights::{HeldWeights, quantization_notes, read_as_values};
+use crate::load::held_weights::{HeldWeights, read_as_values};
 use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{EngineConfig, LoadFormat};
@@ -120,7 +120,7 @@ pub(super) fn load_model(
     let (devices, why_cpu) = Devices::open(config, summary)?;
     let checkpoint = match config.model.load_format {
         LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
-        LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
+        LoadFormat::Dummy => Checkpoint::dummy(config.model.seed),
     };
     let of_tower = summary.tower.iter().flat_map(weights::linears_of_tower);
     let linears = weights::linears_of_encoder(&summary.spec).chain(of_tower);
@@ -195,7 +195,7 @@ fn load_weights(
     let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));
     held.refuse_without_memory(device)?;
     let of_quantization = summary.quantization.iter().flat_map(|quantization| {
-        quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
+        held.quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
     });
     let choices = spec.ropes.iter().filter_map(|rope| rope.choice(summary.max_model_len));
     let notes = choices.chain(held.note(dtype)).chain(of_quantization);
