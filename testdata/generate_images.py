@@ -16,8 +16,10 @@ Pillow 13.0.0 on a CPU with AVX2.
 """
 
 import argparse
+import copy
 import json
 import os
+import tempfile
 from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -26,9 +28,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from golden_models.families import internvl
+from golden_models.deepseek_vl2_oracle import DeepseekVL2, DeepseekVL2Processor
+from golden_models.families import internvl, kimi_vision
+from golden_models.image_mistakes import MISTAKES
 from golden_models.records import with_logits_scaling
 from image_processors import (
     BRACKET, IN_BRACKETS, MODELS, WITH_AXES, AyaVisionProcessor, Gemma3Processor, Gemma4Processor,
@@ -40,6 +44,7 @@ TESTDATA = Path(__file__).parent
 MIN_GAP = 1e-3  # between the two best logits of every greedy step
 NEW_TOKENS = 4
 MAX_DISTANCE = 2e-5
+MIN_MOVED = 3e-4  # of an embedding, by a mistake: three times what tests tolerate
 PROMPTS = [
     ("one image", ["wide2.png"], "User:<image>What is this?<end_of_utterance>\nAssistant:"),
     ("two images, and text between", ["thin.png", "palette8.png"],
@@ -86,6 +91,9 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
     if is_in_brackets:
         text = text.replace("<image>", f"{BRACKET}<image>{BRACKET}")
     is_prefix = isinstance(processor, PaliGemmaProcessor)
+    if isinstance(processor, DeepseekVL2Processor) and text.startswith("User:"):
+        task = text.removeprefix("User:").split("<end_of_utterance>")[0]
+        text = processor.of_chat(task)
     if is_prefix:
         # It has no chats: a prompt is a task, and the processor adds the rest.
         text = text.removeprefix("User: ").removeprefix("User:").split("<end_of_utterance>")[0]
@@ -133,6 +141,27 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
     return out
 
 
+@torch.no_grad()
+def check_mistakes(name: str, model, processor) -> None:
+    """Every listed mistake changes embeddings of images by far more than the tolerance."""
+    for mistake in MISTAKES.get(name, []):
+        other = copy.deepcopy(model)
+        mistake(other)
+        moved = 0.0
+        for _, files, text in PROMPTS[:2]:
+            images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
+            inputs = processor(text=text, images=[images], return_tensors="pt")
+            pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_", "spatial"))}
+            rows = [
+                torch.cat(list((m if hasattr(m, "get_image_features") else m.model)
+                               .get_image_features(**pixels).pooler_output))
+                for m in (model, other)
+            ]
+            moved = max(moved, float((rows[0] - rows[1]).abs().max()))
+        print(f"  {name}: {mistake.__name__} moves an embedding by {moved:.4f}", flush=True)
+        assert moved > MIN_MOVED, (name, mistake.__name__, moved)
+
+
 def distance(a, b) -> float:
     return max((abs(x - y) for x, y in zip(a, b, strict=True)), default=0.0)
 
@@ -159,12 +188,27 @@ def load_model(folder: Path, config: dict):
         return with_logits_scaling(multimodal_class.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
         )).eval()
+    if config["model_type"] == "deepseek_vl_v2":
+        return DeepseekVL2(folder, config).eval()
+    if config["model_type"] == "kimi_vl":
+        return load_kimi_vl(folder, config)
     of_hf = transformers.InternVLConfig(**internvl.chat_as_hf(config))
     of_hf._attn_implementation = "eager"
     model = transformers.InternVLForConditionalGeneration(of_hf).float()
     tensors = internvl.of_hf(load_file(folder / "model.safetensors"))
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return model.eval()
+
+
+def load_kimi_vl(folder: Path, config: dict):
+    """Kimi K2.5's class, which reads the folder's tensors under its own names."""
+    with tempfile.TemporaryDirectory() as other:
+        other = Path(other)
+        keys = kimi_vision.vl_as_k25(config)
+        (other / "config.json").write_text(json.dumps(keys))
+        tensors = kimi_vision.of_k25(load_file(folder / "model.safetensors"))
+        save_file(tensors, other / "model.safetensors", metadata=dict(format="pt"))
+        return load_model(other, keys)
 
 
 def main() -> None:
@@ -187,12 +231,14 @@ def main() -> None:
         folder = TESTDATA / "golden" / name
         keys = preprocessor_config(image_processor, longest, tile)
         if not check:
-            (folder / "preprocessor_config.json").write_text(json.dumps(keys, indent=2) + "\n")
+            if keys is not None:
+                text = json.dumps(keys, indent=2) + "\n"
+                (folder / "preprocessor_config.json").write_text(text)
             is_in_brackets = image_processor in IN_BRACKETS
             bracket = BRACKET if is_in_brackets else ""
             mark = f"{bracket}{shown(image_processor)}{bracket}"
             template = CHAT_TEMPLATE.replace("<image>", mark)
-            if image_processor is not SiglipImageProcessor:
+            if image_processor not in (DeepseekVL2Processor, SiglipImageProcessor):
                 (folder / "chat_template.jinja").write_text(template)
         config = json.loads((folder / "config.json").read_text())
         model = load_model(folder, config)
@@ -202,6 +248,7 @@ def main() -> None:
         if check:
             for old, new in zip(json.loads(path.read_text())["prompts"], prompts, strict=True):
                 same(old, new)
+            check_mistakes(name, model, processor)
         else:
             write(path, dict(transformers=transformers.__version__, prompts=prompts))
         print(f"{name}: {[len(prompt['prompt_token_ids']) for prompt in prompts]} tokens, ok")

@@ -1,8 +1,12 @@
 """Image processors of golden models: their configurations, and the processors of transformers that
 are made of them."""
 
+import json
 from pathlib import Path
 
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional as tvF
 from transformers import PreTrainedTokenizerFast
 from transformers.models.aya_vision.processing_aya_vision import AyaVisionProcessor
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
@@ -32,6 +36,9 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
+from transformers.models.kimi_k25.image_processing_kimi_k25 import Kimi_K25ImageProcessor
+from transformers.models.kimi_k25.processing_kimi_k25 import Kimi_K25Processor
+from transformers.models.kimi_k25.video_processing_kimi_k25 import Kimi_K25VideoProcessor
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.lighton_ocr.processing_lighton_ocr import LightOnOcrProcessor
@@ -66,6 +73,7 @@ from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoP
 from transformers.models.siglip.image_processing_siglip import SiglipImageProcessor
 from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImageProcessor
 
+from golden_models.deepseek_vl2_oracle import DeepseekVL2Processor
 from golden_models.families import towers
 from golden_models.families.towers import PATCH
 
@@ -78,12 +86,27 @@ class QianfanImages(GotOcr2ImageProcessor):
     """That of Qianfan-OCR, whose files name its parent."""
 
 
+class KimiVLImageProcessor(Kimi_K25ImageProcessor):
+    """Kimi-VL's own code, in which Pillow resizes, and no side is too long but for all patches."""
+
+    def __init__(self, in_token_limit: int = 4096, **kwargs):
+        sides = dict(max_height=1 << 20, max_width=1 << 20)
+        super().__init__(max_patches=in_token_limit, size=sides, **kwargs)
+
+    def resize(self, image, size, **kwargs):
+        sides = (size.width, size.height)
+        resized = [tvF.to_pil_image(one).resize(sides, Image.Resampling.BICUBIC) for one in image]
+        return torch.stack([tvF.pil_to_tensor(one) for one in resized])
+
+
 # (folder, class of the image processor, edges of images and of tiles or patches, or least and
 # most pixels, or an edge and tokens)
 MODELS = [
     ("aya_vision", AyaVisionImages, 32, 32),
     ("cohere2_vision", Cohere2VisionImageProcessor, 32, 32),
     ("deepseek_vl", DeepseekVLImageProcessor, 32, 8),
+    ("deepseek_vl2", DeepseekVL2Processor, 0, 0),
+    ("deepseek_vl2_tiny", DeepseekVL2Processor, 0, 0),
     ("exaone4_5", Qwen2VLImageProcessor, 2048, 8192),
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
@@ -99,6 +122,8 @@ MODELS = [
     ("internvl", GotOcr2ImageProcessor, 32, 32),
     ("internvl_chat", GotOcr2ImageProcessorPil, 32, 32),
     ("internvl_published", GotOcr2ImageProcessor, 64, 64),
+    ("kimi_k25", Kimi_K25ImageProcessor, 30, 5),
+    ("kimi_vl", KimiVLImageProcessor, 24, 8),
     ("lfm2_vl", Lfm2VlImageProcessor, 6, 32),
     ("lighton_ocr", PixtralImageProcessor, 45, 6),
     ("llava", CLIPImageProcessor, 24, 24),
@@ -132,7 +157,9 @@ IN_BRACKETS = (
 )
 
 
-def preprocessor_config(cls, longest: int, tile: int) -> dict:
+def preprocessor_config(cls, longest: int, tile: int) -> dict | None:
+    if cls is DeepseekVL2Processor:
+        return None  # config.json has it
     if cls is Gemma3ImageProcessor:
         return dict(
             do_convert_rgb=None, do_normalize=True, do_pan_and_scan=None, do_rescale=True,
@@ -230,6 +257,22 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict:
             return_row_col_info=True, return_tensors=None, size=dict(height=tile, width=tile),
             tile_size=tile, use_thumbnail=True,
         )
+    if cls is Kimi_K25ImageProcessor:
+        return dict(
+            do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
+            image_mean=[0.5] * 3, image_processor_type=cls.__name__, image_std=[0.5] * 3,
+            max_patches=longest, merge_size=2, patch_size=8, processor_class="Kimi_K25Processor",
+            resample=3, rescale_factor=1 / 255, size=dict(max_height=tile, max_width=tile),
+        )
+    if cls is KimiVLImageProcessor:
+        return dict(
+            auto_map=dict(
+                AutoImageProcessor=f"image_processing_kimi_vl.{cls.__name__}",
+                AutoProcessor="processing_kimi_vl.KimiVLProcessor",
+            ),
+            in_token_limit=longest, patch_size=tile, num_pooled_tokens=1024, image_mean=[0.5] * 3,
+            image_std=[0.5] * 3, pad_input=True,
+        )
     if cls is MuseGlimmerImageProcessor:
         return dict(
             do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
@@ -289,12 +332,18 @@ def shown(image_processor) -> str:
 
 
 def make_processor(folder: Path, config: dict, image_processor, tile: int):
+    if image_processor is DeepseekVL2Processor:
+        return DeepseekVL2Processor(PreTrainedTokenizerFast.from_pretrained(folder), config)
     if image_processor is GotOcr2ImageProcessorPil:
         images = image_processor(
             crop_to_patches=True, max_patches=config["max_dynamic_patch"],
             min_patches=config["min_dynamic_patch"], size=dict(height=tile, width=tile),
             image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225], resample=3,
         )
+    elif image_processor is KimiVLImageProcessor:
+        keys = json.loads((folder / "preprocessor_config.json").read_text())
+        names = ("in_token_limit", "patch_size", "image_mean", "image_std")
+        images = image_processor(**{name: keys[name] for name in names})
     elif image_processor in (AyaVisionImages, QianfanImages):
         images = GotOcr2ImageProcessor.from_pretrained(folder)
     else:
@@ -381,6 +430,11 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
         num_tokens = (images.size["height"] // patch) ** 2
         return DeepseekVLProcessor(images, tokenizer, num_image_tokens=num_tokens)
+    if image_processor in (Kimi_K25ImageProcessor, KimiVLImageProcessor):
+        processor = Kimi_K25Processor(images, tokenizer, Kimi_K25VideoProcessor())
+        processor.image_token = "<image>"
+        processor.image_token_id = tokenizer.convert_tokens_to_ids("<image>")
+        return processor
     if image_processor is Lfm2VlImageProcessor:
         return Lfm2VlProcessor(images, tokenizer)
     if image_processor is SiglipImageProcessor:

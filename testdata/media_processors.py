@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import numpy as np
 import PIL
@@ -10,6 +11,7 @@ import torchvision
 import transformers
 from blake3 import blake3
 from PIL import Image
+from torchvision.transforms import functional as TF
 from torchvision.transforms.v2 import functional as tvF
 from transformers.models.clip.image_processing_clip import CLIPImageProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -19,6 +21,9 @@ from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
+from transformers.models.kimi_k25.image_processing_kimi_k25 import (
+    Kimi_K25ImageProcessor, navit_resize,
+)
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
 from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 from transformers.models.llava_next.image_processing_llava_next import LlavaNextImageProcessor
@@ -38,6 +43,7 @@ from transformers.models.smolvlm.image_processing_smolvlm import SmolVLMImagePro
 from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
 import generate_media
+from golden_models.deepseek_vl2_oracle import DeepseekVL2Processor
 
 VERSIONS = {
     "pillow": PIL.__version__,
@@ -104,6 +110,58 @@ CLIP = {
 }
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 SCALED = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_resize": True}
+
+
+
+def normalized(image):
+    """As `to_tensor` and `normalize` of torchvision have it."""
+    return TF.normalize(TF.to_tensor(image), [0.5] * 3, [0.5] * 3)
+
+
+class KimiK25VisionProcessor:
+    """Kimi K2.5's own code: the sizes of transformers, and Pillow's pixels."""
+
+    def __init__(self, media_proc_cfg, **_):
+        self.limit = media_proc_cfg["in_patch_limit"]
+        self.side = media_proc_cfg["patch_limit_on_one_side"]
+
+    def sizes(self, height, width):
+        return navit_resize(height, width, 14, 2, self.limit, self.side)
+
+    def __call__(self, image, return_tensors):
+        size, filled = self.sizes(image.height, image.width)
+        image = image.resize(size[::-1], Image.Resampling.BICUBIC)
+        whole = Image.new("RGB", filled[::-1])
+        whole.paste(image, (0, 0))
+        grid = torch.tensor([[1, filled[0] // 14, filled[1] // 14]])
+        return {"pixel_values": as_patches(normalized(whole), 14), "image_grid_thw": grid}
+
+
+class KimiVLImageProcessor(KimiK25VisionProcessor):
+    """Kimi-VL's own code: an image without a whole patch is never made smaller."""
+
+    def __init__(self, in_token_limit, **_):
+        self.limit = in_token_limit
+
+    def sizes(self, height, width):
+        num_patches = (width // 14) * (height // 14)
+        if num_patches > self.limit:
+            scale = math.sqrt(self.limit / num_patches)
+            height, width = int(height * scale), int(width * scale)
+        return (height, width), tuple(-(-side // 28) * 28 for side in (height, width))
+
+
+class DeepseekVLV2Processor:
+    """DeepSeek-VL2's own code."""
+
+    def __init__(self, candidate_resolutions):
+        config = dict(candidate_resolutions=candidate_resolutions, vision_config=dict(patch_size=14))
+        self.inner = DeepseekVL2Processor(None, config)
+
+    def __call__(self, image, return_tensors):
+        self.size = self.inner.best(*image.size)
+        return {"pixel_values": torch.stack(self.inner.tiles(image, self.size))}
+
 
 # Name, class, configuration as published files have it, patch and merged patches of the tower, sizes.
 PROCESSORS = [
@@ -424,10 +482,49 @@ PROCESSORS = [
         (14, 2),
         [(64, 48), (155, 90), (33, 400), (1, 1)],
     ),
+    (
+        "kimi_k25",
+        Kimi_K25ImageProcessor,
+        {**SCALED, **HALF, "max_patches": 40, "merge_size": 2, "patch_size": 14, "resample": 3,
+         "size": {"max_height": 9, "max_width": 9}},
+        (14, 2),
+        [(64, 48), (28, 28), (301, 222), (1, 1), (13, 400), (200, 9), (126, 127), (90, 13)],
+    ),
+    (
+        "kimi_k25_own",
+        KimiK25VisionProcessor,
+        {"auto_map": {"AutoImageProcessor": "kimi_k25_vision_processing.KimiK25VisionProcessor"},
+         "media_proc_cfg": {**HALF, "in_patch_limit": 40, "patch_size": 14, "merge_kernel_size": 2,
+                            "fixed_output_tokens": None, "patch_limit_on_one_side": 9,
+                            "in_patch_limit_each_frame": 4096, "in_patch_limit_video": None,
+                            "sample_fps": 2.0, "max_num_frames_each_video": None,
+                            "temporal_merge_kernel_size": 4, "timestamp_mode": "hh:mm:ss.fff",
+                            "config_type": "media_proc.processors.moonvit.MoonViTMediaProcessorConfig"}},
+        (14, 2),
+        [(64, 48), (301, 222), (13, 400), (200, 9)],
+    ),
+    (
+        "kimi_vl",
+        KimiVLImageProcessor,
+        {"auto_map": {"AutoImageProcessor": "image_processing_kimi_vl.KimiVLImageProcessor"}, **HALF,
+         "in_token_limit": 40, "patch_size": 14, "num_pooled_tokens": 1024, "pad_input": True},
+        (14, 2),
+        [(64, 48), (28, 28), (301, 222), (1, 1), (13, 900), (200, 140)],
+    ),
+    (
+        "deepseek_vl2",
+        DeepseekVLV2Processor,
+        {"candidate_resolutions": [
+            [42, 42], [42, 84], [84, 42], [42, 126], [126, 42], [84, 84], [42, 168], [168, 42],
+        ]},
+        (14, 2),
+        [(64, 48), (48, 64), (42, 42), (200, 33), (9, 120), (1, 1), (90, 90), (57, 28), (43, 41)],
+    ),
 ]
 
 
 # Processors of which there is one that resizes with Pillow.
+OWN_CODE = (KimiK25VisionProcessor, KimiVLImageProcessor, DeepseekVLV2Processor)
 PIL_CLASSES = {
     "internvl": GotOcr2ImageProcessorPil,
     "qwen2_vl": Qwen2VLImageProcessorPil,
@@ -468,6 +565,8 @@ def processed():
     for name, processor_class, config, (patch, merge), sizes in [*PROCESSORS, *pil]:
         processor = processor_class(**config)
         published = {**config, "image_processor_type": processor_class.__name__}
+        if "auto_map" in config:
+            del published["image_processor_type"]
         for seed, (width, height) in enumerate(sizes, 100):
             source = Image.fromarray(generate_media.noise(width, height, seed))
             result = processor(source, return_tensors="pt")
@@ -486,10 +585,12 @@ def processed():
                 patches = patches.permute(0, 3, 1, 2).flatten(1)
             elif "image_grid_thw" in result:
                 grids = [result["image_grid_thw"][0, 1:].tolist()]
-                patches = values
+                patches = values.flatten(1)
             else:
                 tiles = values.reshape(-1, *values.shape[-3:])
-                if processor_class in (LlavaNextImageProcessor, LlavaOnevisionImageProcessor):
+                if processor_class in (
+                    LlavaNextImageProcessor, LlavaOnevisionImageProcessor, DeepseekVLV2Processor,
+                ):
                     tiles = tiles.roll(-1, 0)  # the whole image is behind its tiles, as elsewhere
                 grids = [[tile.shape[1] // patch, tile.shape[2] // patch] for tile in tiles]
                 patches = torch.cat([as_patches(tile, patch) for tile in tiles])
@@ -498,10 +599,14 @@ def processed():
                 tokens = tokens_of_next(processor, (width, height), patch)
             if processor_class is LlavaOnevisionImageProcessor:
                 tokens = tokens_of_onevision(processor, (width, height), patch)
+            if processor_class is DeepseekVLV2Processor:
+                columns, rows = (edge // 42 for edge in processor.size)
+                tokens = 2 * 3 + 1 + 2 * rows * (2 * columns + 1)
+            has_pillow = processor_class in (*PIL_CLASSES.values(), *OWN_CODE)
             out.append(
                 {
                     "name": name,
-                    "backend": "pillow" if processor_class in PIL_CLASSES.values() else "torchvision",
+                    "backend": "pillow" if has_pillow else "torchvision",
                     "config": json.dumps(published),
                     "patch": patch,
                     "merge": merge,

@@ -6,7 +6,7 @@ CASES: list[tuple[str, str, dict, dict]] = []
 FOLDERS = [
     "aya_vision", "cohere2_vision", "deepseek_vl", "exaone4_5", "gemma3_multimodal", "gemma4_e2b", "gemma4_moe", "glm46v",
     "glm4v", "glm4v_moe", "glm_ocr",
-    "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
+    "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
     "llava_onevision", "ministral3_multimodal", "mistral3", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm", "vipllava",
@@ -173,6 +173,17 @@ case("muse_glimmer", "merge", vision(merge_size=1) | {"out_hidden_size": 16}, {"
 case("muse_glimmer", "table", vision(pos_emb_height=6, pos_emb_width=6, num_hidden_layers=2, layer_types=None))
 case("muse_glimmer", "tokens", {"projector_hidden_size": 28, "projector_hidden_act": "silu"}, {"max_image_tokens": 200})
 case("muse_glimmer", "few", {}, {"max_image_tokens": 3})
+case("kimi_k25", "merge", vision(merge_kernel_size=[1, 1]), {"merge_size": 1})
+case("kimi_k25", "merge3", vision(merge_kernel_size=[3, 3], patch_size=4), {"merge_size": 3, "patch_size": 4})
+case("kimi_k25", "table", vision(pos_emb_height=9, pos_emb_width=9, num_attention_heads=6))
+case("kimi_k25", "table1", vision(pos_emb_height=1, pos_emb_width=1, num_hidden_layers=1))
+theta = dict(rope_type="axial", rope_theta=10000.0)
+case("kimi_k25", "theta", vision(rope_parameters=theta, num_attention_heads=3))
+case("kimi_k25", "sizes", vision(hidden_size=40, num_attention_heads=5, intermediate_size=24) | {"projection_hidden_size": 40})
+case("kimi_k25", "many", {}, {"max_patches": 400, "size": {"max_height": 64, "max_width": 64}})
+case("kimi_k25", "few", {}, {"max_patches": 5})
+case("kimi_k25", "narrow", {}, {"size": {"max_height": 2, "max_width": 2}})
+case("kimi_k25", "numbers", {}, {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.3, 0.2]})
 case("qianfan_ocr", "rms", vision(norm_type="rms_norm", layer_norm_eps=1e-2))
 case("qianfan_ocr", "ratio1", vision(attention_bias=False) | {"downsample_ratio": 1.0})
 case("vipllava", "layer", {"vision_feature_layers": -3})

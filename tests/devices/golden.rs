@@ -159,6 +159,7 @@ families! {
     jamba_dense
     kimi_k25
     kimi_linear
+    kimi_vl
     laguna
     laguna_values
     lfm2

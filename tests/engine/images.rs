@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 38] = [
+const MODELS: [&str; 40] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -40,6 +40,8 @@ const MODELS: [&str; 38] = [
     "testdata/golden/mistral3",
     "testdata/golden/qwen3_vl_moe",
     "testdata/golden/lfm2_vl",
+    "testdata/golden/kimi_k25",
+    "testdata/golden/kimi_vl",
     "testdata/golden/lighton_ocr",
     "testdata/golden/paddleocr_vl",
     "testdata/golden/vipllava",

@@ -64,6 +64,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("PaddleOCRVLForConditionalGeneration", "`vision_config` is missing"),
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),
+    ("Kimi_K25ForConditionalGeneration", "`vision_config` is missing"),
     ("LightOnOcrForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaForConditionalGeneration", "`vision_config` is missing"),
     ("LlavaOnevisionForConditionalGeneration", "`vision_config` is missing"),

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ..family import Family, Layout, dims, rope, small
-from ..layouts import renamed, with_experts_one_by_one, with_extra, with_stacked_experts, wrapped
+from ..layouts import renamed, with_experts_one_by_one, with_extra, with_stacked_experts
 from ..mistakes import named, rows_swapped, without, zeroed
 from ..ropes import fixed_at
 from ..routing import best_of_groups, biased_weights, swapped_gate_and_up, unbiased
@@ -72,34 +72,6 @@ EXPERTS = dict(
 )
 
 MISTRAL4 = dict(YARN, mscale_all_dim=1.0, llama_4_scaling_beta=0.3, partial_rotary_factor=0.4)
-
-
-def kimi(config: dict) -> dict:
-    """Of a multimodal checkpoint: the text part in Moonshot's words, the rest in transformers'."""
-    dropped = ("architectures", "transformers_version", "qk_head_dim", "head_dim")
-    text = {k: v for k, v in config.items() if k not in dropped} | dict(
-        architectures=["DeepseekV3ForCausalLM"], model_type="kimi_k2", num_nextn_predict_layers=0,
-        scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, ep_size=1, seq_aux=True,
-        aux_loss_alpha=0.001,
-    )
-    return dict(
-        architectures=["Kimi_K25ForConditionalGeneration"], dtype="bfloat16",
-        eos_token_id=config["eos_token_id"], image_token_id=287, model_type="kimi_k25",
-        projection_hidden_size=64, projection_layer_norm_eps=1e-5, text_config=text,
-        tie_word_embeddings=False, video_token_id=286, vision_end_token_id=285,
-        vision_start_token_id=284,
-        vision_config=dict(
-            hidden_size=16, intermediate_size=24, model_type="kimi_k25_vision",
-            num_attention_heads=2, num_hidden_layers=1, patch_size=4, pos_emb_height=4,
-            pos_emb_time=2, pos_emb_width=4,
-        ),
-    )
-
-
-KIMI_VISION = {
-    "vision_tower.patch_embed.proj.weight": (16, 3, 4, 4),
-    "mm_projector.proj.0.weight": (64, 64),
-}
 
 
 def without_growth_of_turning(model: nn.Module) -> None:
@@ -294,19 +266,6 @@ FAMILIES: dict[str, Family] = {
             dict(rope_parameters=dict(MISTRAL4, llama_4_scaling_beta=0.0)),
             dict(rope_parameters=dict(MISTRAL4, mscale_all_dim=0.0)), dict(first_k_dense_replace=0),
         ],
-    ),
-    "kimi_k25": small(
-        "DeepseekV3Config",
-        dims(
-            48, 64, 2, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=1, topk_group=1,
-            norm_topk_prob=True, n_shared_experts=1, rope_parameters=YARN, **EXPERTS
-        ),
-        [unbiased, biased_weights, dict(routed_scaling_factor=1.0), turning_first],
-        layout=with_experts_one_by_one(
-            wrapped("language_model.model.", "language_model.lm_head.", KIMI_VISION, kimi)
-        ),
-        oracle="transformers DeepseekV3ForCausalLM, inside of a multimodal checkpoint",
-        old_config=True,
     ),
     "minicpm3": small(
         "MiniCPM3Config",

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 41] = [
+const MODELS: [&str; 43] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
@@ -42,6 +42,8 @@ const MODELS: [&str; 41] = [
     "internvl",
     "internvl_chat",
     "internvl_published",
+    "kimi_k25",
+    "kimi_vl",
     "lfm2_vl",
     "lighton_ocr",
     "llava",

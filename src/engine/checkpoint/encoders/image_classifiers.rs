@@ -52,7 +52,7 @@ const VIT: VisionDefaults = VisionDefaults {
 /// Names of the parts of ViT's layers.
 const VIT_NAMES: LayerNames = LayerNames {
     norms: ["layernorm_before", "layernorm_after"],
-    qkv: ["attention.attention.query", "attention.attention.key", "attention.attention.value"],
+    qkv: &["attention.attention.query", "attention.attention.key", "attention.attention.value"],
     out: "attention.output.dense",
     up: "intermediate.dense",
     down: "output.dense",

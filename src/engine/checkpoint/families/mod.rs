@@ -65,6 +65,7 @@ mod jais2;
 mod jamba;
 mod kda;
 mod kimi_linear;
+mod kimi_vision;
 mod laguna;
 pub(super) mod latent;
 mod layer_norm;
@@ -399,8 +400,19 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
     family("Jais2ForCausalLM", jais2::spec, "Jais 2"),
     family("JambaForCausalLM", jamba::spec, "Jamba 1 to 1.7: Mini, Large"),
-    family("Kimi_K25ForConditionalGeneration", multimodal::kimi_k25, "Kimi K2.5, K2.6, text part"),
+    seeing(
+        "Kimi_K25ForConditionalGeneration",
+        kimi_vision::k25,
+        kimi_vision::k25_tower,
+        "Kimi K2.5, K2.6",
+    ),
     family("KimiLinearForCausalLM", kimi_linear::spec, "Kimi Linear 48B-A3B"),
+    seeing(
+        "KimiVLForConditionalGeneration",
+        kimi_vision::vl,
+        kimi_vision::vl_tower,
+        "Kimi-VL A3B, Instruct and Thinking",
+    ),
     family("LagunaForCausalLM", laguna::spec, "Laguna XS.2"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),

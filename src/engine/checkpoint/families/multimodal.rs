@@ -1,13 +1,10 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use serde_json::json;
-
-use super::{BuildSpec, aria, deepseek, gemma3n, gemma4, llama4, step3p5};
+use super::{BuildSpec, aria, gemma3n, gemma4, llama4, step3p5};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::files::quoted;
 
 /// Keys of the encoders of images and sounds, and of their tokens: text has neither.
 const IMAGE_KEYS: &[&str] = &[
@@ -22,18 +19,13 @@ const IMAGE_KEYS: &[&str] = &[
     "ignore_index",
     "image_token_id",
     "image_token_index",
-    "media_placeholder_token_id",
     "mm_tokens_per_image",
     "multimodal_projector_bias",
     "out_hidden_size",
-    "projection_hidden_size",
-    "projection_layer_norm_eps",
     "projector_bias",
     "projector_hidden_act",
     "projector_hidden_size",
     "spatial_merge_size",
-    "use_unified_vision_chunk",
-    "video_placeholder",
     "video_token_id",
     "vision_config",
     "vision_end_token_id",
@@ -48,13 +40,11 @@ const IMAGE_TENSORS: &[&str] = &[
     "model.audio_tower.",
     "model.embed_audio.",
     "model.embed_vision.",
-    "model.mm_projector.",
     "model.multi_modal_projector.",
     "model.vision_adapter.",
     "model.vision_projection.",
     "model.vision_tower.",
     "model.visual.",
-    "mm_projector.",
     "multi_modal_projector.",
     "vision_model.",
     "vit_large_projector.",
@@ -75,16 +65,6 @@ pub(super) fn gemma4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// Gemma 4 of 12B.
 pub(super) fn gemma4_unified(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, gemma4::unified)
-}
-
-/// Kimi K2.5, whose text part is DeepSeek V3.
-pub(super) fn kimi_k25(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let kind = config.text_part().root().text("model_type")?.unwrap_or("deepseek_v3");
-    if !["deepseek_v3", "kimi_k2"].contains(&kind) {
-        return Err(config.error(format!("a text part of type {} is not supported", quoted(kind))));
-    }
-    config.text_part().assume(&[("tie_word_embeddings", json!(true))]);
-    text_part(config, deepseek::v3)
 }
 
 /// Llama 4.

@@ -21,7 +21,7 @@ const EPS: f32 = 1e-5;
 
 const LAYER: LayerNames = LayerNames {
     norms: ["norm1", "norm2"],
-    qkv: ["attn.q_proj", "attn.k_proj", "attn.v_proj"],
+    qkv: &["attn.q_proj", "attn.k_proj", "attn.v_proj"],
     out: "attn.proj",
     up: "mlp.fc1",
     down: "mlp.fc2",

@@ -74,7 +74,8 @@ pub(crate) struct PlainLayer {
 pub(crate) struct LayerNames {
     /// Before attention and before the MLP.
     pub(crate) norms: [&'static str; 2],
-    pub(crate) qkv: [&'static str; 3],
+    /// One for each, or one for all.
+    pub(crate) qkv: &'static [&'static str],
     pub(crate) out: &'static str,
     pub(crate) up: &'static str,
     pub(crate) down: &'static str,
@@ -83,7 +84,7 @@ pub(crate) struct LayerNames {
 /// Those of CLIP and SigLIP.
 const CLIP_NAMES: LayerNames = LayerNames {
     norms: ["layer_norm1", "layer_norm2"],
-    qkv: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     out: "self_attn.out_proj",
     up: "mlp.fc1",
     down: "mlp.fc2",
@@ -185,7 +186,8 @@ impl PlainLayer {
         let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
         let norm = |part| BlockNorms::before(NormSpec::layer(name(part), width, eps));
         let LayerNames { norms, qkv, out, up, down } = *parts;
-        let qkv = LinearSpec::stacked(qkv.map(|part| (name(part), width)), width).with_bias(true);
+        let qkv = qkv.iter().map(|part| (name(part), 3 * width / qkv.len()));
+        let qkv = LinearSpec::stacked(qkv, width).with_bias(true);
         let out = linear(out, width, width);
         let mlp = MlpSpec {
             norms: norm(norms[1]),
@@ -205,8 +207,8 @@ pub(super) fn require_sizes(keys: &Section<'_>) -> Result<(), EngineError> {
     sizes.into_iter().try_for_each(|key| keys.size(key).map(|_| ()))
 }
 
-/// The side of a square in pixels: one number, or two that are equal.
-fn side_of_square(
+/// The side of a square: one number, or two that are equal.
+pub(super) fn side_of_square(
     config: &HfConfig,
     keys: &Section<'_>,
     key: &str,

@@ -15,6 +15,9 @@ pub struct TowerSpec {
     pub patch_size: usize,
     /// Patches of the side of a square that becomes one token.
     pub merge_size: usize,
+    /// Squares may stand out over the right and the lower edge of a tile, where they have zeros in
+    /// place of patches (DeepSeek-VL2).
+    pub overhangs: bool,
     /// The token that stands for one of an image's.
     pub image_token_id: TokenId,
     /// The token whose rows of the decoder's tables those of an image have, where inputs of layers
@@ -53,6 +56,9 @@ pub struct TowerSpec {
     /// (hidden_size): an embedding behind each row of an image, where tiles are laid out as one
     /// picture (LLaVA-NeXT).
     pub newline: Option<NamedShape>,
+    /// (hidden_size): an embedding between the whole image, whose rows then have newlines too and
+    /// which comes first, and its tiles (DeepSeek-VL2).
+    pub separator: Option<NamedShape>,
     /// Such a picture is made smaller where it has more tokens than so many tiles (OneVision).
     pub max_tiles: Option<usize>,
     /// Embeddings, newlines too, are multiplied by this, as those of tokens are (Granite).
@@ -172,6 +178,7 @@ impl TowerSpec {
         Self {
             patch_size,
             merge_size: 1,
+            overhangs: false,
             image_token_id,
             table_token: None,
             text,
@@ -189,6 +196,7 @@ impl TowerSpec {
             connector,
             deep: Vec::new(),
             newline: None,
+            separator: None,
             max_tiles: None,
             scale: None,
             unused: Vec::new(),
@@ -275,7 +283,8 @@ impl TowerSpec {
                 .chain(of_layers)
                 .chain(norms)
                 .chain(self.class_token.clone())
-                .chain(self.newline.clone()),
+                .chain(self.newline.clone())
+                .chain(self.separator.clone()),
         )
     }
 

@@ -151,6 +151,10 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("visual.", "model.vision_model."),
     // As transformers 5.24 saves Qianfan-OCR.
     ("layers.", "language_model.model.encoder.layers."),
+    // And Kimi K2.5.
+    ("layers.", "language_model.model.blocks."),
+    ("mm_projector.", "model.mm_projector."),
+    ("vision_tower.patch_embed.", "vision_tower.encoder.patch_embed."),
 ];
 
 impl MappedFiles {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind, Squares};
+use super::filled::Filled;
 use super::keys::{Keys, Sides};
 use super::sizes::{Areas, Crops, Size, SmallSides, Splits};
 use super::{GridChoice, ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
@@ -42,6 +43,17 @@ impl ImageProcessor {
     ) -> Result<Self, ConfigError> {
         let mut keys = Keys::new(config)?;
         let family = family(&mut keys)?;
+        if family.kind == Kind::FilledByChunk {
+            let inner = keys.value("media_proc_cfg");
+            let inner = inner.ok_or_else(|| ConfigError::new("`media_proc_cfg` is missing"))?;
+            refuse_unread(&mut keys)?;
+            keys = Keys::new(inner)?;
+        }
+        let backend = match family.kind {
+            // Their code has no other.
+            Kind::FilledByChunk | Kind::FilledOrRefused => Backend::Pillow,
+            _ => backend,
+        };
         let size = size(&mut keys, family)?;
         let size = keys.flag("do_resize", true)?.then_some(size);
         let normalization = normalization(&mut keys, family, backend)?;
@@ -75,7 +87,11 @@ impl ImageProcessor {
                 processor.order = PatchOrder::Merged;
                 near_grid(&mut keys, size, tower)?
             }
+            Kind::Views => views(&mut keys, family)?,
             Kind::Letterbox => letterbox(&mut keys, family, size)?,
+            Kind::Filled | Kind::FilledByChunk | Kind::FilledOrRefused => {
+                Sizing::Filled(Filled::read(&mut keys, (family.kind, size), tower)?)
+            }
         };
         if family.kind != Kind::Fixed {
             keys.flag("do_pad", false)?;
@@ -89,6 +105,9 @@ fn family(keys: &mut Keys<'_>) -> Result<&'static Family, ConfigError> {
     // What processors were called before they were processors of images.
     let old = keys.text("feature_extractor_type")?;
     let name = keys.text("image_processor_type")?.or(old);
+    // Of a class in a model's own code.
+    let own = keys.value("auto_map").and_then(|map| map["AutoImageProcessor"].as_str());
+    let name = name.or(own.and_then(|path| path.rsplit('.').next()));
     let name = name.ok_or_else(|| ConfigError::new("`image_processor_type` is missing"))?;
     let bare = ["Fast", "Pil"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
     let bare = &bare.replace("FeatureExtractor", "ImageProcessor");
@@ -104,7 +123,7 @@ fn family(keys: &mut Keys<'_>) -> Result<&'static Family, ConfigError> {
 
 /// The size that is asked for, of any kind.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+pub(super) enum Asked {
     Areas(usize, usize),
     Side(Side),
     Longest(usize),
@@ -137,8 +156,17 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
         Kind::Grid | Kind::Canvas | Kind::Crops | Kind::Letterbox => {
             sides.both().map(|size| Asked::Side(Side::Both(size)))
         }
+        Kind::Filled => {
+            let sides = sides.only(["max_width", "max_height"]);
+            sides.map(|[width, height]| Asked::Side(Side::Both(Size { width, height })))
+        }
         // They have none.
-        Kind::Budget | Kind::Patches | Kind::NearGrid => None,
+        Kind::Budget
+        | Kind::Patches
+        | Kind::NearGrid
+        | Kind::Views
+        | Kind::FilledByChunk
+        | Kind::FilledOrRefused => None,
         Kind::Tiles => sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side)),
         Kind::Bounded => {
             let longest = sides.only(["longest_edge"]).map(|[side]| Asked::Longest(side));
@@ -207,7 +235,7 @@ fn smart(
 }
 
 /// A number that the model's own configuration has too.
-fn same(keys: &mut Keys<'_>, key: &'static str, own: usize) -> Result<(), ConfigError> {
+pub(super) fn same(keys: &mut Keys<'_>, key: &'static str, own: usize) -> Result<(), ConfigError> {
     match keys.count(key)? {
         Some(number) if number != own => Err(ConfigError::new(format!(
             "`{key}` is {number}, and {own} in the model's config.json"
@@ -260,7 +288,7 @@ fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Si
 /// Most tiles of an image; their grids are tried one after the other.
 const MAX_TILES: usize = 1 << 10;
 /// Most pixels of the side of such a tile.
-const MAX_TILE_SIDE: usize = 1 << 14;
+pub(super) const MAX_TILE_SIDE: usize = 1 << 14;
 
 fn canvas(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
     // Of tokens, not of pixels.
@@ -327,21 +355,40 @@ fn any_res(
         )));
     }
     let pinpoints = keys.pairs("image_grid_pinpoints")?.unwrap_or(PINPOINTS.to_vec());
+    let grids = grids("image_grid_pinpoints", &pinpoints, tile)?;
+    Ok(Sizing::AnyRes { tile, grids, square })
+}
+
+/// Grids of tiles of this side, which a key has as heights and widths in pixels.
+fn grids(key: &str, sizes: &[[usize; 2]], tile: usize) -> Result<Vec<Splits>, ConfigError> {
     let grid = |&[height, width]: &[usize; 2]| {
         let splits = Splits { rows: height / tile, columns: width / tile };
-        let is_whole = splits.size(whole) == Size { width, height };
+        let is_whole = splits.rows * tile == height && splits.columns * tile == width;
         let is_sensible = (1..=MAX_TILES).contains(&splits.rows.saturating_mul(splits.columns));
         (is_whole && is_sensible).then_some(splits).ok_or_else(|| {
             ConfigError::new(format!(
-                "`image_grid_pinpoints` has {height} by {width} pixels, which are no tiles of {tile}"
+                "`{key}` has {height} by {width} pixels, which are no tiles of {tile}"
             ))
         })
     };
-    let grids = pinpoints.iter().map(grid).collect::<Result<Vec<_>, _>>()?;
+    let grids = sizes.iter().map(grid).collect::<Result<Vec<_>, _>>()?;
     match grids.is_empty() || grids.len() > MAX_TILES || tile > MAX_TILE_SIDE {
-        true => Err(ConfigError::new("`image_grid_pinpoints` has no sensible number of grids")),
-        false => Ok(Sizing::AnyRes { tile, grids, square }),
+        true => Err(ConfigError::new(format!("`{key}` has no sensible number of grids"))),
+        false => Ok(grids),
     }
+}
+
+/// The side of a tile is the first width.
+fn views(keys: &mut Keys<'_>, family: &Family) -> Result<Sizing, ConfigError> {
+    const KEY: &str = "candidate_resolutions";
+    let missing = || ConfigError::new(format!("`{KEY}` is missing"));
+    let sizes = keys.pairs(KEY)?.ok_or_else(missing)?;
+    let tile = sizes.first().ok_or_else(missing)?[0];
+    // Widths come first.
+    let sizes: Vec<_> = sizes.into_iter().map(|[width, height]| [height, width]).collect();
+    let (mean, _) = family.mean_and_std;
+    let colour = mean.map(|mean| (mean * 255.0) as u8);
+    Ok(Sizing::Views { tile, grids: grids(KEY, &sizes, tile)?, colour })
 }
 
 fn tiles(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
@@ -489,7 +536,7 @@ fn letterbox(
 }
 
 /// Most patches of an image; their sides are tried one after the other.
-const MAX_PATCHES: usize = 1 << 16;
+pub(super) const MAX_PATCHES: usize = 1 << 16;
 
 fn patches(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizing, ConfigError> {
     same(keys, "patch_size", tower.patch_size)?;

@@ -19,6 +19,10 @@ pub(super) enum Kind {
     Patches,
     Letterbox,
     NearGrid,
+    Filled,
+    FilledByChunk,
+    FilledOrRefused,
+    Views,
 }
 
 /// A size where a configuration has none.
@@ -222,6 +226,44 @@ pub(super) const FAMILIES: &[Family] = &[
         size: DefaultSize::Square(512),
         filter: Filter::Bicubic,
         mean_and_std: CLIP,
+        crop: None,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["Kimi_K25ImageProcessor"],
+        kind: Kind::Filled,
+        size: DefaultSize::Square(512),
+        filter: Filter::Bicubic,
+        mean_and_std: HALF,
+        crop: None,
+        squares: Squares::None,
+    },
+    // Kimi's own code, which transformers has not.
+    Family {
+        names: &["KimiK25VisionProcessor"],
+        kind: Kind::FilledByChunk,
+        size: DefaultSize::Square(512),
+        filter: Filter::Bicubic,
+        mean_and_std: HALF,
+        crop: None,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["KimiVLImageProcessor"],
+        kind: Kind::FilledOrRefused,
+        size: DefaultSize::Square(512),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
+        crop: None,
+        squares: Squares::None,
+    },
+    // DeepSeek-VL2's own code, whose keys are in config.json.
+    Family {
+        names: &["DeepseekVLV2Processor"],
+        kind: Kind::Views,
+        size: DefaultSize::Square(1),
+        filter: Filter::Bicubic,
+        mean_and_std: HALF,
         crop: None,
         squares: Squares::None,
     },

@@ -67,6 +67,17 @@ impl<'a> Keys<'a> {
         self.of_kind(key, "whole number above 0", count)
     }
 
+    /// The side of a square: one number, or two that are equal.
+    pub(super) fn square(&mut self, key: &'static str) -> Result<Option<usize>, ConfigError> {
+        self.of_kind(key, "side of a square", |value| match value.as_array() {
+            None => count(value),
+            Some(sides) => match &sides[..] {
+                [height, width] if height == width => count(height),
+                _ => None,
+            },
+        })
+    }
+
     /// Three numbers, or one that stands for all.
     pub(super) fn bands(&mut self, key: &'static str) -> Result<Option<[f64; 3]>, ConfigError> {
         self.of_kind(key, "number for each of three bands", |value| match value {

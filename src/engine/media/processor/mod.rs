@@ -3,6 +3,7 @@
 
 mod config;
 mod families;
+mod filled;
 mod keys;
 mod normalization;
 mod patches;
@@ -20,6 +21,7 @@ use crate::header::Header;
 use crate::resize::{Backend, Filter, resize};
 use crate::rgb::Rgb8;
 
+use filled::Filled;
 use sizes::{Areas, Crops, Size, Splits};
 
 /// Pixels that an image may have once it is resized: what a long and thin one would grow to.
@@ -42,7 +44,7 @@ pub struct Tower {
 pub enum Company {
     /// It has none, or it does not matter.
     None,
-    /// It has (LLaVA-OneVision).
+    /// It has (LLaVA-OneVision), or has many (DeepSeek-VL2).
     Others,
 }
 
@@ -62,6 +64,10 @@ enum Sizing {
     /// of it; beside the whole image (LLaVA-NeXT). Of several images of a prompt each is a tile, in
     /// the middle of a square of this colour, where there is one (LLaVA-OneVision).
     AnyRes { tile: usize, grids: Vec<Splits>, square: Option<[u8; 3]> },
+    /// Tiles of one size, in the grid of those that shows most of the image, which is in the middle
+    /// of it on this colour; beside the whole image so in one tile. More than two images of a
+    /// prompt have a grid of one tile each (DeepSeek-VL2).
+    Views { tile: usize, grids: Vec<Splits>, colour: [u8; 3] },
     /// Areas between two bounds; beside tiles of one size, in a grid as wide or high as the image,
     /// where it has much more (LFM2-VL).
     Crops(Crops),
@@ -77,6 +83,9 @@ enum Sizing {
     /// The largest scale at which the patches that an image fills or begins are so many at most
     /// (SigLIP 2).
     Patches { max_patches: usize },
+    /// As it is, or smaller where it has too many patches; black beside and below it fills whole
+    /// tokens (Kimi).
+    Filled(Filled),
 }
 
 /// Which grid of tiles an image has.
@@ -139,7 +148,7 @@ pub struct Layout {
 }
 
 /// The middle of the tiles, laid out as the picture that they are of. The tokens of an image are
-/// those of the whole image, then those of the middle, row after row, and a newline after each row.
+/// those of the whole image, then those of the middle, row after row, with what `lines` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Middle {
     /// Rows of tokens above it.
@@ -152,9 +161,37 @@ pub struct Middle {
     pub columns: usize,
     /// Rows and tokens of a row that it is made smaller to; None: it stays as it is.
     pub shrunk: Option<[usize; 2]>,
+    /// Where there are newlines, and what else.
+    pub lines: Lines,
+}
+
+/// What an image has besides its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// A newline behind each row of the middle.
+    OfMiddle,
+    /// One behind each row of the whole image too, and a separator behind all of these
+    /// (DeepSeek-VL2).
+    OfAll,
+}
+
+impl Lines {
+    /// Embeddings that are no tokens of tiles.
+    pub fn num(self) -> usize {
+        match self {
+            Self::OfMiddle => 1,
+            Self::OfAll => 2,
+        }
+    }
 }
 
 impl Middle {
+    /// All of a picture of so many tokens.
+    fn whole(tokens: Size, lines: Lines) -> Self {
+        let Size { width: columns, height: rows } = tokens;
+        Self { top: 0, rows, left: 0, columns, shrunk: None, lines }
+    }
+
     /// Rows of tokens that an image has of it, and tokens of a row.
     fn shown(&self) -> [usize; 2] {
         self.shrunk.unwrap_or([self.rows, self.columns])
@@ -178,12 +215,18 @@ impl Layout {
     /// Placeholder tokens of one of the tiles. What a template puts between them is not counted.
     pub fn tokens_of_tile(&self, tile: usize) -> usize {
         let (rows, columns) = self.grid(tile);
-        (rows / self.merge_size) * (columns / self.merge_size)
+        rows.div_ceil(self.merge_size) * columns.div_ceil(self.merge_size)
     }
 
     /// The same of those before the whole image.
     pub fn tokens_per_tile(&self) -> usize {
-        (self.rows / self.merge_size) * (self.columns / self.merge_size)
+        let [rows, columns] = self.sides();
+        rows * columns
+    }
+
+    /// Rows of tokens of such a tile, and tokens of a row.
+    fn sides(&self) -> [usize; 2] {
+        [self.rows, self.columns].map(|side| side.div_ceil(self.merge_size))
     }
 
     /// Tokens that a tower makes of the tiles.
@@ -198,31 +241,46 @@ impl Layout {
             None => self.num_tile_tokens(),
             Some(middle) => {
                 let [rows, columns] = middle.shown();
-                self.tokens_per_tile() + rows * (columns + 1)
+                let beside = match middle.lines {
+                    Lines::OfMiddle => 0,
+                    Lines::OfAll => self.sides()[0] + 1,
+                };
+                self.tokens_per_tile() + beside + rows * (columns + 1)
             }
         }
     }
 
     /// Of each token of the image, which of the tiles' it is, where they are not all of these; the
-    /// number behind the last is the newline, and those behind it are mixtures.
+    /// number behind the last is the newline, that behind it the separator if there is one, and
+    /// those behind are mixtures.
     pub fn sources(&self) -> Option<Vec<u32>> {
         let middle = self.middle?;
         let (of_tile, newline) = (self.tokens_per_tile(), self.num_tile_tokens());
         let [rows, columns] = middle.shown();
+        let first_mixture = newline + middle.lines.num();
         let place = |row, column| match middle.shrunk {
             None => self.place(middle.top + row, middle.left + column),
-            Some(_) => newline + 1 + row * columns + column,
+            Some(_) => first_mixture + row * columns + column,
         };
-        let whole = newline - of_tile..newline;
+        let whole: Vec<_> = (newline - of_tile..newline).collect();
+        let whole = match middle.lines {
+            Lines::OfMiddle => whole,
+            Lines::OfAll => {
+                let rows = whole.chunks(self.sides()[1]);
+                let rows = rows.flat_map(|row| row.iter().copied().chain([newline]));
+                rows.chain([newline + 1]).collect()
+            }
+        };
         let row = |row| (0..columns).map(move |column| place(row, column));
         let rows = (0..rows).flat_map(|at| row(at).chain([newline]));
-        Some(whole.chain(rows).map(|source| source as u32).collect())
+        Some(whole.into_iter().chain(rows).map(|source| source as u32).collect())
     }
 
     /// Mixtures of tokens of tiles that the image has, row after row: which of the tiles', with
     /// their shares. `interpolate(mode="bilinear")` of torch.
     pub fn mixtures(&self) -> Vec<[(u32, f32); 4]> {
-        let Some(Middle { top, rows, left, columns, shrunk: Some(shrunk) }) = self.middle else {
+        let Some(Middle { top, rows, left, columns, shrunk: Some(shrunk), .. }) = self.middle
+        else {
             return Vec::new();
         };
         let of_axis = |size: usize, shrunk: usize| {
@@ -241,7 +299,7 @@ impl Layout {
 
     /// Which of the tiles' tokens is at a place of the picture that they are of.
     fn place(&self, row: usize, column: usize) -> usize {
-        let (height, width) = (self.rows / self.merge_size, self.columns / self.merge_size);
+        let [height, width] = self.sides();
         let tile = row / height * self.tile_columns + column / width;
         tile * self.tokens_per_tile() + row % height * width + column % width
     }
@@ -269,6 +327,7 @@ impl ImageProcessor {
     pub fn company(&self, num_images: usize) -> Company {
         match self.sizing {
             Sizing::AnyRes { square: Some(_), .. } if num_images > 1 => Company::Others,
+            Sizing::Views { .. } if num_images > 2 => Company::Others,
             _ => Company::None,
         }
     }
@@ -294,14 +353,12 @@ impl ImageProcessor {
             middle: None,
             whole: None,
         };
-        let whole = Size {
-            width: layout.tile_columns * layout.columns / merge_size,
-            height: layout.tile_rows * layout.rows / merge_size,
-        };
+        let [height, width] = layout.sides();
+        let whole = Size { width: layout.tile_columns * width, height: layout.tile_rows * height };
         match self.sizing {
             // Among others it has one newline, behind all of it.
             Sizing::AnyRes { .. } if layout.tile_rows == 0 => {
-                let nothing = Middle { top: 0, rows: 1, left: 0, columns: 0, shrunk: None };
+                let nothing = Middle::whole(Size { width: 0, height: 1 }, Lines::OfMiddle);
                 Layout { middle: Some(nothing), ..layout }
             }
             Sizing::AnyRes { .. } => {
@@ -309,6 +366,9 @@ impl ImageProcessor {
                 let most = max_tiles.map(|num| num * layout.tokens_per_tile());
                 let shrunk = most.and_then(|most| sizes::shrunk(&middle, most));
                 Layout { middle: Some(Middle { shrunk, ..middle }), ..layout }
+            }
+            Sizing::Views { .. } => {
+                Layout { middle: Some(Middle::whole(whole, Lines::OfAll)), ..layout }
             }
             Sizing::Crops(_) if layout.tile_rows > 0 => {
                 let Size { width, height } = steps.resized;
@@ -364,16 +424,7 @@ impl ImageProcessor {
                 let splits = choice.splits(size, tile, (min_tiles, max_tiles));
                 Steps { padded: size, resized: size, tile, splits }
             }
-            &Sizing::AnyRes { tile, .. } if company == Company::Others => {
-                let square = Size { width: tile, height: tile };
-                whole(size.squared(), square, square)
-            }
-            Sizing::AnyRes { tile, grids, .. } => {
-                let splits = sizes::any_res(size, *tile, grids);
-                let square = Size { width: *tile, height: *tile };
-                let resized = sizes::within(size, splits.size(square));
-                Steps { padded: size, resized, tile: square, splits }
-            }
+            Sizing::AnyRes { .. } | Sizing::Views { .. } => self.in_a_grid(size, company)?,
             Sizing::Crops(crops) => {
                 let resized = sizes::smart(size, token_side, &crops.areas)?;
                 let splits = crops.splits(size, token_side);
@@ -384,6 +435,10 @@ impl ImageProcessor {
                         Steps { padded: size, resized, tile, splits }
                     }
                 }
+            }
+            Sizing::Filled(filled) => {
+                let (resized, tile) = filled.sizes(size, self.tower)?;
+                whole(size, resized, tile)
             }
             &Sizing::Letterbox { side, min_side, .. } => {
                 let square = Size { width: side, height: side };
@@ -398,6 +453,32 @@ impl ImageProcessor {
                 whole(size, resized, resized)
             }
         })
+    }
+
+    /// Tiles in the grid that shows most of the image, in the middle of it.
+    fn in_a_grid(&self, size: Size, company: Company) -> Result<Steps, MediaError> {
+        let (Sizing::AnyRes { tile, grids, .. } | Sizing::Views { tile, grids, .. }) = &self.sizing
+        else {
+            unreachable!("of no grids")
+        };
+        let square = Size { width: *tile, height: *tile };
+        let is_any_res = matches!(self.sizing, Sizing::AnyRes { .. });
+        let splits = match company {
+            Company::None => sizes::any_res(size, *tile, grids),
+            Company::Others if is_any_res => {
+                let (padded, splits) = (size.squared(), Splits::NONE);
+                return Ok(Steps { padded, resized: square, tile: square, splits });
+            }
+            Company::Others => Splits { rows: 1, columns: 1 },
+        };
+        let resized = match is_any_res {
+            true => sizes::within(size, splits.size(square)),
+            false => {
+                sizes::contained(size, square)?;
+                sizes::contained(size, splits.size(square))?
+            }
+        };
+        Ok(Steps { padded: size, resized, tile: square, splits })
     }
 
     /// The size of an image that is one tile of any shape.
@@ -463,8 +544,20 @@ impl ImageProcessor {
                 patches.push_tiles(&split, steps.splits, steps.tile);
                 patches.push_tile(&self.resized(image, steps.tile), (0, 0));
             }
+            Sizing::Views { colour, .. } => {
+                let split = steps.splits.size(steps.tile);
+                let split = patches::in_the_middle(&resized, split, *colour);
+                patches.push_tiles(&split, steps.splits, steps.tile);
+                let whole = self.resized(image, sizes::contained(size, steps.tile)?);
+                let whole = patches::in_the_middle(&whole, steps.tile, *colour);
+                patches.push_tile(&whole, (0, 0));
+            }
             Sizing::Letterbox { colour, .. } => {
                 patches.push_tile(&patches::padded(&resized, steps.tile, *colour), (0, 0));
+            }
+            Sizing::Filled(_) => {
+                let filled = patches::placed(&resized, steps.tile, (0, 0), [0; 3]);
+                patches.push_tile(&filled, (0, 0));
             }
             Sizing::Tiles { is_split: false, .. } => {
                 patches.push_tile(&self.resized(&resized, steps.tile), (0, 0));

@@ -118,7 +118,21 @@ pub(super) fn padded(image: &Rgb8, size: Size, colour: [u8; 3]) -> Rgb8 {
     placed(image, size, (top, left), colour)
 }
 
-fn placed(image: &Rgb8, size: Size, (top, left): (usize, usize), colour: [u8; 3]) -> Rgb8 {
+/// The same as Pillow's `ImageOps.pad` has it: halves of pixels go to the even side.
+pub(super) fn in_the_middle(image: &Rgb8, size: Size, colour: [u8; 3]) -> Rgb8 {
+    let before = |missing: usize| (missing as f64 * 0.5).round_ties_even() as usize;
+    let left = before(size.width - image.width());
+    let top = before(size.height - image.height());
+    placed(image, size, (top, left), colour)
+}
+
+/// The image at this row and column of a larger one.
+pub(super) fn placed(
+    image: &Rgb8,
+    size: Size,
+    (top, left): (usize, usize),
+    colour: [u8; 3],
+) -> Rgb8 {
     let mut pixels = colour.repeat(size.width * size.height);
     for (y, row) in image.pixels().chunks_exact(image.width() * 3).enumerate() {
         pixels[((top + y) * size.width + left) * 3..][..row.len()].copy_from_slice(row);

@@ -1,9 +1,10 @@
 //! Sizes of images after resizing, with the arithmetic of transformers: floats of 64 bits, `int`,
 //! `round` to even.
 
+use std::cmp::Ordering;
 use std::fmt;
 
-use super::Middle;
+use super::{Lines, Middle};
 use crate::error::MediaError;
 
 /// Width and height in pixels.
@@ -295,6 +296,24 @@ pub(super) fn within(size: Size, bounds: Size) -> Size {
     }
 }
 
+/// The largest size of an image's shape within another: `ImageOps.contain` of Pillow.
+pub(super) fn contained(size: Size, bounds: Size) -> Result<Size, MediaError> {
+    let (width, height) = (size.width as f64, size.height as f64);
+    let (most, high) = (bounds.width as f64, bounds.height as f64);
+    let mut found = bounds;
+    match (width / height).total_cmp(&(most / high)) {
+        Ordering::Greater => found.height = (height / width * most).round_ties_even() as usize,
+        Ordering::Less => found.width = (width / height * high).round_ties_even() as usize,
+        Ordering::Equal => {}
+    }
+    match found.width > 0 && found.height > 0 {
+        true => Ok(found),
+        false => Err(MediaError::unsupported(format!(
+            "the image of {size} pixels would have no pixel in {bounds}; help: cut it"
+        ))),
+    }
+}
+
 /// What of a picture of so many tokens an image of this size is, the same on both sides of what is
 /// beside it: `unpad_image` of transformers.
 pub(super) fn unpadded(size: Size, tokens: Size) -> Middle {
@@ -310,7 +329,7 @@ pub(super) fn unpadded(size: Size, tokens: Size) -> Middle {
         false => (0, (tokens.width - whole(width * (rows / height))) / 2),
     };
     let (rows, columns) = (tokens.height - 2 * top, tokens.width - 2 * left);
-    Middle { top, rows, left, columns, shrunk: None }
+    Middle { top, rows, left, columns, shrunk: None, lines: Lines::OfMiddle }
 }
 
 /// Rows and columns of about so many tokens in the shape of a picture that has more, as

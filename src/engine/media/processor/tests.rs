@@ -185,7 +185,8 @@ fn images_of_command_a_vision_have_the_grid_that_they_fit_into() {
 
 #[test]
 fn the_middle_of_tiles_is_one_picture_with_newlines() {
-    let middle = Middle { top: 1, rows: 1, left: 1, columns: 2, shrunk: None };
+    let middle =
+        Middle { top: 1, rows: 1, left: 1, columns: 2, shrunk: None, lines: Lines::OfMiddle };
     let tiles = Layout {
         rows: 2,
         columns: 2,
@@ -206,7 +207,7 @@ fn the_middle_of_tiles_is_one_picture_with_newlines() {
 /// `interpolate(mode="bilinear")` of torch 2.15, from 4 x 6 to 3 x 4.
 #[test]
 fn a_picture_with_more_tokens_is_made_smaller() {
-    let middle = Middle { top: 0, rows: 4, left: 0, columns: 6, shrunk: None };
+    let middle = Middle::whole(Size { width: 6, height: 4 }, Lines::OfMiddle);
     assert_eq!(sizes::shrunk(&middle, 20), None);
     assert_eq!(sizes::shrunk(&middle, 12), Some([2, 4]));
     // 3.0 // 1.5 is 2, whatever 3.0 / 1.5 is rounded to.
@@ -366,5 +367,76 @@ fn the_longer_side_of_deepseek_is_that_of_a_square() {
         config[key] = value;
         let error = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn images_of_kimi_fill_whole_tokens_and_what_its_code_does_otherwise_is_refused() {
+    let saved = json!({"image_processor_type": "Kimi_K25ImageProcessor", "max_patches": 40,
+        "size": {"max_height": 9, "max_width": 9}});
+    let cases = [
+        ((64, 48), (84, 56)),
+        ((1, 1), (28, 28)),
+        ((400, 13), (140, 28)),
+        ((301, 222), (112, 84)),
+        ((126, 127), (112, 112)),
+    ];
+    resized_as(&saved, PATCHES, &cases);
+    let own = json!({"auto_map": {"AutoImageProcessor": "image_processing_kimi_vl.KimiVLImageProcessor"},
+        "in_token_limit": 4096, "num_pooled_tokens": 1024, "pad_input": true});
+    // A side of 512 patches is too long, 511 are no whole tokens.
+    resized_as(&own, PATCHES, &[((7140, 13), (7140, 28)), ((14, 28), (28, 28))]);
+    let processor = ImageProcessor::from_config(&own, PATCHES, Backend::Torchvision).unwrap();
+    let error = processor.tokens(&header(7141, 13), Company::None).expect_err("512 patches");
+    assert_eq!(error.code(), "media_unsupported");
+    let chunks = json!({"auto_map": {"AutoImageProcessor": "k.KimiK25VisionProcessor"},
+        "media_proc_cfg": {"in_patch_limit": 40, "fixed_output_tokens": null}});
+    for (config, key, value, expected) in [
+        (&saved, "size", json!({"max_height": 9, "max_width": 8}), "no square"),
+        (&saved, "merge_size", json!(4), "`merge_size` is 4, and 2"),
+        (&saved, "max_patches", json!(1 << 17), "`max_patches` is 131072"),
+        (&saved, "media_proc_cfg", json!({}), "`media_proc_cfg` is not read"),
+        (&own, "pad_input", json!(false), "`pad_input` is false"),
+        (&own, "merge_kernel_size", json!([2, 3]), "`merge_kernel_size` is [2,3]"),
+        (&chunks, "media_proc_cfg", json!(null), "`media_proc_cfg` is missing"),
+        (&chunks, "media_proc_cfg", json!({"fixed_output_tokens": 9}), "`fixed_output_tokens`"),
+        (&chunks, "max_patches", json!(40), "`max_patches` is not read"),
+    ] {
+        let mut config = config.clone();
+        config[key] = value;
+        let error = ImageProcessor::from_config(&config, PATCHES, Backend::Torchvision);
+        let error = error.expect_err(key).to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn images_of_deepseek_vl2_have_lines_and_many_have_one_tile_each() {
+    let config = json!({"image_processor_type": "DeepseekVLV2Processor",
+        "candidate_resolutions": [[42, 42], [42, 84], [84, 42]]});
+    let processor = ImageProcessor::from_config(&config, PATCHES, Backend::Pillow).unwrap();
+    // 3 x 3 patches are 2 x 2 tokens.
+    let layout = processor.tokens(&header(80, 40), processor.company(2)).expect("a layout");
+    assert_eq!((layout.tile_rows, layout.tile_columns, layout.num_tiles()), (1, 2, 3));
+    let sources = layout.sources().expect("lines");
+    let whole = [8, 9, 12, 10, 11, 12];
+    assert_eq!(sources[..7], [&whole[..], &[13]].concat());
+    // 0 1 | 4 5
+    // 2 3 | 6 7
+    assert_eq!(sources[7..], [0, 1, 4, 5, 12, 2, 3, 6, 7, 12]);
+    assert_eq!(layout.num_tokens(), sources.len());
+    let many = processor.tokens(&header(80, 40), processor.company(3)).expect("a layout");
+    assert_eq!((many.num_tiles(), many.num_tokens()), (2, 6 + 1 + 6));
+    let error = processor.tokens(&header(1000, 1), Company::None).expect_err("no pixel");
+    assert_eq!(error.code(), "media_unsupported");
+    for (key, value, expected) in [
+        ("candidate_resolutions", json!([]), "`candidate_resolutions` is missing"),
+        ("candidate_resolutions", json!([[42, 42], [42, 83]]), "83 by 42 pixels"),
+        ("normalise", json!(true), "`normalise` is not read"),
+    ] {
+        let mut config = config.clone();
+        config[key] = value;
+        let error = ImageProcessor::from_config(&config, PATCHES, Backend::Pillow);
+        assert!(error.expect_err(key).to_string().contains(expected));
     }
 }

@@ -14,6 +14,7 @@ mod layer_inputs;
 mod loading;
 mod loading_feed_forward;
 mod memory;
+mod picture;
 mod recurrent;
 pub mod resident_loras;
 mod selective;

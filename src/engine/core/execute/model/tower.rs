@@ -3,14 +3,14 @@
 
 use super::connector::{Connector, ConnectorBuffers};
 use super::loading::{LayerWeights, Loader, prepare_layers, rotary_table};
+use super::picture::{between_tokens, packed};
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers, TextWindows};
-use super::tower_pass::{Pass, PlacedTile, places};
+use super::tower_pass::{NO_PATCH, Pass, PlacedTile, places};
 use super::windows::Windows;
-use std::cmp::Ordering;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{GridFit, NamedShape, TowerSpec};
+use vllm_batch_checkpoint::spec::{GridFit, TowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::{Layout, PatchOrder, Patches};
@@ -54,8 +54,8 @@ pub(super) struct Weights {
     pub final_norm: Option<NormWeight>,
     /// That of embeddings, and those of what is added later.
     pub connectors: Vec<Connector>,
-    /// (1, hidden_size)
-    newline: Option<Tensor>,
+    /// (1 or 2, hidden_size): the newline, and the separator.
+    between_tokens: Option<Tensor>,
 }
 
 /// Inputs and activations, for steps of up to T patches and class tokens.
@@ -74,6 +74,8 @@ pub(super) struct Buffers {
     text: TextBuffers,
     /// One for each connector.
     pub connectors: Vec<ConnectorBuffers>,
+    /// (1, width): zeros in place of patches beyond an edge, where tokens reach over it.
+    edge: Option<Tensor>,
 }
 
 /// A tile of one of the images of a step.
@@ -124,11 +126,7 @@ impl Tower {
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
             connectors,
-            newline: spec
-                .newline
-                .as_ref()
-                .map(|tensor| newline(&mut loader, tensor, spec.scale))
-                .transpose()?,
+            between_tokens: between_tokens(&mut loader, &spec)?,
         };
         let (batch, windows, mixed) = Default::default();
         let mut tower = Self { spec, weights, dtype, batch, mixed, windows, buffers: None };
@@ -184,7 +182,10 @@ impl Tower {
             let (mut num_tokens, mut num_texts) = (0, 0);
             let fits = rest.iter().take_while(|tile| {
                 let is_first = num_tokens == 0;
-                num_tokens += images[tile.image].num_patches_of(tile.index) + num_class_tokens;
+                let Patches { layout, .. } = images[tile.image];
+                let of_tokens = layout.tokens_of_tile(tile.index) * layout.merge_size.pow(2);
+                num_tokens += of_tokens.max(images[tile.image].num_patches_of(tile.index));
+                num_tokens += num_class_tokens;
                 num_texts += tile.windows.as_ref().map_or(1, |windows| windows.ends.len());
                 is_first || (num_tokens <= Tower::STEP_PATCHES && num_texts <= Tower::STEP_TEXTS)
             });
@@ -193,64 +194,9 @@ impl Tower {
             rest = after;
         }
         let of_images = images.iter().zip(rows);
-        let rows = of_images.map(|(image, rows)| self.packed(device, image.layout, rows));
+        let between = self.weights.between_tokens.as_ref();
+        let rows = of_images.map(|(image, rows)| packed(device, between, (image.layout, rows)));
         let rows = rows.collect::<Result<_, _>>()?;
-        device.check()?;
-        Ok(rows)
-    }
-
-    /// The embeddings of an image, of those of its tiles.
-    fn packed(
-        &self,
-        device: &Device,
-        layout: Layout,
-        tiles: Tensor,
-    ) -> Result<Tensor, EngineError> {
-        let Some(sources) = layout.sources() else { return Ok(tiles) };
-        let Some(newline) = &self.weights.newline else { unreachable!("the grid was checked") };
-        assert!(self.spec.deep.is_empty(), "rows that are added later have no newlines");
-        let mixtures = self.mixtures(device, layout, &tiles)?;
-        let mut rows = self.rows(device, sources.len())?;
-        let (behind_all, mut first) = (layout.num_tile_tokens(), 0);
-        for run in sources.chunk_by(|a, b| a + 1 == *b && *b as usize != behind_all) {
-            let source = run[0] as usize;
-            let from = match source.cmp(&behind_all) {
-                Ordering::Less => tiles.rows_from(source),
-                Ordering::Equal => newline.rows_from(0),
-                Ordering::Greater => mixtures.rows_from(source - behind_all - 1),
-            };
-            ops::replace_rows(device, from, rows.rows_from_mut(first), run.len());
-            first += run.len();
-        }
-        Ok(rows)
-    }
-
-    /// Mixtures of the tokens of tiles that an image has in their place.
-    fn mixtures(
-        &self,
-        device: &Device,
-        layout: Layout,
-        tiles: &Tensor,
-    ) -> Result<Tensor, EngineError> {
-        let mut mixed = MixedRows::default();
-        layout.mixtures().into_iter().for_each(|mixture| mixed.push(mixture));
-        if mixed.is_empty() {
-            return self.rows(device, 0);
-        }
-        mixed.upload(device)?;
-        let width = tiles.width();
-        let full = |num_rows| {
-            let mut rows = device.tensor(num_rows, width, Precision::Full)?;
-            rows.set_num_rows(num_rows);
-            Ok::<_, EngineError>(rows)
-        };
-        let (mut from, mut sums) = (full(tiles.num_rows())?, full(mixed.num_rows())?);
-        ops::replace_rows(device, tiles.rows_from(0), from.rows_from_mut(0), tiles.num_rows());
-        ops::fill_zero(device, &mut sums, mixed.num_rows());
-        ops::add_mixed_rows(device, &mixed, &from, &mut sums);
-        let mut rows = self.rows(device, mixed.num_rows())?;
-        ops::copy(device, &sums, &mut rows);
-        // What is on the device is read before it goes.
         device.check()?;
         Ok(rows)
     }
@@ -292,12 +238,22 @@ impl Tower {
                 image.num_frames
             )));
         }
-        if image.layout.middle.is_some() != self.spec.newline.is_some() {
+        let Layout { merge_size, middle, .. } = image.layout;
+        let num_between = middle.map_or(0, |middle| middle.lines.num());
+        let own = [&self.spec.newline, &self.spec.separator].into_iter().flatten().count();
+        if num_between != own {
             return Err(EngineError::Model(
                 "the image processor and the vision tower are of different models: only one of \
                  them has newlines; help: preprocessor_config.json is another model's"
                     .to_owned(),
             ));
+        }
+        let is_whole = rows.is_multiple_of(merge_size) && columns.is_multiple_of(merge_size);
+        if !is_whole && !self.spec.overhangs {
+            return Err(EngineError::Model(format!(
+                "the image processor makes tiles of {columns}x{rows} patches, which are no tokens \
+                 of {merge_size}x{merge_size}; help: preprocessor_config.json is another model's"
+            )));
         }
         let Some(positions) = &self.spec.positions else { return Ok(()) };
         let side = positions.side;
@@ -342,7 +298,8 @@ impl Tower {
     ) -> Result<(), EngineError> {
         let tiles = self.place(images, tiles);
         let num_texts = self.batch.query_start_loc.len().max(self.windows.query_start_loc.len());
-        self.reserve(device, self.batch.num_tokens(), num_texts)?;
+        let num_rows = self.batch.logits_indices.len() / self.spec.num_states();
+        self.reserve(device, self.batch.num_tokens().max(num_rows), num_texts)?;
         let Self { spec, weights, batch, mixed, windows, buffers, .. } = self;
         mixed.upload(device)?;
         let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
@@ -350,6 +307,10 @@ impl Tower {
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
         let Buffers { inputs, window_inputs, scratch, samples, stream, states, .. } = buffers;
         let (text, connectors) = (&mut buffers.text, &mut buffers.connectors);
+        let edge = buffers.edge.as_ref().filter(|_| {
+            // Otherwise there may be no room for it.
+            batch.logits_indices.contains(&(batch.num_tokens() as u32))
+        });
         let of_windows = window_inputs.as_mut().map(|inputs| inputs.step(device, windows));
         let step = inputs.step(device, batch);
         let num_frames = spec.num_frames();
@@ -383,6 +344,11 @@ impl Tower {
         }
         if let Some(norm) = &weights.final_norm {
             ops::norm_in_place(device, &mut stream.residual, norm);
+        }
+        if let Some(zeros) = edge {
+            stream.residual.set_num_rows(num_tokens + 1);
+            let out = stream.residual.rows_from_mut(num_tokens);
+            ops::replace_rows(device, zeros.rows_from(0), out, 1);
         }
         let last = states.as_ref().unwrap_or(&stream.residual);
         pass.connect(0, (last, &mut connectors[0]), rows);
@@ -452,10 +418,8 @@ impl Tower {
         }
         let num_tokens = batch.positions.len();
         batch.input_ids.resize(num_tokens, 0);
-        if !spec.states.is_empty() {
-            let rows = &batch.logits_indices;
-            batch.logits_indices = of_states(rows, spec.states.len(), num_tokens);
-        }
+        let rows = &batch.logits_indices;
+        batch.logits_indices = of_states(rows, spec.num_states(), num_tokens);
         if spec.windows.is_some() {
             windows.input_ids.clone_from(&batch.input_ids);
             windows.positions.clone_from(&batch.positions);
@@ -532,33 +496,27 @@ impl Buffers {
                 .transpose()?,
             text: TextBuffers::new(on, &spec.layers, spec.heads(), limits)?,
             connectors: connectors.collect::<Result<_, _>>()?,
+            edge: spec
+                .overhangs
+                .then(|| {
+                    let mut zeros = device.tensor(1, spec.width(), Precision::Full)?;
+                    zeros.set_num_rows(1);
+                    ops::fill_zero(device, &mut zeros, 1);
+                    Ok::<_, EngineError>(zeros)
+                })
+                .transpose()?,
         })
     }
 }
 
 /// These rows of so many streams that lie one behind the other, those of a row beside each other.
+/// Of a patch beyond an edge it is the row behind all.
 fn of_states(rows: &[u32], num_states: usize, num_tokens: usize) -> Vec<u32> {
     let states = |row: &u32| {
-        let row = *row;
+        let row = if *row == NO_PATCH { num_tokens as u32 } else { *row };
         (0..num_states).map(move |state| (state * num_tokens) as u32 + row)
     };
     rows.iter().flat_map(states).collect()
-}
-
-/// The embedding behind each row of an image, in the type of embeddings.
-fn newline(
-    loader: &mut Loader<'_>,
-    tensor: &NamedShape,
-    scale: Option<f32>,
-) -> Result<Tensor, EngineError> {
-    let values = loader.row(tensor)?;
-    let mut row = loader.device.tensor(1, values.width(), Precision::Activation)?;
-    row.set_num_rows(1);
-    ops::copy_rows(loader.device, values.rows_from(0), &mut row);
-    if let Some(factor) = scale {
-        ops::scale(loader.device, &mut row, factor);
-    }
-    Ok(row)
 }
 
 #[cfg(test)]

@@ -139,9 +139,10 @@ impl Pass<'_> {
         let mut end = 0;
         let rows = self.tiles.iter().map(|tile| {
             let start = end;
+            let Patches { layout, .. } = *tile.image;
             end += match tile.is_class_token {
                 true => 1,
-                false => tile.image.num_patches_of(tile.index),
+                false => layout.tokens_of_tile(tile.index) * layout.merge_size.pow(2),
             };
             start..end
         });
@@ -181,6 +182,9 @@ impl Pass<'_> {
     }
 }
 
+/// The row of a patch that is beyond the edge of a tile.
+pub(super) const NO_PATCH: u32 = u32::MAX;
+
 /// Rows of the stream of a tile that begins at `first`: the patches of each token beside each
 /// other, row after row, as tokens are.
 fn patches_by_token((layout, tile): (Layout, usize), order: PatchOrder, first: u32) -> Vec<u32> {
@@ -188,8 +192,13 @@ fn patches_by_token((layout, tile): (Layout, usize), order: PatchOrder, first: u
     match order {
         PatchOrder::Merged => (first..).take(rows * columns).collect(),
         PatchOrder::Rows => {
-            let row = |(row, column)| first + (row * columns + column) as u32;
-            places((layout, tile), PatchOrder::Merged).map(row).collect()
+            let row = |(row, column)| match row < rows && column < columns {
+                true => first + (row * columns + column) as u32,
+                false => NO_PATCH,
+            };
+            let side = layout.merge_size;
+            let whole = (rows.next_multiple_of(side), columns.next_multiple_of(side));
+            places_of(whole, side).map(row).collect()
         }
     }
 }
@@ -199,11 +208,15 @@ pub(super) fn places(
     (layout, tile): (Layout, usize),
     order: PatchOrder,
 ) -> impl Iterator<Item = (usize, usize)> {
-    let (merge_size, (rows, columns)) = (layout.merge_size, layout.grid(tile));
     let side = match order {
         PatchOrder::Rows => 1,
-        PatchOrder::Merged => merge_size,
+        PatchOrder::Merged => layout.merge_size,
     };
+    places_of(layout.grid(tile), side)
+}
+
+/// The same of a grid of so many rows and columns, squares of this side one after the other.
+fn places_of((rows, columns): (usize, usize), side: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rows * columns).map(move |patch| {
         let (square, within) = (patch / (side * side), patch % (side * side));
         let (row, column) = (square / (columns / side), square % (columns / side));
@@ -239,5 +252,14 @@ mod tests {
         let places = places((layout, 0), PatchOrder::Merged);
         let rows = patches_by_token((layout, 0), PatchOrder::Rows, 0);
         assert!(places.map(|(row, column)| (row * 6 + column) as u32).eq(rows));
+        // Squares may stand out over the edge.
+        let layout = Layout { rows: 3, columns: 3, ..layout };
+        let of_token = |token: usize| {
+            patches_by_token((layout, 0), PatchOrder::Rows, 100)[4 * token..][..4].to_vec()
+        };
+        assert_eq!(layout.num_tokens(), 4);
+        assert_eq!(of_token(0), [100, 101, 103, 104]);
+        assert_eq!(of_token(1), [102, NO_PATCH, 105, NO_PATCH]);
+        assert_eq!(of_token(3), [108, NO_PATCH, NO_PATCH, NO_PATCH]);
     }
 }
