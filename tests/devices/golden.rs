@@ -78,6 +78,8 @@ families! {
     deepseek_v32
     deepseek_v32_sparse
     deepseek_vl
+    deepseek_vl2
+    deepseek_vl2_tiny
     dots1
     ernie4_5
     ernie4_5_moe

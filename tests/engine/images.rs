@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 40] = [
+const MODELS: [&str; 42] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -29,6 +29,8 @@ const MODELS: [&str; 40] = [
     "testdata/golden/internvl",
     "testdata/golden/internvl_published",
     "testdata/golden/deepseek_vl",
+    "testdata/golden/deepseek_vl2",
+    "testdata/golden/deepseek_vl2_tiny",
     "testdata/golden/exaone4_5",
     "testdata/golden/gemma4_e2b",
     "testdata/golden/gemma4_moe",

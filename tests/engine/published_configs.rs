@@ -41,6 +41,9 @@ const PUBLISHED: &[Published] = &[
     ("deepseek-r1-distill-llama-8b", 8_030_261_248, 131_072),
     ("deepseek-r1-distill-qwen-1.5b", 1_777_088_000, 131_072),
     ("deepseek-vl-1.3b-chat", 1_962_640_384, 16_384),
+    // Without the head of SigLIP, which nothing reads.
+    ("deepseek-vl2", 27_464_895_896, 4_096),
+    ("deepseek-vl2-tiny", 3_355_263_088, 4_096),
     // Without its indexer.
     ("deepseek-v3.2", 671_877_944_064, 163_840),
     ("dialogpt-medium", 354_823_168, 1_024),

@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 pub const NESTED_CONFIGS: &[&str] = &[
     "attn_config",
     "audio_config",
+    "language_config",
     "llm_config",
+    "projector_config",
     "text_config",
     "text_config_dict",
     "vision_config",

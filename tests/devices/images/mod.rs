@@ -24,10 +24,12 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 43] = [
+const MODELS: [&str; 45] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
+    "deepseek_vl2",
+    "deepseek_vl2_tiny",
     "exaone4_5",
     "gemma3_multimodal",
     "gemma3_published",
@@ -308,7 +310,7 @@ fn a_tower_is_counted_and_nothing_is_left_unused() {
             "llava_saved" | "llava_next_saved" => 2 * 16 + 2,
             "ministral3_multimodal" => 2 * 9,
             "aya_vision" | "granite_vision" | "llava_onevision" | "paddleocr_vl" => 2,
-            "gemma4_e2b" => 1,
+            "deepseek_vl2" | "deepseek_vl2_tiny" | "gemma4_e2b" => 1,
             _ => 0,
         };
         let note = format!(

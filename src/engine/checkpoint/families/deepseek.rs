@@ -29,6 +29,11 @@ pub(super) fn v1(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// V2: the best by a softmax, perhaps from the groups with the best ones.
 pub(super) fn v2(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let routing = routing_of_v2(config)?;
+    layers(config, LatentBlocks::of(config, Turning::Pairs)?, &routing)
+}
+
+fn routing_of_v2(config: &HfConfig) -> Result<Routing, EngineError> {
     let root = config.root();
     root.expect("scoring_func", "softmax")?;
     root.expect("norm_topk_prob", false)?;
@@ -45,14 +50,52 @@ pub(super) fn v2(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         }),
         _ => return Err(config.error("this `topk_method` is not supported")),
     };
-    let routing = Routing::TopK(TopK {
+    Ok(Routing::TopK(TopK {
         num: experts::num_of_token(config)?,
         score: Score::Softmax,
         groups,
         weight: ExpertWeight::Score,
         scale: root.number("routed_scaling_factor")?.unwrap_or(1.0) as f32,
-    });
-    layers(config, LatentBlocks::of(config, Turning::Pairs)?, &routing)
+    }))
+}
+
+/// The text part of DeepSeek-VL2: V2 with the choice of V3 where it says so, or with Llama's
+/// attention.
+pub(super) fn vl2(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let root = config.root();
+    let has_latents = root.flag("use_mla")?.unwrap_or(true);
+    // What its class has where a file is silent.
+    let of_latents = [
+        ("kv_lora_rank", json!(512)),
+        ("q_lora_rank", json!(1536)),
+        ("qk_nope_head_dim", json!(128)),
+        ("qk_rope_head_dim", json!(64)),
+        ("v_head_dim", json!(128)),
+    ];
+    let of_all = [("max_position_embeddings", json!(2048)), ("rms_norm_eps", json!(1e-6))];
+    let of_latents = of_latents.into_iter().filter(|_| has_latents);
+    config.assume(&of_all.into_iter().chain(of_latents).collect::<Vec<_>>());
+    // Which heads it was trained with.
+    root.expect("lm_head", true)?;
+    root.expect("rm_head", false)?;
+    let routing = match root.text("topk_method")? {
+        Some("noaux_tc") => {
+            root.expect("scoring_func", "sigmoid")?;
+            experts::by_sigmoid(config, false)?
+        }
+        _ => routing_of_v2(config)?,
+    };
+    if has_latents {
+        return layers(config, LatentBlocks::of(config, Turning::Pairs)?, &routing);
+    }
+    root.ignore(&OF_TRAINING);
+    // Whole heads turn.
+    root.expect("qk_rope_head_dim", 0)?;
+    // Of latents.
+    root.ignore(&["kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "v_head_dim"]);
+    let mut spec = llama::spec(config)?;
+    experts::set_of_deepseek(config, &mut spec, &routing)?;
+    Ok(spec)
 }
 
 /// V3: the best by sigmoids and a bias, from the groups with the best two.

@@ -18,6 +18,7 @@ mod cwm;
 mod decilm;
 mod deepseek;
 mod deepseek_vl;
+mod deepseek_vl2;
 mod dots1;
 mod dsa;
 mod ernie4_5;
@@ -284,6 +285,16 @@ pub const ARCHITECTURES: &[Architecture] = &[
         deepseek_vl::tower,
         "DeepSeek-VL 1.3B, 7B",
     ),
+    Architecture {
+        chat_template: Some(deepseek_vl2::CHAT_TEMPLATE),
+        ..seeing_tiles(
+            "DeepseekVLV2ForCausalLM",
+            deepseek_vl2::spec,
+            deepseek_vl2::tower,
+            deepseek_vl2::processor,
+            "DeepSeek-VL2 tiny, small, base",
+        )
+    },
     family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
     family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),

@@ -25,8 +25,9 @@ use vllm_batch_base::hf_overrides::{self, HfOverrides, NESTED_CONFIGS};
 use vllm_batch_base::weight_files::QUANTIZATION_CONFIGS;
 use vllm_batch_base::{EngineError, Setting};
 
-/// Keys that a text part may have: that of transformers, and that of InternVL's own code.
-const TEXT_KEYS: [&str; 2] = ["text_config", "llm_config"];
+/// Keys that a text part may have: that of transformers, that of InternVL's own code, and that of
+/// DeepSeek-VL2's.
+const TEXT_KEYS: [&str; 3] = ["text_config", "llm_config", "language_config"];
 
 /// config.json, read key by key.
 #[derive(Clone, Debug)]

@@ -86,10 +86,15 @@ impl HfConfig {
 
     /// Width of what a rotary embedding is of: a head, or what latent attention has beside latents.
     fn turning_dim(&self, defaults: RopeDefaults) -> Result<usize, EngineError> {
-        match self.root().optional_size("qk_rope_head_dim")? {
+        match self.turning_of_latents()? {
             None => defaults.head_dim.map_or_else(|| self.head_dim(), Ok),
             Some(width) => Ok(width),
         }
+    }
+
+    /// Width of what turns beside latents; None: there are none.
+    fn turning_of_latents(&self) -> Result<Option<usize>, EngineError> {
+        Ok(self.root().optional_size("qk_rope_head_dim")?.filter(|width| *width > 0))
     }
 
     /// Factor of attention scores in latent attention with YaRN: the square of its factor of sine
@@ -116,7 +121,7 @@ impl HfConfig {
         sections: &[&Section<'_>],
         defaults: RopeDefaults,
     ) -> Result<usize, EngineError> {
-        let latent = self.root().optional_size("qk_rope_head_dim")?;
+        let latent = self.turning_of_latents()?;
         let head_dim = match latent {
             None => self.turning_dim(defaults)?,
             // Where files have a width of heads, it is this, or that of all of q or of all of k.

@@ -413,6 +413,8 @@ impl MappedFiles {
             format!("language_model.{name}"),
             format!("model.language_model.{shorter}"),
             format!("model.text_model.{shorter}"),
+            // As those of DeepSeek-VL2 have it.
+            format!("language.{name}"),
             // As the files of HyperCLOVA X have it.
             format!("model.language_model.{name}"),
             // As transformers writes classifiers of what has another name in its own code.
