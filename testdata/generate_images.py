@@ -30,8 +30,9 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from golden_models.check import load
 from golden_models.deepseek_vl2_oracle import DeepseekVL2, DeepseekVL2Processor
-from golden_models.families import internvl, kimi_vision
+from golden_models.families import FAMILIES, internvl, kimi_vision
 from golden_models.image_mistakes import MISTAKES
 from golden_models.records import with_logits_scaling
 from image_processors import (
@@ -189,7 +190,8 @@ def load_model(folder: Path, config: dict):
             folder, dtype=torch.float32, attn_implementation="eager"
         )).eval()
     if config["model_type"] == "deepseek_vl_v2":
-        return DeepseekVL2(folder, config).eval()
+        tensors = load_file(folder / "model.safetensors")
+        return DeepseekVL2(tensors, config, load(folder, FAMILIES[folder.name])).eval()
     if config["model_type"] == "kimi_vl":
         return load_kimi_vl(folder, config)
     of_hf = transformers.InternVLConfig(**internvl.chat_as_hf(config))

@@ -24,9 +24,13 @@ from pathlib import Path
 import torch
 import transformers
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import generate_images
 import generate_media
+from golden_models.check import load
+from golden_models.deepseek_vl2_oracle import DeepseekVL2, DeepseekVL2Processor
+from golden_models.families import FAMILIES, deepseek_vl2
 from golden_models.records import with_logits_scaling
 from sweep_images_cases import CASES
 
@@ -93,13 +97,16 @@ def build(folder: Path, case: tuple, seed: int):
     config.pop("transformers_version", None)
     for key, value in changes.items():
         put(config, key, value)
-    keys = generate_images.preprocessor_config(cls, longest, tile) | processor_changes
+    keys = (generate_images.preprocessor_config(cls, longest, tile) or {}) | processor_changes
     saves_processor = keys.pop("saved", False)
-    (folder / "preprocessor_config.json").write_text(json.dumps(keys))
+    if keys:
+        (folder / "preprocessor_config.json").write_text(json.dumps(keys))
     copied = ["chat_template.jinja", "generation_config.json", "tokenizer.json"]
     for file in [*copied, "tokenizer_config.json"]:
         if (source / file).exists():
             shutil.copy(source / file, folder / file)
+    if cls is DeepseekVL2Processor:
+        return build_vl2(folder, source, config, seed)
     model_class = getattr(transformers, config["architectures"][0])
     built = model_class.config_class(**copy.deepcopy(config))
     model = model_class._from_config(built, attn_implementation="eager").float().eval()
@@ -118,6 +125,19 @@ def build(folder: Path, case: tuple, seed: int):
         (folder / "processor_config.json").write_text(json.dumps(whole))
         (folder / "preprocessor_config.json").unlink()
     return with_logits_scaling(model), processor
+
+
+def build_vl2(folder: Path, source: Path, config: dict, seed: int):
+    """DeepSeek-VL2 with another tower around the golden's text."""
+    (folder / "config.json").write_text(json.dumps(config))
+    text = load_file(source / "model.safetensors")
+    tensors = {name: tensor for name, tensor in text.items() if name.startswith("language.")}
+    for name, shape in deepseek_vl2.tower(config).items():
+        values = deepseek_vl2.values(f"{seed}.{name}", shape)
+        tensors[name] = values.bfloat16()
+    save_file(tensors, folder / "model.safetensors")
+    model = DeepseekVL2(tensors, config, load(source, FAMILIES[source.name])).eval()
+    return model, generate_images.make_processor(folder, config, DeepseekVL2Processor, 0)
 
 
 def greedy(logits_of: Callable, ids: torch.Tensor, last: int | None) -> dict:
@@ -139,7 +159,9 @@ def greedy(logits_of: Callable, ids: torch.Tensor, last: int | None) -> dict:
 def reference(model, processor, files: list[str], content: list) -> dict:
     images = [generate_media.reference(Image.open(MEDIA / file)) for file in files]
     tokenizer, is_prefix = processor.tokenizer, type(processor).__name__ == "PaliGemmaProcessor"
-    if is_prefix:
+    if isinstance(processor, DeepseekVL2Processor):
+        text = processor.of_chat("".join("<image>" if part is IMAGE else part for part in content))
+    elif is_prefix:
         text = "".join(part for part in content if part is not IMAGE)
     else:
         chat = [dict(role="user", content=parts_of(content))]

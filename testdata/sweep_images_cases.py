@@ -162,6 +162,17 @@ case("gemma4_moe", "heads", vision(num_key_value_heads=1, head_dim=16, global_he
 case("deepseek_vl", "larger", vision(image_size=48, num_hidden_layers=1), {"size": {"height": 48, "width": 48}, "min_size": 20})
 case("deepseek_vl", "mean", {}, {"image_mean": [0.5, 0.3, 0.1]})
 case("deepseek_vl", "tied", {"tie_word_embeddings": True})
+for base in ("deepseek_vl2", "deepseek_vl2_tiny"):
+    case(base, "golden")
+    sizes = [[32 * width, 32 * height] for width, height in ([1, 1], [1, 4], [3, 2], [2, 3])]
+    case(base, "even", vision(image_size=32) | {"candidate_resolutions": sizes})
+    case(base, "one", {"candidate_resolutions": [[26, 26]]})
+    sizes = [[45, 45], [45, 90], [90, 45]]
+    wide = dict(width=40, heads=5, layers=3, mlp_ratio=3.7362, image_size=45, patch_size=9)
+    deep = {"projector_config.input_dim": 40, "projector_config.depth": 4, "projector_config.mlp_ratio": 3}
+    case(base, "wide", vision(**wide) | deep | {"candidate_resolutions": sizes})
+    narrow = {"projector_config.input_dim": 16, "projector_config.depth": 2}
+    case(base, "narrow", vision(width=16, heads=2, layers=1) | narrow)
 case("exaone4_5", "heads", vision(num_key_value_heads=3, window_size=16))
 case("exaone4_5", "whole", vision(fullatt_block_indexes=[0, 1, 2], num_heads=6, num_key_value_heads=2))
 case("exaone4_5", "merge", vision(spatial_merge_size=1), {"merge_size": 1})

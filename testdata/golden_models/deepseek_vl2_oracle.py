@@ -4,19 +4,14 @@ ef9f91e2): SigLIP without padding of tiles, its projector, embeddings between to
 part that the family's golden is of. vLLM pads tiles to whole patches and has another GELU."""
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from PIL import Image, ImageOps
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms import functional as TF
 from transformers import SiglipVisionConfig, SiglipVisionModel
-
-from .check import load
-from .families import FAMILIES
 
 # timm's names, and those of transformers.
 NAMES = [
@@ -45,9 +40,9 @@ def of_siglip(tensors: dict) -> dict:
 
 
 class DeepseekVL2(nn.Module):
-    def __init__(self, folder: Path, config: dict):
+    def __init__(self, tensors: dict, config: dict, language: nn.Module):
         super().__init__()
-        tensors = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
+        tensors = {name: tensor.float() for name, tensor in tensors.items()}
         vision, projector = config["vision_config"], config["projector_config"]
         keys = SiglipVisionConfig(
             hidden_size=vision["width"], intermediate_size=int(vision["width"] * vision["mlp_ratio"]),
@@ -63,7 +58,7 @@ class DeepseekVL2(nn.Module):
             for index in range(depth)
         ]
         self.newline, self.separator = tensors["image_newline"], tensors["view_seperator"]
-        self.language = load(folder, FAMILIES[folder.name])
+        self.language = language
         token = self.language.config.vocab_size - 1
         self.config = SimpleNamespace(
             image_token_id=token, get_text_config=lambda: self.language.config
@@ -151,6 +146,6 @@ class DeepseekVL2Processor:
 
     def of_chat(self, text: str) -> str:
         """A prompt of one user's message, as its own code writes it."""
-        text = text.strip().replace("<image>", "<image>\n")
+        text = text.replace("<image>", "<image>\n").strip()
         bos = self.tokenizer.bos_token
         return f"{bos}<|User|>: {text}\n\n<|Assistant|>:"

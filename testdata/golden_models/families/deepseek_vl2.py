@@ -13,24 +13,27 @@ from .towers import PATCH, WIDTH
 TILE, LAYERS, HEADS, MLP_RATIO = 26, 2, 3, 1.7
 
 
-def tower(hidden: int, depth: int = 2, mlp_ratio: int = 1) -> dict[str, tuple[int, ...]]:
+def tower(config: dict) -> dict[str, tuple[int, ...]]:
     """SigLIP under timm's names, and what makes tokens of squares of 2 x 2 patches."""
-    inner, between = int(WIDTH * MLP_RATIO), hidden * mlp_ratio
-    linears = {"vision.patch_embed.proj": (WIDTH, 3, PATCH, PATCH), "vision.norm": (WIDTH,)}
-    for layer in (f"vision.blocks.{index}." for index in range(LAYERS)):
+    vision, projector = config["vision_config"], config["projector_config"]
+    width, patch, hidden = vision["width"], vision["patch_size"], projector["n_embed"]
+    inner = int(width * vision["mlp_ratio"])
+    linears = {"vision.patch_embed.proj": (width, 3, patch, patch), "vision.norm": (width,)}
+    for layer in (f"vision.blocks.{index}." for index in range(vision["layers"])):
         linears |= {
-            f"{layer}norm1": (WIDTH,), f"{layer}norm2": (WIDTH,),
-            f"{layer}attn.qkv": (3 * WIDTH, WIDTH), f"{layer}attn.proj": (WIDTH, WIDTH),
-            f"{layer}mlp.fc1": (inner, WIDTH), f"{layer}mlp.fc2": (WIDTH, inner),
+            f"{layer}norm1": (width,), f"{layer}norm2": (width,),
+            f"{layer}attn.qkv": (3 * width, width), f"{layer}attn.proj": (width, width),
+            f"{layer}mlp.fc1": (inner, width), f"{layer}mlp.fc2": (width, inner),
         }
-    sizes = [4 * WIDTH, *[between] * (depth - 1), hidden]
+    between = hidden * projector.get("mlp_ratio", 1)
+    sizes = [4 * width, *[between] * (projector.get("depth", 2) - 1), hidden]
     for index, (k, n) in enumerate(zip(sizes, sizes[1:])):
         linears[f"projector.layers.{2 * index}"] = (n, k)
     shapes = {f"{name}.weight": shape for name, shape in linears.items()}
     shapes |= {f"{name}.bias": shape[:1] for name, shape in linears.items()}
-    side = TILE // PATCH
+    side = vision["image_size"] // patch
     return shapes | {
-        "vision.pos_embed": (1, side * side, WIDTH), "vision.attn_pool.latent": (1, 1, WIDTH),
+        "vision.pos_embed": (1, side * side, width), "vision.attn_pool.latent": (1, 1, width),
         "image_newline": (hidden,), "view_seperator": (hidden,),
     }
 
@@ -101,7 +104,7 @@ FAMILIES: dict[str, Family] = {
         ),
         [unbiased, biased_weights, dict(routed_scaling_factor=1.0), turning_first],
         layout=with_experts_one_by_one(
-            wrapped(MODEL, HEAD, tower(32, 3, 2), base, values)
+            wrapped(MODEL, HEAD, tower(base(dict(hidden_size=32))), base, values)
         ),
         oracle="transformers DeepseekV3ForCausalLM, inside of a multimodal checkpoint",
         shared="paligemma_images", old_config=True,
@@ -120,7 +123,9 @@ FAMILIES: dict[str, Family] = {
         ],
         fix=first_deepseek, old_drop=("sliding_window", "max_window_layers"),
         layout=with_experts_one_by_one(
-            without_choice_biases(wrapped(MODEL, HEAD, tower(32), tiny, values))
+            without_choice_biases(
+                wrapped(MODEL, HEAD, tower(tiny(dict(hidden_size=32))), tiny, values)
+            )
         ),
         oracle="transformers Dots1ForCausalLM with a softmax and without norms of q and k, inside "
         "of a multimodal checkpoint",
