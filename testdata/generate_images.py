@@ -37,8 +37,8 @@ from golden_models.image_mistakes import MISTAKES
 from golden_models.records import with_logits_scaling
 from image_processors import (
     BRACKET, IN_BRACKETS, MODELS, WITH_AXES, AyaVisionProcessor, Gemma3Processor, Gemma4Processor,
-    GotOcr2ImageProcessorPil, PaliGemmaProcessor, QianfanOCRProcessor, SiglipImageProcessor,
-    make_processor, preprocessor_config, shown,
+    GotOcr2ImageProcessorPil, Molmo2ImageProcessor, Molmo2Processor,
+    PaliGemmaProcessor, QianfanOCRProcessor, SiglipImageProcessor, WHOLE, make_processor, preprocessor_config, shown,
 )
 
 TESTDATA = Path(__file__).parent
@@ -54,6 +54,14 @@ PROMPTS = [
     ("text alone", [], "User: What is this?<end_of_utterance>\nAssistant:"),
 ]
 
+# Of models whose images see each other past text.
+ONE_IMAGE_PROMPTS = [
+    PROMPTS[0],
+    ("a thin one, and text before", ["thin.png"], "What is <image> then?"),
+    ("a palette", ["palette8.png"], "<image>\nBoth?"),
+    PROMPTS[3],
+]
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message.role | capitalize }}"
     "{% if message.content[0].type == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
@@ -67,12 +75,20 @@ def rounded(values: torch.Tensor) -> list[float]:
     return [round(float(value), 6) for value in values]
 
 
+def of_image(processor, ids: torch.Tensor) -> torch.Tensor:
+    """Which tokens Molmo 2's images have, marks too."""
+    return torch.isin(ids, torch.tensor(processor.image_token_ids))
+
+
 def logits_of(model, processor, ids, pixels: dict, prompt_len: int) -> torch.Tensor:
     """(tokens, vocabulary), by the multimodal class, which some families tell which tokens are of
     images or of the prompt."""
     more, is_image = dict(pixels), ids == model.config.image_token_id
     if isinstance(processor, WITH_AXES) and hasattr(model.model, "get_rope_index") and pixels:
         more["mm_token_type_ids"] = is_image.int()
+    if isinstance(processor, Molmo2Processor):
+        more.pop("image_num_crops", None)
+        more["mm_token_type_ids"] = of_image(processor, ids).int()
     if isinstance(processor, Gemma4Processor):
         more["mm_token_type_ids"] = is_image.int()
     if isinstance(processor, PaliGemmaProcessor) and pixels:
@@ -120,15 +136,24 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         if norm is not None:
             # We normalize embeddings of images with those of tokens.
             model.model.perception_emb_norm = torch.nn.Identity()
-        features = inner.get_image_features(**pixels).pooler_output
+        given = {key: value for key, value in pixels.items() if key != "image_num_crops"}
+        features = inner.get_image_features(**given).pooler_output
         # Texts whose class multiplies all embeddings.
         multiplier = getattr(model.config.get_text_config(), "embedding_multiplier", 1.0)
         features = multiplier * torch.cat(list(features)).flatten(0, -2)
         assert len(features) == int((ids == model.config.image_token_id).sum())
         if norm is not None:
             model.model.perception_emb_norm = norm
+        if isinstance(processor, Molmo2Processor):
+            # The first row and the last are of marks.
+            assert torch.equal(of_image(processor, ids)[0].int(), inputs["mm_token_type_ids"][0].int())
+            features = model.get_input_embeddings()(ids[of_image(processor, ids)])
         out["first_row"], out["last_row"] = rounded(features[0]), rounded(features[-1])
     logits = logits_of(model, processor, ids, pixels, prompt_len)
+    missing = max(getattr(model.config, "vocab_size", 0) - logits.shape[-1], 0)
+    if isinstance(processor, Molmo2Processor):
+        # Marks are no words: no answer has them.
+        logits = torch.nn.functional.pad(logits, (0, missing), value=torch.finfo(torch.float32).min)
     out["logits"] = rounded(logits[-1])
     tokens, gap = [], 1e9
     for _ in range(NEW_TOKENS):
@@ -236,6 +261,9 @@ def main() -> None:
             if keys is not None:
                 text = json.dumps(keys, indent=2) + "\n"
                 (folder / "preprocessor_config.json").write_text(text)
+            if name in WHOLE:
+                text = json.dumps(WHOLE[name], indent=2) + "\n"
+                (folder / "processor_config.json").write_text(text)
             is_in_brackets = image_processor in IN_BRACKETS
             bracket = BRACKET if is_in_brackets else ""
             mark = f"{bracket}{shown(image_processor)}{bracket}"
@@ -245,7 +273,9 @@ def main() -> None:
         config = json.loads((folder / "config.json").read_text())
         model = load_model(folder, config)
         processor = make_processor(folder, config, image_processor, tile)
-        prompts = [record(model, processor, *prompt) for prompt in PROMPTS]
+        sees_one = image_processor is Molmo2ImageProcessor
+        prompts = ONE_IMAGE_PROMPTS if sees_one else PROMPTS
+        prompts = [record(model, processor, *prompt) for prompt in prompts]
         path = folder / "images.json"
         if check:
             for old, new in zip(json.loads(path.read_text())["prompts"], prompts, strict=True):

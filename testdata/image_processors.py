@@ -52,6 +52,9 @@ from transformers.models.llava_onevision.processing_llava_onevision import Llava
 from transformers.models.llava_onevision.video_processing_llava_onevision import (
     LlavaOnevisionVideoProcessor,
 )
+from transformers.models.molmo2.image_processing_molmo2 import Molmo2ImageProcessor
+from transformers.models.molmo2.processing_molmo2 import Molmo2Processor
+from transformers.models.molmo2.video_processing_molmo2 import Molmo2VideoProcessor
 from transformers.models.muse_glimmer.image_processing_muse_glimmer import (
     MuseGlimmerImageProcessor,
 )
@@ -133,6 +136,8 @@ MODELS = [
     ("llava_saved", CLIPImageProcessor, 16, 16),
     ("ministral3_multimodal", PixtralImageProcessor, 48, 4),
     ("mistral3", PixtralImageProcessor, 48, 8),
+    ("molmo2", Molmo2ImageProcessor, 4, 40),
+    ("molmo2_o", Molmo2ImageProcessor, 6, 40),
     ("muse_glimmer", MuseGlimmerImageProcessor, 20, 8),
     ("paddleocr_vl", PaddleOCRVLImageProcessor, 2048, 8192),
     ("paligemma", SiglipImageProcessor, 32, 16),
@@ -273,6 +278,14 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict | None:
             in_token_limit=longest, patch_size=tile, num_pooled_tokens=1024, image_mean=[0.5] * 3,
             image_std=[0.5] * 3, pad_input=True,
         )
+    if cls is Molmo2ImageProcessor:
+        return dict(
+            auto_map=dict(AutoImageProcessor=f"image_processing_molmo2.{cls.__name__}"),
+            do_convert_rgb=True, image_mean=[0.5] * 3, image_processor_type=cls.__name__,
+            image_std=[0.5] * 3, max_crops=longest, overlap_margins=[2, 1], patch_size=PATCH,
+            pooling_size=[2, 2], processor_class="Molmo2Processor", resample=2,
+            size=dict(height=tile, width=tile),
+        )
     if cls is MuseGlimmerImageProcessor:
         return dict(
             do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
@@ -322,8 +335,18 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict | None:
 SHOWN = {
     Cohere2VisionImageProcessor: "<|IMG_PATCH|>", Gemma3ImageProcessor: "<start_of_image>", Gemma4ImageProcessor: "<image_soft_token>",
     GotOcr2ImageProcessor: "<IMG_CONTEXT>",
+    Molmo2ImageProcessor: "<|image|>",
     PixtralImageProcessor: "[IMG]",
     GotOcr2ImageProcessorPil: "<IMG_CONTEXT>",
+}
+
+
+# What processors say of what stands around images, in a file of their own.
+WHOLE = {
+    "molmo2_o": dict(
+        image_use_col_tokens=True, processor_class="Molmo2Processor",
+        use_single_crop_col_tokens=False, use_single_crop_start_token=False,
+    ),
 }
 
 
@@ -388,6 +411,11 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         sounds, videos = Gemma4AudioFeatureExtractor(), Gemma4VideoProcessor()
         return Gemma4Processor(sounds, images, tokenizer, videos)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    if image_processor is Molmo2ImageProcessor:
+        file = folder / "processor_config.json"
+        whole = json.loads(file.read_text()) if file.exists() else {}
+        flags = {key: value for key, value in whole.items() if key.startswith(("use_", "image_use"))}
+        return Molmo2Processor(images, Molmo2VideoProcessor(), tokenizer, **flags)
     patch = config["vision_config"]["patch_size"]
     if image_processor is AyaVisionImages:
         tokenizer.pad_token = "<|endoftext|>"

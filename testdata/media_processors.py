@@ -32,6 +32,8 @@ from transformers.models.llava_onevision.image_processing_llava_onevision import
     LlavaOnevisionImageProcessor,
 )
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.molmo2.image_processing_molmo2 import Molmo2ImageProcessor
+from transformers.models.molmo2.processing_molmo2 import Molmo2Processor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -476,6 +478,22 @@ PROCESSORS = [
         [(64, 48), (161, 90), (1, 1), (1, 40), (300, 3), (480, 336), (999, 777)],
     ),
     (
+        "molmo2",
+        Molmo2ImageProcessor,
+        {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "max_crops": 5, "overlap_margins": [2, 1],
+         "patch_size": 14, "pooling_size": [2, 2], "resample": 2, "size": {"height": 98, "width": 98}},
+        (14, 2),
+        [(64, 48), (300, 90), (33, 400), (1, 1), (160, 161), (42, 700), (98, 98), (600, 599)],
+    ),
+    (
+        "molmo2_few",
+        Molmo2ImageProcessor,
+        {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "max_crops": 4, "overlap_margins": [1, 1],
+         "patch_size": 8, "pooling_size": [2, 2], "resample": 2, "size": {"height": 32, "width": 32}},
+        (8, 2),
+        [(64, 48), (300, 90), (33, 80), (1, 1), (16, 16), (17, 3)],
+    ),
+    (
         "mistral3",
         PixtralImageProcessor,
         {**SCALED, **CLIP, "size": {"longest_edge": 154}, "patch_size": 28, "resample": 3},
@@ -571,7 +589,12 @@ def processed():
             source = Image.fromarray(generate_media.noise(width, height, seed))
             result = processor(source, return_tensors="pt")
             values = result["pixel_values"]
-            if "image_position_ids" in result:
+            if processor_class is Molmo2ImageProcessor:
+                grids = [[processor.size["height"] // patch] * 2] * len(values)
+                # As its tower reads them, in another order.
+                patches = values.flatten(0, 1).unflatten(1, (patch, patch, 3))
+                patches = patches.permute(0, 3, 1, 2).flatten(1)
+            elif "image_position_ids" in result:
                 columns, rows = (result["image_position_ids"][0].amax(0) + 1).tolist()
                 grids = [[rows, columns]]
                 # As its tower reads them, in another order.
@@ -595,6 +618,11 @@ def processed():
                 grids = [[tile.shape[1] // patch, tile.shape[2] // patch] for tile in tiles]
                 patches = torch.cat([as_patches(tile, patch) for tile in tiles])
             tokens = sum(h // merge * (w // merge) for h, w in grids)
+            if processor_class is Molmo2ImageProcessor:
+                whole = Molmo2Processor.__new__(Molmo2Processor)
+                whole.image_use_col_tokens = whole.use_single_crop_start_token = True
+                whole.use_single_crop_col_tokens = None
+                tokens = whole.replace_image_token(result, 0).count("<")
             if processor_class is LlavaNextImageProcessor:
                 tokens = tokens_of_next(processor, (width, height), patch)
             if processor_class is LlavaOnevisionImageProcessor:

@@ -51,6 +51,14 @@ CHATS = [
 ]
 
 
+# Folders whose models read one image of a row.
+ONE_IMAGE = ("molmo2",)
+
+
+def chats(base: str) -> list[tuple]:
+    return [chat for chat in CHATS if len(chat[0]) < 2 or not base.startswith(ONE_IMAGE)]
+
+
 def parts_of(content: list) -> list[dict]:
     return [part if part is IMAGE else dict(type="text", text=part) for part in content]
 
@@ -102,7 +110,7 @@ def build(folder: Path, case: tuple, seed: int):
     if keys:
         (folder / "preprocessor_config.json").write_text(json.dumps(keys))
     copied = ["chat_template.jinja", "generation_config.json", "tokenizer.json"]
-    for file in [*copied, "tokenizer_config.json"]:
+    for file in [*copied, "processor_config.json", "tokenizer_config.json"]:
         if (source / file).exists():
             shutil.copy(source / file, folder / file)
     if cls is DeepseekVL2Processor:
@@ -122,6 +130,7 @@ def build(folder: Path, case: tuple, seed: int):
         # As transformers 5 saves it: within the processor's own file.
         inner = json.loads(processor.image_processor.to_json_string())
         whole = dict(processor_class=type(processor).__name__, image_processor=inner)
+        whole |= generate_images.WHOLE.get(case[1], {})
         (folder / "processor_config.json").write_text(json.dumps(whole))
         (folder / "preprocessor_config.json").unlink()
     return with_logits_scaling(model), processor
@@ -170,7 +179,10 @@ def reference(model, processor, files: list[str], content: list) -> dict:
         text = f"{tokenizer.bos_token}{text}\n"
         inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
     else:
+        # Molmo 2's images are resized as torch does it on several threads.
+        torch.set_num_threads(2)
         inputs = processor(text=text, images=[images] if images else None, return_tensors="pt")
+        torch.set_num_threads(1)
     of_images = ("pixel", "image_", "spatial", "batch_")
     pixels = {k: v for k, v in inputs.items() if k.startswith(of_images)}
     ids = inputs["input_ids"]
@@ -183,7 +195,8 @@ def reference(model, processor, files: list[str], content: list) -> dict:
 
 def ours(folder: Path) -> tuple[list[dict], str]:
     rows = []
-    for files, content in CHATS:
+    base = "molmo2" if "Molmo2" in (folder / "config.json").read_text() else ""
+    for files, content in chats(base):
         left = iter(files)
         parts = parts_of(content)
         parts = [p | dict(image=str(MEDIA / next(left))) if p is IMAGE else p for p in parts]
@@ -247,7 +260,7 @@ def sweep(cases: list[tuple], oracle: Callable, run: Callable) -> None:
 
 def oracle(folder: Path, case: tuple, seed: int) -> list[dict]:
     model, processor = build(folder, case, seed)
-    return [reference(model, processor, *chat) for chat in CHATS]
+    return [reference(model, processor, *chat) for chat in chats(case[1])]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ FOLDERS = [
     "glm4v", "glm4v_moe", "glm_ocr",
     "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
     "llava_onevision", "ministral3_multimodal", "mistral3", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
+    "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
+    "llava_onevision", "ministral3_multimodal", "mistral3", "molmo2", "molmo2_o", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm", "vipllava",
 ]
@@ -68,7 +70,7 @@ NOT_UNTIED = ("smollm3", "starcoder2")
 for base in FOLDERS:
     case(base, "same")
     case(base, "saved", {}, {"saved": True})
-    if base.startswith(("gemma4", "qwen")):
+    if base.startswith(("gemma4", "qwen")) or base == "molmo2_o":
         continue
     case(base, "activation", vision(hidden_act="gelu"))
 for base in ("idefics3", "smolvlm"):
@@ -197,6 +199,20 @@ case("kimi_k25", "narrow", {}, {"size": {"max_height": 2, "max_width": 2}})
 case("kimi_k25", "numbers", {}, {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.3, 0.2]})
 case("qianfan_ocr", "rms", vision(norm_type="rms_norm", layer_norm_eps=1e-2))
 case("qianfan_ocr", "ratio1", vision(attention_bias=False) | {"downsample_ratio": 1.0})
+for base in ("molmo2", "molmo2_o"):
+    case(base, "crops", {}, {"max_crops": 9, "overlap_margins": [1, 1]})
+    case(base, "crop", {}, {"max_crops": 1, "overlap_margins": [0, 2]})
+    case(base, "margins", {}, {"overlap_margins": [0, 0]})
+    case(base, "numbers", {}, {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.3, 0.2]})
+    case(base, "layers", {"adapter_config.vision_feature_layer": [0, 2, 1], "adapter_config.vit_layers": [0, 2, 1]})
+    case(base, "layer", {"adapter_config.vision_feature_layer": [-1], "adapter_config.vit_layers": [-1]})
+    case(base, "heads", {"adapter_config.num_key_value_heads": 4, "adapter_config.head_dim": 6, "adapter_config.attention_bias": False})
+    case(base, "projector", {"adapter_config.hidden_act": "gelu", "adapter_config.mlp_bias": True})
+case("molmo2", "side", vision(image_size=[32, 32], num_position_embeddings=16), {"size": {"height": 32, "width": 32}, "overlap_margins": [1, 1]})
+case("molmo2", "sizes", vision(num_key_value_heads=4, head_dim=12, attention_bias=False, layer_norm_eps=1e-2))
+case("molmo2", "olmo", text(qk_norm_type="olmo", norm_after=True))
+linear = dict(rope_type="linear", rope_theta=1e4, factor=4.0)
+case("molmo2", "rope", text(rope_parameters=linear, rope_scaling_layers=[1]))
 case("vipllava", "layer", {"vision_feature_layers": -3})
 case("vipllava", "layers", {"vision_feature_layers": [1, -1], "projector_hidden_act": "silu"})
 case("paddleocr_vl", "bias", {"use_bias": True, "tie_word_embeddings": True})

@@ -53,6 +53,8 @@ class Family:
     final_norm_mean: float | None = None  # with tied embeddings it sets the spread of the logits
     means: dict[str, float] = field(default_factory=dict)  # by a part of a tensor's name
     bias_std: float = 0.3
+    # config.json and tensors as published, which its class reads
+    published: Callable[[dict, dict], tuple[dict, dict]] | None = None
     old_config: bool = False  # write config.json as transformers 4 did
     both_configs: bool = False  # write config_v4.json beside it: as transformers 4 did
     old_keys: dict[str, Any] = field(default_factory=dict)  # more of what transformers 4 wrote

@@ -79,6 +79,11 @@ def write_model(folder: Path, family: Family, model, tokenizer: Tokenizer) -> No
         quantized.write_config(folder, config, family.quantized)
     elif family.layout:
         publish(folder, family, config)
+    elif family.published:
+        file = folder / "model.safetensors"
+        keys, tensors = family.published(config, load_file(file))
+        save_file(tensors, file, metadata={"format": "pt"})
+        write_json(folder / "config.json", keys)
     elif family.old_config:
         write_json(folder / "config.json", old_style(config, family))
     if family.both_configs:

@@ -295,6 +295,15 @@ def shared_lfm2_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_molmo2_images() -> Tokenizer:
+    """The same with what Molmo 2's prompts have around images, behind the words that it may say."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    names = ["<im_start>", "<im_end>", "<im_patch>", "<im_col>", "<low_res_im_start>", "<|image|>"]
+    names += ["<im_low>", "<frame_start>", "<frame_end>", "<|video|>"]
+    add_tokens(tokenizer, ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", *names])
+    return tokenizer
+
+
 def shared_pixtral_images() -> Tokenizer:
     """The same with what Pixtral's prompts have for images."""
     tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
@@ -314,6 +323,7 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "images": (shared_images, dict(eos_token="<end_of_utterance>")),
     "internvl_images": (shared_internvl_images, dict(eos_token="<end_of_utterance>")),
     "lfm2_images": (shared_lfm2_images, dict(eos_token="<end_of_utterance>")),
+    "molmo2_images": (shared_molmo2_images, dict(eos_token="<end_of_utterance>")),
     "paligemma_images": (
         shared_images, dict(bos_token="<|im_start|>", eos_token="<end_of_utterance>"),
     ),

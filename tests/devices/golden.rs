@@ -200,6 +200,8 @@ families! {
     mixtral
     modelopt_fp8
     modelopt_nvfp4
+    molmo2
+    molmo2_o
     mpt
     mpt_published
     muse_glimmer

@@ -351,6 +351,7 @@ const MODULES: &[Module] = &[
     ("linear_experts_plain", DTYPES, &[("linear_experts_plain", 48)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
     ("patches", DTYPES, &[("patch_values", 40)]),
+    ("group_attention", DTYPES, &[("group_attention", 40)]),
     ("rows", NONE, &[("mean_rows", 40), ("add_mixed_rows", 40)]),
     ("copy_segments", NONE, &[("copy_segments", 48)]),
     ("gather_rows", NONE, &[("gather_rows", 56), ("copy_blocks", 64)]),

@@ -17,7 +17,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 42] = [
+const MODELS: [&str; 44] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -50,6 +50,8 @@ const MODELS: [&str; 42] = [
     "testdata/golden/hyperclovax_vision",
     "testdata/golden/qianfan_ocr",
     "testdata/golden/muse_glimmer",
+    "testdata/golden/molmo2",
+    "testdata/golden/molmo2_o",
     "testdata/golden/paligemma",
     "testdata/golden/paligemma2",
     "testdata/golden/pixtral",
@@ -104,11 +106,15 @@ fn rows(config: &EngineConfig) -> Vec<(Prompt, SamplingParams)> {
     let wide = ["<wide2.png>", "What is this?"];
     let penalized = SamplingParams { repetition_penalty: 1.3, ..params(9) };
     let sampled = SamplingParams { temperature: 1.0, n: 3, ..params(7) };
-    // Prompts of PaliGemma that see what is behind them have no likelihoods.
-    let has_scores = !config.model.model_dir.ends_with("paligemma2");
+    // Prompts of PaliGemma and Molmo 2 that see what is behind them have no likelihoods.
+    let sees_one = config.model.model_dir.ends_with("molmo2");
+    let has_scores = !config.model.model_dir.ends_with("paligemma2") && !sees_one;
     let prompt_logprobs = has_scores.then_some(NumLogprobs::Top(1));
     let scored = SamplingParams { prompt_logprobs, ..params(4) };
-    vec![
+    let num_images = |(prompt, _): &(Prompt, SamplingParams)| {
+        prompt.media().iter().map(|media| media.len()).sum::<usize>()
+    };
+    let rows = vec![
         (chat(&wide), params(12)),
         (chat(&["What is this?"]), params(5)),
         (chat(&["First ", "<thin.png>", " then, much later, ", "<palette8.png>", "?"]), params(9)),
@@ -117,7 +123,8 @@ fn rows(config: &EngineConfig) -> Vec<(Prompt, SamplingParams)> {
         (chat(&["<wide2.png>", "What is that?"]), scored.clone()),
         (chat(&["<exif6.jpg>", "<wide2.png>"]), scored),
         (chat(&["<rgba.png>", "What is this? What is this? What is this?"]), params(20)),
-    ]
+    ];
+    rows.into_iter().filter(|row| !sees_one || num_images(row) < 2).collect()
 }
 
 fn run(config: &EngineConfig) -> Vec<String> {
@@ -195,6 +202,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
 fn no_byte_of_a_row_whose_images_are_not_cut_depends_on_what_runs_beside_it() {
     no_byte_of_a_row_depends_on_what_runs_beside_it(MODELS[5]);
     no_byte_of_a_row_depends_on_what_runs_beside_it("testdata/golden/gemma4_moe");
+    no_byte_of_a_row_depends_on_what_runs_beside_it("testdata/golden/molmo2");
 }
 
 fn no_byte_of_a_row_depends_on_what_runs_beside_it(model: &str) {
@@ -273,6 +281,35 @@ fn a_task_is_one_message_and_sees_what_is_behind_it() {
     let turns = json!([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]);
     let error = refused(Prompt::Messages(turns.into()), params(4));
     assert!(error.message.contains("one user message"), "{error}");
+}
+
+/// Images of Molmo 2 see each other, which several with text between do not yet.
+#[test]
+fn several_images_that_see_each_other_are_refused() {
+    let model = "testdata/golden/molmo2";
+    let engine = Engine::load(&speculation::config(model, (4, 400), None)).unwrap();
+    let processor = engine.input_processor();
+    let refused = |prompt: Prompt, params: SamplingParams| {
+        let Err(ProcessError::Row(error)) = processor.process(0, prompt, params, RowKey(0)) else {
+            panic!("it is refused")
+        };
+        error
+    };
+    let several = chat(&["<wide2.png>", "and ", "<rgb.png>"]);
+    assert_eq!(refused(several, params(4)).code, "media_count");
+    let scored = SamplingParams { prompt_logprobs: Some(NumLogprobs::Top(1)), ..params(4) };
+    let error = refused(chat(&["<rgb.png>", "What is this?"]), scored);
+    assert_eq!(error.code, "invalid_parameter");
+    // What users type is text, marks too.
+    for allow_special in [false, true] {
+        let mut config = speculation::config(model, (4, 400), None);
+        config.model.allow_special = allow_special;
+        let processor = Engine::load(&config).unwrap().input_processor();
+        let typed = chat(&["say <im_col><im_patch> or <|image|>", "<wide2.png>", " <im_end>"]);
+        let request = processor.process(0, typed, params(1), RowKey(0)).unwrap();
+        let of_image = request.prompt_token_ids.iter().filter(|id| **id >= 289).count();
+        assert_eq!((request.media.len(), of_image), (1, request.media[0].positions.len()));
+    }
 }
 
 /// Bytes of a BMP of this size.

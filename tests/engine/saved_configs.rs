@@ -58,6 +58,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("Glm4vMoeForConditionalGeneration", "`vision_config` is missing"),
     ("GlmOcrForConditionalGeneration", "`vision_config` is missing"),
     ("Lfm2VlForConditionalGeneration", "`vision_config` is missing"),
+    ("Molmo2ForConditionalGeneration", "`vision_config` is missing"),
     ("MuseGlimmerForConditionalGeneration", "`vision_config` is missing"),
     ("HyperCLOVAXVisionV2ForConditionalGeneration", "`vision_config` is missing"),
     ("QianfanOCRForConditionalGeneration", "`vision_config` is missing"),

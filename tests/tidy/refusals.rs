@@ -10,6 +10,7 @@ const TABLE: &str = "src/engine/core/load/combinations.rs";
 const OF_VALUES: &[(&str, usize)] = &[
     ("src/engine/checkpoint/hf_config/mod.rs", 1),
     ("src/engine/checkpoint/model_files.rs", 1),
+    ("src/engine/checkpoint/weights/dummy.rs", 1),
     ("src/engine/core/execute/draft_executor.rs", 1),
     ("src/engine/core/execute/model_executor.rs", 7),
     ("src/engine/core/execute/tensor_parallel/mod.rs", 1),

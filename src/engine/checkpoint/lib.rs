@@ -104,6 +104,14 @@ pub fn chat_template(config: &HfConfig) -> Result<Option<&'static str>, EngineEr
     Ok(family(config)?.and_then(|known| known.chat_template))
 }
 
+/// Whether chats begin with BOS, or with EOS where there is none, whatever their template writes.
+///
+/// # Errors
+/// `architectures` is missing.
+pub fn begins_chats(config: &HfConfig) -> Result<bool, EngineError> {
+    Ok(family(config)?.is_some_and(|known| known.begins_chats))
+}
+
 /// The architectures whose names are nearest to one that is not there.
 fn nearest(name: &str) -> Vec<&'static str> {
     const NUM_NEAREST: usize = 3;

@@ -67,6 +67,8 @@ pub enum Whole {
     None,
     /// Those of an image.
     Image,
+    /// Those of an image, where nobody asks for logits of the prompt.
+    Unscored,
     /// Those of the whole prompt.
     Prompt {
         /// Its tokens.
@@ -102,7 +104,7 @@ impl MediaRun {
     pub fn whole_positions(&self) -> Option<Range<usize>> {
         match self.whole {
             Whole::None => None,
-            Whole::Image => Some(self.positions.clone()),
+            Whole::Image | Whole::Unscored => Some(self.positions.clone()),
             Whole::Prompt { len, .. } => Some(0..len),
         }
     }

@@ -27,8 +27,8 @@ pub use id::{MediaId, MediaKind};
 pub use limits::Limits;
 pub use medium::{Encoded, Medium};
 pub use processor::{
-    Company, ConfigError, ImageProcessor, Layout, Lines, Middle, Normalization, PatchOrder,
-    Patches, Tower,
+    Company, ConfigError, ImageProcessor, Joined, Layout, Lines, Marks, Middle, Normalization,
+    PatchOrder, Patches, Tower,
 };
 pub use resize::{Backend, Filter, resize};
 pub use rgb::Rgb8;

@@ -288,6 +288,22 @@ impl MixedRows {
         &self.shares[first as usize..self.ends[row] as usize]
     }
 
+    /// The rows of a table that a row is of.
+    pub(super) fn ids(&self, row: usize) -> impl Iterator<Item = usize> + Clone + '_ {
+        self.of_row(row).iter().map(|share| share.id as usize)
+    }
+
+    /// How many rows of a table each row is of.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.num_rows()).map(|row| self.of_row(row).len())
+    }
+
+    /// Ends and shares on a GPU, where they were brought.
+    pub(super) fn on_gpu(&self) -> [DevicePtr; 2] {
+        let buffers = self.on_gpu.as_ref().expect("rows of a GPU are uploaded");
+        [buffers[0].ptr(), buffers[1].ptr()]
+    }
+
     /// Brings them to where the op runs.
     ///
     /// # Errors

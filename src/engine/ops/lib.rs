@@ -24,6 +24,7 @@ mod experts;
 mod gate_columns;
 mod gemm;
 mod gpu_needs;
+mod group_attention;
 mod lanes;
 pub mod linear;
 pub mod logprobs;
@@ -73,6 +74,7 @@ pub use experts::{
 };
 pub use gate_columns::{Gate, gate_columns, gate_heads};
 pub use gpu_needs::{GpuNeeds, HeadWidths, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM};
+pub use group_attention::{MAX_GROUP, group_attention};
 pub use linear::{
     HeadMatrices, LargestOutputs, LinearWeight, linear, linear_activate_and_mul, linear_by_head,
     linear_rows,

@@ -36,8 +36,8 @@ pub enum TypedTokens<'a> {
     Text,
     /// Control tokens.
     Control,
-    /// Control tokens, but for this one, which is text.
-    ControlBut(&'a str),
+    /// Control tokens, but for these, which are text.
+    ControlBut(&'a [String]),
 }
 
 /// Where the prompt of a chat ends.
@@ -244,7 +244,7 @@ mod tests {
         let chat =
             Chat { num_images: 2, ..Chat::from(json!([{"role": "user", "content": content}])) };
         let images = ["<1>".to_owned(), "<2>".to_owned()];
-        for typed in [TypedTokens::Text, TypedTokens::ControlBut(&token)] {
+        for typed in [TypedTokens::Text, TypedTokens::ControlBut(std::slice::from_ref(&token))] {
             let render = |source: &str| {
                 let template = ChatTemplate::new(source, None, None).unwrap();
                 chat.render(&template, &tokenizer, RunDate::default(), typed).unwrap()

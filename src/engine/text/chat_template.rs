@@ -251,8 +251,8 @@ impl ChatTemplate {
             TypedTokens::Control => {
                 return Ok(RenderedChat::new(self.render(messages, options)?, false));
             }
-            TypedTokens::ControlBut(token) => {
-                only = ControlTokens::only(token);
+            TypedTokens::ControlBut(tokens) => {
+                only = ControlTokens::only(tokens);
                 &only
             }
             TypedTokens::Text => self.control_tokens.get_or_init(|| {

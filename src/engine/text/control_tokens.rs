@@ -115,9 +115,9 @@ impl ControlTokens {
         Self::of(tokens)
     }
 
-    /// This token alone.
-    pub(crate) fn only(token: &str) -> Self {
-        Self::of(vec![token.to_owned()])
+    /// These tokens alone.
+    pub(crate) fn only(tokens: &[String]) -> Self {
+        Self::of(tokens.to_vec())
     }
 
     fn of(tokens: Vec<String>) -> Self {

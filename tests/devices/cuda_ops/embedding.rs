@@ -4,8 +4,8 @@ use vllm_batch::engine::base::matrix::{SourceMatrix, SourceValues};
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    LinearWeight, MixedRows, PatchScratch, add_mixed_rows, add_rows, add_rows_of, embedding,
-    gather_rows, mean_rows, patch_values, replace_rows,
+    LinearWeight, MixedRows, PatchScratch, QkvHeads, add_mixed_rows, add_rows, add_rows_of,
+    embedding, gather_rows, group_attention, mean_rows, patch_values, replace_rows,
 };
 
 use crate::cuda_ops::NUM_ROWS;
@@ -219,6 +219,40 @@ fn patch_values_are_the_numbers_of_bytes() {
                 let mut out = output(device, rows.len(), len * num_frames, Precision::Activation);
                 let samples = (&samples[..], &scratch);
                 patch_values(device, samples, (&tables, num_frames), &mut out);
+                vec![out]
+            });
+        }
+    });
+}
+
+#[test]
+fn group_attention_of_few_rows_is_that_of_the_cpu() {
+    in_every_dtype(150, |pair| {
+        for (heads, num_rows) in [(2, 1, 16), (4, 2, 12), (16, 16, 72), (3, 3, 130)]
+            .map(|(num_heads, num_kv_heads, head_dim)| QkvHeads {
+                num_heads,
+                num_kv_heads,
+                head_dim,
+            })
+            .into_iter()
+            .zip(NUM_ROWS)
+        {
+            let (width, kv_width) = (heads.q_width(), 2 * heads.kv_width());
+            let (q, kv) =
+                (pair.values(num_rows, width, 11, 2.0), pair.values(VOCAB_SIZE, kv_width, 12, 2.0));
+            let all: Vec<usize> = (0..VOCAB_SIZE).collect();
+            let what = format!("group_attention, {heads:?}");
+            pair.check(&what, num_rows, CLOSE, &|device, rows| {
+                let mut groups = MixedRows::default();
+                // Of one row, of two, .. and of 64.
+                for row in rows {
+                    let size = [1, 2, 4, 9, 64][row % 5];
+                    groups.push((0..size).map(|at| (id_of(row + 11 * at), 0.25)));
+                }
+                groups.upload(device).expect("memory");
+                let (q, kv) = (q.activations(device, rows), kv.activations(device, &all));
+                let mut out = output(device, rows.len(), width, Precision::Activation);
+                group_attention(device, &groups, (&q, &kv), heads, &mut out);
                 vec![out]
             });
         }

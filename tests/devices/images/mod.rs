@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 45] = [
+const MODELS: [&str; 47] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
@@ -56,6 +56,8 @@ const MODELS: [&str; 45] = [
     "llava_saved",
     "ministral3_multimodal",
     "mistral3",
+    "molmo2",
+    "molmo2_o",
     "muse_glimmer",
     "paddleocr_vl",
     "paligemma",
@@ -152,6 +154,7 @@ fn of_rows(model: &str) -> RowKind {
     let tokenizer = Tokenizer::from_dir(&testdata("golden").join(model)).unwrap();
     RowKind {
         image_token_id: tower.image_token_id.find(|text| tokenizer.token_id(text)).unwrap(),
+        marks: tower.marks.map_or_else(Vec::new, |marks| marks.ids),
         bidirectional: tower.bidirectional,
         has_axes: spec.ropes.iter().any(|rope| !rope.axes.is_empty()),
     }

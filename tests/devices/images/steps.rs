@@ -33,10 +33,12 @@ pub struct Row {
 }
 
 /// What differs between rows of models.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct RowKind {
     /// The token that stands for one of an image's.
     pub image_token_id: u32,
+    /// Other tokens that an image has.
+    pub marks: Vec<u32>,
     /// What tokens see besides those before them.
     pub bidirectional: Bidirectional,
     /// Tokens have positions on axes.
@@ -47,21 +49,22 @@ impl Row {
     /// The tokens of the media stand where the model's token of images does, without others
     /// between if tokens have positions on axes.
     pub fn new(ids: &[u32], media: &[Arc<TableMedium>], kind: RowKind) -> Self {
-        let RowKind { image_token_id, bidirectional, has_axes } = kind;
+        let RowKind { image_token_id, marks, bidirectional, has_axes } = kind;
+        let is_of_image = |id: &u32| *id == image_token_id || marks.contains(id);
         let mut tokens = media.iter().flat_map(|medium| {
             let number = medium.number();
             (0..medium.layout().num_tokens() as u32).map(move |token| (number, token))
         });
-        let of_token = |id: &u32| (*id == image_token_id).then(|| tokens.next().expect("enough"));
+        let of_token = |id: &u32| is_of_image(id).then(|| tokens.next().expect("enough"));
         let of_tokens = ids.iter().map(of_token).collect();
         let mut end = 0;
-        let runs = ids.chunk_by(|a, b| a == b).map(|run| {
+        let runs = ids.chunk_by(|a, b| is_of_image(a) == is_of_image(b)).map(|run| {
             end += run.len();
-            (run[0] == image_token_id).then_some(end - run.len()..end)
+            is_of_image(&run[0]).then_some(end - run.len()..end)
         });
         let whole = match bidirectional {
             Bidirectional::None => Vec::new(),
-            Bidirectional::Image => runs.flatten().collect(),
+            Bidirectional::Image | Bidirectional::Images => runs.flatten().collect(),
             Bidirectional::Prompt => media.first().map(|_| 0..ids.len()).into_iter().collect(),
         };
         let prefix_len = match bidirectional {

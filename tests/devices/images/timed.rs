@@ -47,6 +47,7 @@ fn image(spec: &TowerSpec, side: usize) -> Patches {
         merge_size,
         middle: None,
         whole: None,
+        marks: None,
     };
     let has_windows = spec.windows.is_some() || own.is_none();
     let order = if has_windows { PatchOrder::Merged } else { PatchOrder::Rows };

@@ -11,6 +11,8 @@ mod scan;
 
 /// Most tokens of an image of Gemma 4: the largest budget that its image processor may have.
 pub const MAX_SOFT_TOKENS: usize = 1120;
+/// Most tokens of an image whose tiles share tokens (Molmo 2).
+pub const MAX_JOINED_TOKENS: usize = 4096;
 
 pub use activation::{Activation, MlpForm};
 pub use alibi::alibi_slopes;

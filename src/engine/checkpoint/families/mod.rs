@@ -90,6 +90,7 @@ mod mistral;
 mod mistral4;
 mod mixtral;
 pub(crate) mod modernbert_decoder;
+mod molmo2;
 mod mpt;
 mod multimodal;
 mod muse_glimmer;
@@ -184,12 +185,22 @@ pub struct Architecture {
     pub processor: Option<BuildProcessor>,
     /// The chat template where a model's files have none.
     pub chat_template: Option<&'static str>,
+    /// Chats begin with BOS, or with EOS where there is none, whatever their template writes.
+    pub begins_chats: bool,
     /// The models that people know it by.
     pub models: &'static str,
 }
 
 const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Architecture {
-    Architecture { name, spec, tower: Sight::None, processor: None, chat_template: None, models }
+    Architecture {
+        name,
+        spec,
+        tower: Sight::None,
+        processor: None,
+        chat_template: None,
+        begins_chats: false,
+        models,
+    }
 }
 
 const fn seeing(
@@ -204,6 +215,7 @@ const fn seeing(
         tower: Sight::All(tower),
         processor: None,
         chat_template: None,
+        begins_chats: false,
         models,
     }
 }
@@ -328,6 +340,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         tower: Sight::Some(gemma4_vision::tower),
         processor: None,
         chat_template: None,
+        begins_chats: false,
         models: "Gemma 4 E2B, E4B, 26B-A4B and 31B",
     },
     family("Gemma4UnifiedForCausalLM", gemma4::unified, "Gemma 4 12B, text"),
@@ -484,6 +497,15 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("MistralForCausalLM", mistral::spec, "Mistral 7B, Nemo, Small"),
     family("MixtralForCausalLM", mixtral::spec, "Mixtral 8x7B, 8x22B"),
     family("ModernBertDecoderForCausalLM", modernbert_decoder::spec, "Ettin decoders"),
+    Architecture {
+        begins_chats: true,
+        ..seeing(
+            "Molmo2ForConditionalGeneration",
+            molmo2::spec,
+            molmo2::tower,
+            "Molmo 2 4B, 8B, O-7B",
+        )
+    },
     family("MPTForCausalLM", mpt::spec, "MPT"),
     family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
     seeing(

@@ -1,7 +1,7 @@
 //! `ConnectorSpec`: from the patches of a vision tower to embeddings of a decoder's tokens, as a
 //! list of steps.
 
-use super::{LinearSpec, NamedShape, NormSpec};
+use super::{LinearSpec, NamedShape, NormSpec, QkvHeads};
 use vllm_batch_base::layers::Activation;
 
 /// What makes embeddings of patches. Rows are patches, by the tokens that they are of, until they
@@ -26,6 +26,9 @@ pub enum ConnectorStep {
     /// First: the mean of all patches of a tile. An image is one row from there on (classifiers of
     /// SigLIP).
     TileMean,
+    /// First: what the mean of the patches of each token finds among them. Rows are tokens from
+    /// there on, and tiles may share them (Molmo 2).
+    GroupPool(GroupPool),
     /// Rows as they are here are added to what the last product gives.
     Keep,
     /// Norm of each row.
@@ -62,13 +65,25 @@ pub struct AttentionPool {
     pub num_heads: usize,
 }
 
+/// Attention of the means of groups of patches over the patches of each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupPool {
+    /// (width of queries, width of rows): of the means.
+    pub q: LinearSpec,
+    /// (widths of keys and of values, width of rows): of the patches.
+    pub kv: LinearSpec,
+    /// Heads of the attention.
+    pub heads: QkvHeads,
+}
+
 impl ConnectorSpec {
     /// Its products.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
-        let of_steps = self.steps.iter().filter_map(|step| match step {
-            ConnectorStep::Linear(linear) => Some(linear),
-            ConnectorStep::AttentionPool(pool) => Some(&pool.qkv),
-            _ => None,
+        let of_steps = self.steps.iter().flat_map(|step| match step {
+            ConnectorStep::Linear(linear) => vec![linear],
+            ConnectorStep::AttentionPool(pool) => vec![&pool.qkv],
+            ConnectorStep::GroupPool(pool) => vec![&pool.q, &pool.kv],
+            _ => Vec::new(),
         });
         of_steps.chain([&self.last])
     }
@@ -99,6 +114,11 @@ impl ConnectorSpec {
             matches!(step, ClassToken | AttentionPool(_) | TileMean)
         };
         self.steps.first().is_some_and(pools)
+    }
+
+    /// Tokens are of groups of patches of any tiles.
+    pub fn pools_groups(&self) -> bool {
+        matches!(self.steps.first(), Some(ConnectorStep::GroupPool(_)))
     }
 
     /// That row is made of the token before the patches alone.

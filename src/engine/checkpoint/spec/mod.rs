@@ -26,7 +26,7 @@ pub use attention::{
     QkNormOrder, QkNormSpec,
 };
 pub use choice::{ChoiceSpec, IndexerSpec};
-pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep};
+pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep, GroupPool};
 pub use delta_net::{DeltaGate, DeltaNetSpec, LowRankGates, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
 pub use feed_forward::{
@@ -48,7 +48,7 @@ pub use streams::{BranchSpec, MixingSpec, StreamsSpec};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice, bounds_of,
 };
-pub use tower::{Bidirectional, DeepSpec, ImageText, TokenId, TowerSpec, WindowsSpec};
+pub use tower::{Bidirectional, DeepSpec, ImageText, MarksSpec, TokenId, TowerSpec, WindowsSpec};
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;

@@ -44,7 +44,7 @@ impl RankOf {
 
 impl LinearSpec {
     /// Some rows of it alone.
-    fn of_rows(mut self, rows: impl Iterator<Item = usize>) -> Self {
+    pub(crate) fn of_rows(mut self, rows: impl Iterator<Item = usize>) -> Self {
         let rows = Some(rows.map(|row| row as u32).collect());
         let share = Share { rows, columns: None, whole_k: self.k, adds_bias: true };
         self.share = Some(share);

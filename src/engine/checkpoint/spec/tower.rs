@@ -5,7 +5,7 @@ use super::{
     AttentionSpec, ConnectorSpec, GridFit, GridPositions, LayerSpec, LinearSpec, NamedShape,
     NormSpec, Parameters, QkvHeads, RopeSpec, distinct,
 };
-use vllm_batch_base::layers::MAX_SOFT_TOKENS;
+use vllm_batch_base::layers::{MAX_JOINED_TOKENS, MAX_SOFT_TOKENS};
 
 /// What makes embeddings of images, in the place of a decoder's table of tokens. Families differ in
 /// these values only.
@@ -59,6 +59,8 @@ pub struct TowerSpec {
     /// (hidden_size): an embedding between the whole image, whose rows then have newlines too and
     /// which comes first, and its tiles (DeepSeek-VL2).
     pub separator: Option<NamedShape>,
+    /// What an image has between its tokens that is of a table (Molmo 2).
+    pub marks: Option<MarksSpec>,
     /// Such a picture is made smaller where it has more tokens than so many tiles (OneVision).
     pub max_tiles: Option<usize>,
     /// Embeddings, newlines too, are multiplied by this, as those of tokens are (Granite).
@@ -68,6 +70,17 @@ pub struct TowerSpec {
     pub unused: Vec<String>,
 }
 
+/// Tokens that an image has between those of its patches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MarksSpec {
+    /// (marks, hidden_size), and the row that is added: of the decoder's table, which has it too.
+    pub table: LinearSpec,
+    /// The tokens, in the order of the rows. Layouts number them so.
+    pub ids: Vec<u32>,
+    /// A row behind theirs is added to the embedding of each token of patches.
+    pub is_added: bool,
+}
+
 /// What tokens of a prompt see of those behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bidirectional {
@@ -75,6 +88,9 @@ pub enum Bidirectional {
     None,
     /// Tokens of an image see all of it (Gemma 3).
     Image,
+    /// Tokens of images, marks too, see all of those of the prompt. That has one image: several,
+    /// with text between, are refused (Molmo 2).
+    Images,
     /// All tokens of a prompt with images see all of it, also past a window: a prefix language
     /// model (PaliGemma).
     Prompt,
@@ -160,6 +176,11 @@ pub enum ImageText {
     /// Tiles, a token behind each, and the whole image behind them likewise, between two tokens
     /// (Command A Vision).
     BrokenTiles,
+    /// Its tokens and marks. The chat template shows another token.
+    Marked {
+        /// What it shows.
+        shown: &'static str,
+    },
     /// Tiles by row and column between two tokens; no rows and columns where there is the whole
     /// image alone (LFM2-VL).
     EnclosedTiles,
@@ -197,6 +218,7 @@ impl TowerSpec {
             deep: Vec::new(),
             newline: None,
             separator: None,
+            marks: None,
             max_tiles: None,
             scale: None,
             unused: Vec::new(),
@@ -234,6 +256,7 @@ impl TowerSpec {
         let num_tokens = match (self.bidirectional, &self.positions) {
             // Nobody asks for logits of such a prompt.
             (Bidirectional::Prompt, _) => return (max_model_len, 0),
+            (Bidirectional::Images, _) => return (MAX_JOINED_TOKENS, 0),
             (Bidirectional::None, _) | (Bidirectional::Image, None) => 0,
             // Of any shape.
             (_, Some(GridPositions { fit: GridFit::ByAxis, .. })) => MAX_SOFT_TOKENS,

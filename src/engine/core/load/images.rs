@@ -56,6 +56,7 @@ pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput
             MediaTable::new(processor, MAX_PATCH_BYTES).with_table_token(tower.table_token),
         ),
         image_token_id,
+        marks: tower.marks.as_ref().map_or_else(Vec::new, |marks| marks.ids.clone()),
         text: tower.text,
         has_axes,
         reads_texts,
@@ -100,8 +101,13 @@ fn of_gguf(file: &GgufModel) -> Result<(PathBuf, Value, Backend), EngineError> {
     Ok((path, Value::Object(processor.keys), backend))
 }
 
+/// What a whole processor says of what stands around its images.
+const OF_WHOLE: [&str; 3] =
+    ["image_use_col_tokens", "use_single_crop_col_tokens", "use_single_crop_start_token"];
+
 /// The configuration, and the name of its file.
 fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
+    let mut whole = Value::Null;
     for (name, key) in PROCESSOR_CONFIGS {
         let path = folder.join(name);
         let text = match files::read_text(&path, MAX_FILE_BYTES) {
@@ -112,16 +118,16 @@ fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
         let config: Value = serde_json::from_str(&text)
             .map_err(|error| EngineError::Model(format!("{}: {error}", path.display())))?;
         match key {
-            None => return Ok((name, config)),
+            None => return Ok((name, with_whole(config, &whole))),
             Some(key) if config[key].is_object() => {
-                let mut inner = config[key].clone();
+                let mut inner = with_whole(config[key].clone(), &config);
                 // What the whole processor is decides how some images are cut.
                 if inner["processor_class"].is_null() {
                     inner["processor_class"] = config["processor_class"].clone();
                 }
                 return Ok((name, inner));
             }
-            Some(_) => {}
+            Some(_) => whole = config,
         }
     }
     Err(EngineError::Model(format!(
@@ -129,6 +135,17 @@ fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
          from the model's repository",
         quoted(&folder.display().to_string())
     )))
+}
+
+/// The configuration with what the whole processor says.
+fn with_whole(mut config: Value, whole: &Value) -> Value {
+    if let Some(keys) = config.as_object_mut() {
+        let given = OF_WHOLE.into_iter().filter(|key| !whole[key].is_null());
+        given.for_each(|key| {
+            keys.insert(key.to_owned(), whole[key].clone());
+        });
+    }
+    config
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ pub struct ModelSummary {
     pub processor: Option<Value>,
     /// The chat template of its family, for files that have none.
     pub chat_template: Option<&'static str>,
+    /// Chats begin with BOS or EOS, whatever their template writes.
+    pub begins_chats: bool,
     /// How the checkpoint's linear layers are stored, where they are quantized.
     pub quantization: Option<QuantizationConfig>,
     /// How many tensors are of which type, of a GGUF file.
@@ -67,6 +69,7 @@ impl ModelSummary {
         let tower = tower.filter(|_| !config.language_model_only);
         let processor = checkpoint::image_processor(&hf_config)?;
         let chat_template = checkpoint::chat_template(&hf_config)?;
+        let begins_chats = checkpoint::begins_chats(&hf_config)?;
         let spec = own_head::of_decoder(spec, &hf_config, || files.stored(config))?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, &spec)?;
@@ -79,6 +82,7 @@ impl ModelSummary {
             tower,
             processor,
             chat_template,
+            begins_chats,
             quantization,
             gguf_types,
             dtype,

@@ -91,6 +91,8 @@ pub struct InputProcessor {
     chat_template: Option<ChatTemplate>,
     chat_date: RunDate,
     allow_special: bool,
+    /// None: chats are as their template writes them.
+    first_of_chats: Option<u32>,
     /// None: the model takes none.
     images: Option<ImageInput>,
     overflow: Overflow,
@@ -134,10 +136,18 @@ impl InputProcessor {
             chat_template,
             chat_date: config.chat_date,
             allow_special: config.allow_special,
+            first_of_chats: None,
             images: None,
             overflow: config.overflow,
             generation_config,
         })
+    }
+
+    /// The same where chats begin with BOS, or with EOS where there is none, whatever templates
+    /// write.
+    pub fn begins_chats(self) -> Self {
+        let first = self.tokenizer.bos_token_id().or(self.tokenizer.eos_token_id());
+        Self { first_of_chats: first, ..self }
     }
 
     /// Tokenizes, checks against the model's limits, resolves stop ids.
@@ -360,7 +370,15 @@ impl InputProcessor {
     }
 
     fn tokenize_chat(&self, chat: &Chat) -> Result<Vec<u32>, ProcessError> {
-        Ok(self.tokenizer.encode_chat(&self.render(chat)?)?)
+        Ok(self.begun(self.tokenizer.encode_chat(&self.render(chat)?)?))
+    }
+
+    /// The tokens of a chat behind the one that all chats begin with, if the model has one.
+    fn begun(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if let Some(first) = self.first_of_chats.filter(|first| ids.first() != Some(first)) {
+            ids.insert(0, first);
+        }
+        ids
     }
 
     fn render(&self, chat: &Chat) -> Result<RenderedChat, ProcessError> {
@@ -372,13 +390,13 @@ impl InputProcessor {
             )
             .into());
         };
-        let placeholder;
+        let placeholders;
         let typed = match (self.allow_special, &self.images) {
             (false, _) => TypedTokens::Text,
             (true, None) => TypedTokens::Control,
             (true, Some(images)) => {
-                placeholder = self.tokenizer.token_text(images.image_token_id);
-                TypedTokens::ControlBut(&placeholder)
+                placeholders = images.placeholders(&self.tokenizer);
+                TypedTokens::ControlBut(&placeholders)
             }
         };
         Ok(chat.render(template, &self.tokenizer, self.chat_date, typed)?)

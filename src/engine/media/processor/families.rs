@@ -23,6 +23,7 @@ pub(super) enum Kind {
     FilledByChunk,
     FilledOrRefused,
     Views,
+    Joined,
 }
 
 /// A size where a configuration has none.
@@ -263,6 +264,15 @@ pub(super) const FAMILIES: &[Family] = &[
         kind: Kind::Views,
         size: DefaultSize::Square(1),
         filter: Filter::Bicubic,
+        mean_and_std: HALF,
+        crop: None,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["Molmo2ImageProcessor"],
+        kind: Kind::Joined,
+        size: DefaultSize::Square(378),
+        filter: Filter::Bilinear,
         mean_and_std: HALF,
         crop: None,
         squares: Squares::None,

@@ -90,6 +90,15 @@ impl<'a> Keys<'a> {
         })
     }
 
+    /// Two whole numbers.
+    pub(super) fn two(&mut self, key: &'static str) -> Result<Option<[usize; 2]>, ConfigError> {
+        self.of_kind(key, "pair of whole numbers", |value| {
+            let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+            let numbers: Option<Vec<usize>> = value.as_array()?.iter().map(number).collect();
+            numbers?.try_into().ok()
+        })
+    }
+
     /// Pairs of whole numbers above 0.
     pub(super) fn pairs(
         &mut self,

@@ -4,6 +4,7 @@
 mod config;
 mod families;
 mod filled;
+mod joined;
 mod keys;
 mod normalization;
 mod patches;
@@ -13,12 +14,13 @@ mod sizes;
 mod tests;
 
 pub use config::ConfigError;
+pub use joined::Joined;
 pub use normalization::Normalization;
 pub use patches::{PatchOrder, Patches};
 
 use crate::error::MediaError;
 use crate::header::Header;
-use crate::resize::{Backend, Filter, resize};
+use crate::resize::{Backend, Filter, resize, resize_between};
 use crate::rgb::Rgb8;
 
 use filled::Filled;
@@ -86,6 +88,9 @@ enum Sizing {
     /// As it is, or smaller where it has too many patches; black beside and below it fills whole
     /// tokens (Kimi).
     Filled(Filled),
+    /// Tiles of one size that overlap, in the grid that the image fits into by the least scale;
+    /// behind the whole image (Molmo 2).
+    Joined { tile: usize, max_tiles: usize, joined: Joined },
 }
 
 /// Which grid of tiles an image has.
@@ -145,6 +150,15 @@ pub struct Layout {
     /// Rows of patches of the whole image and patches of such a row, where these are others than
     /// those of the tiles before it (LFM2-VL).
     pub whole: Option<[usize; 2]>,
+    /// The whole image stands before its tiles, and marks that are the image's own between tokens.
+    pub marks: Option<Marks>,
+}
+
+/// Which marks an image has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marks {
+    /// Those of tiles that overlap and share tokens (Molmo 2).
+    Joined(Joined),
 }
 
 /// The middle of the tiles, laid out as the picture that they are of. The tokens of an image are
@@ -231,12 +245,18 @@ impl Layout {
 
     /// Tokens that a tower makes of the tiles.
     pub fn num_tile_tokens(&self) -> usize {
+        if let Some(Marks::Joined(joined)) = self.marks {
+            return joined.num_tile_tokens(self);
+        }
         let last = self.num_tiles() - 1;
         last * self.tokens_per_tile() + self.tokens_of_tile(last)
     }
 
-    /// Placeholder tokens of the image.
+    /// Tokens of the image, and marks between them that are its own.
     pub fn num_tokens(&self) -> usize {
+        if let Some(Marks::Joined(joined)) = self.marks {
+            return joined.num_tokens(self);
+        }
         match self.middle {
             None => self.num_tile_tokens(),
             Some(middle) => {
@@ -251,9 +271,12 @@ impl Layout {
     }
 
     /// Of each token of the image, which of the tiles' it is, where they are not all of these; the
-    /// number behind the last is the newline, that behind it the separator if there is one, and
-    /// those behind are mixtures.
+    /// number behind the last is the newline, that behind it the separator if there is one, or they
+    /// are marks; those behind are mixtures.
     pub fn sources(&self) -> Option<Vec<u32>> {
+        if let Some(Marks::Joined(joined)) = self.marks {
+            return Some(joined.sources(self));
+        }
         let middle = self.middle?;
         let (of_tile, newline) = (self.tokens_per_tile(), self.num_tile_tokens());
         let [rows, columns] = middle.shown();
@@ -274,6 +297,19 @@ impl Layout {
         let row = |row| (0..columns).map(move |column| place(row, column));
         let rows = (0..rows).flat_map(|at| row(at).chain([newline]));
         Some(whole.into_iter().chain(rows).map(|source| source as u32).collect())
+    }
+
+    /// Whether tiles share tokens.
+    pub fn shares_tokens(&self) -> bool {
+        matches!(self.marks, Some(Marks::Joined(_)))
+    }
+
+    /// The patches of each token, where tiles share tokens.
+    pub fn groups(&self) -> Option<Vec<Vec<u32>>> {
+        match self.marks {
+            Some(Marks::Joined(joined)) => Some(joined.groups(self)),
+            None => None,
+        }
     }
 
     /// Mixtures of tokens of tiles that the image has, row after row: which of the tiles', with
@@ -352,6 +388,7 @@ impl ImageProcessor {
             merge_size,
             middle: None,
             whole: None,
+            marks: None,
         };
         let [height, width] = layout.sides();
         let whole = Size { width: layout.tile_columns * width, height: layout.tile_rows * height };
@@ -373,6 +410,9 @@ impl ImageProcessor {
             Sizing::Crops(_) if layout.tile_rows > 0 => {
                 let Size { width, height } = steps.resized;
                 Layout { whole: Some([height / patch_size, width / patch_size]), ..layout }
+            }
+            Sizing::Joined { joined, .. } => {
+                Layout { marks: Some(Marks::Joined(joined)), ..layout }
             }
             _ => layout,
         }
@@ -425,6 +465,15 @@ impl ImageProcessor {
                 Steps { padded: size, resized: size, tile, splits }
             }
             Sizing::AnyRes { .. } | Sizing::Views { .. } => self.in_a_grid(size, company)?,
+            &Sizing::Joined { tile, max_tiles, joined } => {
+                let patch_size = self.tower.patch_size;
+                let window = joined.window(tile / patch_size) * patch_size;
+                let margin = tile - window;
+                let splits = sizes::overlapping(size, (window, margin), max_tiles);
+                let Size { width, height } = splits.size(Size { width: window, height: window });
+                let resized = Size { width: width + margin, height: height + margin };
+                Steps { padded: size, resized, tile: Size { width: tile, height: tile }, splits }
+            }
             Sizing::Crops(crops) => {
                 let resized = sizes::smart(size, token_side, &crops.areas)?;
                 let splits = crops.splits(size, token_side);
@@ -552,6 +601,16 @@ impl ImageProcessor {
                 let whole = patches::in_the_middle(&whole, steps.tile, *colour);
                 patches.push_tile(&whole, (0, 0));
             }
+            Sizing::Joined { joined, .. } => {
+                patches.push_tile(&self.resized(image, steps.tile), (0, 0));
+                let side = self.tower.patch_size;
+                let window = joined.window(steps.tile.width / side) * side;
+                for row in 0..steps.splits.rows {
+                    for column in 0..steps.splits.columns {
+                        patches.push_tile(&resized, (row * window, column * window));
+                    }
+                }
+            }
             Sizing::Letterbox { colour, .. } => {
                 patches.push_tile(&patches::padded(&resized, steps.tile, *colour), (0, 0));
             }
@@ -571,7 +630,10 @@ impl ImageProcessor {
     }
 
     fn resized(&self, image: &Rgb8, size: Size) -> Rgb8 {
-        resize(image, size.width, size.height, self.filter, self.backend)
+        match self.sizing {
+            Sizing::Joined { .. } => resize_between(image, size.width, size.height),
+            _ => resize(image, size.width, size.height, self.filter, self.backend),
+        }
     }
 
     /// What makes numbers of the patches' bytes.

@@ -261,6 +261,34 @@ pub(super) fn least_scale(size: Size, tile: Size, max: usize) -> Splits {
     }
 }
 
+/// Rows and columns of tiles that overlap, where each side of an image has so many pixels of each
+/// tile, and margins besides: `select_tiling` of Molmo 2 in transformers, in f32 as there. An image
+/// that is smaller than the margins has sides below 0 there too.
+pub(super) fn overlapping(
+    size: Size,
+    (window, margin): (usize, usize),
+    max_tiles: usize,
+) -> Splits {
+    let side = |pixels: usize| (pixels as i64 - margin as i64) as f32;
+    let scale = |grid: &Splits| {
+        let of = |tiles: usize, pixels: usize| (tiles * window) as f32 / side(pixels);
+        of(grid.rows, size.height).min(of(grid.columns, size.width))
+    };
+    let grids = (1..=max_tiles)
+        .flat_map(|rows| (1..=max_tiles / rows).map(move |columns| Splits { rows, columns }));
+    let mut grids: Vec<_> = grids.collect();
+    grids.sort_by_key(|grid| (grid.rows * grid.columns, grid.rows));
+    // The first of equal ones.
+    let is_larger = |grid: &Splits| scale(grid) >= 1.0;
+    let best = match grids.iter().any(is_larger) {
+        true => {
+            grids.iter().filter(|grid| is_larger(grid)).min_by(|a, b| scale(a).total_cmp(&scale(b)))
+        }
+        false => grids.iter().rev().max_by(|a, b| scale(a).total_cmp(&scale(b))),
+    };
+    *best.expect("one tile at least")
+}
+
 /// The grid that shows most pixels of an image without another shape, and of these the one with the
 /// least beside it: `select_best_resolution` of transformers.
 pub(super) fn any_res(size: Size, tile: usize, grids: &[Splits]) -> Splits {

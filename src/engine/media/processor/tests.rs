@@ -195,6 +195,7 @@ fn the_middle_of_tiles_is_one_picture_with_newlines() {
         merge_size: 1,
         middle: None,
         whole: None,
+        marks: None,
     };
     let layout = Layout { middle: Some(middle), ..tiles };
     // 0 1 | 4 5
@@ -221,6 +222,7 @@ fn a_picture_with_more_tokens_is_made_smaller() {
         merge_size: 1,
         middle: Some(Middle { shrunk: Some([3, 4]), ..middle }),
         whole: None,
+        marks: None,
     };
     let mixtures = layout.mixtures();
     // Rows 0 and 1 are 5 to 1, columns 1 and 2 are 1 to 3.

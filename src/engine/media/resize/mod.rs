@@ -1,6 +1,7 @@
 //! Antialiased resizing of 8-bit pixels, to the bit as torchvision and as Pillow do it. One thread
 //! and whole numbers, so that an image's bytes depend on nothing beside it.
 
+mod between;
 mod taps;
 
 #[cfg(test)]
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 
 use crate::rgb::Rgb8;
 
+pub(crate) use between::resize_between;
 use taps::Taps;
 
 /// What weighs the pixels around a place.

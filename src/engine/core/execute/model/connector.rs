@@ -7,10 +7,12 @@ use super::loading::Loader;
 use super::tower::Tower;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{AttentionPool, ConnectorSpec, ConnectorStep, TowerSpec};
+use vllm_batch_checkpoint::spec::{
+    AttentionPool, ConnectorSpec, ConnectorStep, GroupPool, TowerSpec,
+};
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
-use vllm_batch_ops::{Activation, Ids, LinearWeight, NormWeight};
+use vllm_batch_ops::{Activation, Ids, LinearWeight, MixedRows, NormWeight, QkvHeads};
 
 /// A loaded connector.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ enum Step {
     ClassToken,
     AttentionPool(Pool),
     TileMean,
+    GroupPool(GroupedPool),
     Keep,
     Norm(NormWeight),
     Merge,
@@ -49,6 +52,44 @@ struct Pool {
     /// (3 * width, width)
     qkv: LinearWeight,
     num_heads: usize,
+}
+
+/// Attention of means of groups of patches over the patches of each.
+#[derive(Debug)]
+struct GroupedPool {
+    /// (width of queries, width of rows)
+    q: LinearWeight,
+    /// (widths of keys and of values, width of rows)
+    kv: LinearWeight,
+    heads: QkvHeads,
+}
+
+impl GroupedPool {
+    fn load(loader: &mut Loader<'_>, spec: &GroupPool) -> Result<Self, EngineError> {
+        let (q, kv) = (loader.linear(&spec.q)?, loader.linear(&spec.kv)?);
+        Ok(Self { q, kv, heads: spec.heads })
+    }
+
+    /// A row of each group of rows of `x`, in the last of these buffers.
+    fn run<'a>(
+        &self,
+        device: &Device,
+        (x, groups): (&Tensor, &MixedRows),
+        narrowed: &mut Option<Tensor>,
+        [means, q, kv, pooled]: [&'a mut Tensor; 4],
+    ) -> &'a mut Tensor {
+        let num_groups = groups.num_rows();
+        means.reshape(num_groups, x.width());
+        ops::fill_zero(device, means, num_groups);
+        ops::add_mixed_rows(device, groups, x, means);
+        q.reshape(num_groups, self.q.shape().0);
+        ops::linear(device, input(device, means, narrowed), &self.q, q);
+        kv.reshape(x.num_rows(), self.kv.shape().0);
+        ops::linear(device, input(device, x, narrowed), &self.kv, kv);
+        pooled.reshape(num_groups, self.q.shape().0);
+        ops::group_attention(device, groups, (q, kv), self.heads, pooled);
+        pooled
+    }
 }
 
 impl Pool {
@@ -81,11 +122,13 @@ pub(super) struct ConnectorBuffers {
 }
 
 impl Connector {
-    /// `tower`: that whose streams it reads; so many of them beside each other.
+    /// `tower`: that whose streams it reads; so many of them beside each other. `added`: to each of
+    /// its rows.
     pub(super) fn load(
         loader: &mut Loader<'_>,
         spec: &ConnectorSpec,
         (tower, num_states): (&TowerSpec, usize),
+        added: Option<&[f32]>,
     ) -> Result<Self, EngineError> {
         let steps = spec.steps.iter().map(|step| {
             Ok(match step {
@@ -95,6 +138,7 @@ impl Connector {
                     Step::AttentionPool(Pool::load(loader, pool)?)
                 }
                 ConnectorStep::TileMean => Step::TileMean,
+                ConnectorStep::GroupPool(pool) => Step::GroupPool(GroupedPool::load(loader, pool)?),
                 ConnectorStep::Keep => Step::Keep,
                 ConnectorStep::Norm(norm) => Step::Norm(loader.one_norm(norm)?),
                 ConnectorStep::Merge => Step::Merge,
@@ -108,7 +152,12 @@ impl Connector {
             })
         });
         let steps = steps.collect::<Result<_, EngineError>>()?;
-        let (num_merged, last) = (tower.merge_size.pow(2), loader.linear(&spec.last)?);
+        let num_merged = tower.merge_size.pow(2);
+        let (device, dtype) = (loader.device, loader.dtype);
+        let last = loader.packed(&spec.last, |rows, bias| {
+            assert!(bias.is_none() || added.is_none(), "one of them");
+            LinearWeight::load(device, dtype, rows, bias.or(added.map(<[f32]>::to_vec)))
+        })?;
         Ok(Self { num_merged, num_states, steps, last })
     }
 
@@ -121,10 +170,11 @@ impl Connector {
         device: &Device,
         max_num_patches: usize,
     ) -> Result<(), EngineError> {
-        let products = self.steps.iter().filter_map(|step| match step {
-            Step::Linear(weight) => Some(weight),
-            Step::AttentionPool(pool) => Some(&pool.qkv),
-            _ => None,
+        let products = self.steps.iter().flat_map(|step| match step {
+            Step::Linear(weight) => vec![weight],
+            Step::AttentionPool(pool) => vec![&pool.qkv],
+            Step::GroupPool(pool) => vec![&pool.q, &pool.kv],
+            _ => Vec::new(),
         });
         let activation = device.activation_dtype();
         let mut products = products.chain([&self.last]);
@@ -132,11 +182,13 @@ impl Connector {
     }
 
     /// Embeddings of the tokens whose patches these rows of the stream are, one token after the
-    /// other. `tiles`: which of the rows are those of each tile.
+    /// other. `tiles`: which of the rows are those of each tile; `groups`: of each token, where
+    /// tiles share tokens.
     pub(super) fn run<'a>(
         &self,
         device: &Device,
-        (stream, by_token, tiles): (&Tensor, Ids<'_>, &[Range<usize>]),
+        (stream, by_token): (&Tensor, Ids<'_>),
+        (tiles, groups): (&[Range<usize>], &MixedRows),
         buffers: &'a mut ConnectorBuffers,
     ) -> &'a mut Tensor {
         let ConnectorBuffers { patches, narrowed, outputs, kept, tokens } = buffers;
@@ -165,6 +217,11 @@ impl Connector {
                     means.reshape(tiles.len(), x.width());
                     ops::mean_rows(device, x, means);
                     x = means;
+                }
+                Step::GroupPool(pool) => {
+                    let mut next = || outputs.next().expect("four for each");
+                    let buffers = [next(), next(), next(), next()];
+                    x = pool.run(device, (x, groups), narrowed, buffers);
                 }
                 Step::Keep => {
                     let Some(kept) = &mut *kept else { unreachable!("there is room for it") };
@@ -245,6 +302,14 @@ impl ConnectorBuffers {
                 Step::TileMean => {
                     num_rows = num_rows.min(Tower::STEP_TEXTS);
                     outputs.push(tensor(num_rows, width, Precision::Full)?);
+                }
+                Step::GroupPool(GroupedPool { q, kv, .. }) => {
+                    outputs.push(tensor(num_rows, width, Precision::Full)?);
+                    for outputs_of in [q, kv, q] {
+                        let width = outputs_of.shape().0;
+                        outputs.push(tensor(num_rows, width, Precision::Activation)?);
+                    }
+                    width = q.shape().0;
                 }
                 Step::Keep => kept = Some(tensor(num_rows, width, Precision::Activation)?),
                 Step::Merge => (num_rows, width) = (num_rows / num_merged, width * num_merged),

@@ -9,6 +9,8 @@ use super::memory::MemoryWeights;
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::AdaptedWeights;
 use super::streams::{MixingWeights, StreamsWeights};
+use std::sync::Arc;
+
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Activation;
@@ -407,7 +409,7 @@ impl Loader<'_> {
             // The table is looked up in full precision.
             None => table.int8_copy(self.device),
             Some(head) => {
-                let head = self.linear(head)?;
+                let head = self.head(head, table.shape().0)?;
                 Some(head.int8_copy(self.device).unwrap_or(head))
             }
         };
@@ -418,6 +420,24 @@ impl Loader<'_> {
         };
         let loras = LoraSlots::default();
         Ok(OutputWeights { projection, after_projection, lm_head, loras })
+    }
+
+    /// The output layer, with so many rows: no token of those that it lacks is ever the next one
+    /// (Molmo 2).
+    fn head(&mut self, spec: &LinearSpec, num_rows: usize) -> Result<LinearWeight, EngineError> {
+        let num_missing = num_rows.saturating_sub(spec.n());
+        if num_missing == 0 || spec.share.is_some() {
+            return self.linear(spec);
+        }
+        let (device, dtype) = (self.device, self.dtype);
+        let rows: Arc<[u32]> =
+            (0..spec.n() as u32).chain(std::iter::repeat_n(0, num_missing)).collect();
+        self.packed(spec, |source, bias| {
+            let mut bias = bias.unwrap_or_else(|| vec![0.0; spec.n()]);
+            bias.resize(num_rows, f32::MIN);
+            let source = source.clone().in_order(Some(rows.clone()));
+            LinearWeight::load(device, dtype, &source, Some(bias))
+        })
     }
 
     fn projection(

@@ -3,7 +3,7 @@
 
 use super::loading::Loader;
 use vllm_batch_base::EngineError;
-use vllm_batch_checkpoint::spec::TowerSpec;
+use vllm_batch_checkpoint::spec::{MarksSpec, TowerSpec};
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::Layout;
 use vllm_batch_ops as ops;
@@ -70,15 +70,45 @@ fn rows_as(device: &Device, tiles: &Tensor, num_rows: usize) -> Result<Tensor, E
     Ok(rows)
 }
 
-/// The embedding behind each row of an image, and the one between the whole image and its tiles,
-/// in the type of embeddings.
+/// What stands between tokens of an image, in the type of embeddings: the newline behind each of
+/// its rows and what is between the whole image and its tiles, or marks of a table; and the row
+/// that is added to those of patches.
 ///
 /// # Errors
 /// One is missing, or memory does not suffice.
 pub(super) fn between_tokens(
     loader: &mut Loader<'_>,
     spec: &TowerSpec,
-) -> Result<Option<Tensor>, EngineError> {
+) -> Result<(Option<Tensor>, Option<Vec<f32>>), EngineError> {
+    let (mut rows, added) = match &spec.marks {
+        Some(marks) => marks_of_table(loader, marks)?,
+        None => (lines(loader, spec)?, None),
+    };
+    if let (Some(rows), Some(factor)) = (&mut rows, spec.scale) {
+        ops::scale(loader.device, rows, factor);
+    }
+    // What was copied from may go.
+    loader.device.check()?;
+    Ok((rows, added))
+}
+
+fn marks_of_table(
+    loader: &mut Loader<'_>,
+    marks: &MarksSpec,
+) -> Result<(Option<Tensor>, Option<Vec<f32>>), EngineError> {
+    let (values, num_marks) = (loader.table(&marks.table)?, marks.ids.len());
+    let device = loader.device;
+    let added = marks.is_added.then(|| device.read(&values)).transpose()?;
+    let added = added.map(|rows| rows[num_marks * values.width()..].to_vec());
+    let mut rows = device.tensor(num_marks, values.width(), Precision::Activation)?;
+    rows.set_num_rows(num_marks);
+    ops::copy_rows(device, values.rows_from(0), &mut rows);
+    // What is copied from is read before it goes.
+    device.check()?;
+    Ok((Some(rows), added))
+}
+
+fn lines(loader: &mut Loader<'_>, spec: &TowerSpec) -> Result<Option<Tensor>, EngineError> {
     let tensors: Vec<_> = spec.newline.iter().chain(&spec.separator).collect();
     let Some((_, shape)) = tensors.first() else { return Ok(None) };
     let mut rows = loader.device.tensor(tensors.len(), shape[0], Precision::Activation)?;
@@ -89,11 +119,8 @@ pub(super) fn between_tokens(
         row.set_num_rows(1);
         ops::copy_rows(loader.device, values.rows_from(0), &mut row);
         ops::replace_rows(loader.device, row.rows_from(0), rows.rows_from_mut(index), 1);
+        // What is copied from is read before it goes.
+        loader.device.check()?;
     }
-    if let Some(factor) = spec.scale {
-        ops::scale(loader.device, &mut rows, factor);
-    }
-    // What was copied from may go.
-    loader.device.check()?;
     Ok(Some(rows))
 }

@@ -31,6 +31,8 @@ pub struct Tower {
     batch: Batch,
     /// Its positions, where they are mixtures.
     mixed: MixedRows,
+    /// The patches of each token, where tiles share tokens.
+    groups: MixedRows,
     /// The same rows with windows as texts, where there are any.
     windows: Batch,
     /// Made for the first image, and again for a larger tile; on a GPU at once, since the KV cache
@@ -54,7 +56,7 @@ pub(super) struct Weights {
     pub final_norm: Option<NormWeight>,
     /// That of embeddings, and those of what is added later.
     pub connectors: Vec<Connector>,
-    /// (1 or 2, hidden_size): the newline, and the separator.
+    /// (rows, hidden_size): what stands between tokens.
     between_tokens: Option<Tensor>,
 }
 
@@ -112,9 +114,12 @@ impl Tower {
         let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, Self::STEP_PATCHES));
         let ropes = ropes.collect::<Result<_, _>>()?;
         let num_states = [spec.num_states()].into_iter().chain(std::iter::repeat(1));
+        let (between, added) = between_tokens(&mut loader, &spec)?;
         let connectors = spec.connectors().zip(num_states);
         let connectors = connectors
-            .map(|(connector, num)| Connector::load(&mut loader, connector, (&spec, num)))
+            .map(|(connector, num)| {
+                Connector::load(&mut loader, connector, (&spec, num), added.as_deref())
+            })
             .collect::<Result<_, _>>()?;
         let weights = Weights {
             layers,
@@ -126,11 +131,13 @@ impl Tower {
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
             connectors,
-            between_tokens: between_tokens(&mut loader, &spec)?,
+            between_tokens: between,
         };
-        let (batch, windows, mixed) = Default::default();
-        let mut tower = Self { spec, weights, dtype, batch, mixed, windows, buffers: None };
-        match device.preallocated_rows(Self::STEP_PATCHES) {
+        let (batch, windows, mixed, groups) = Default::default();
+        let mut tower = Self { spec, weights, dtype, batch, mixed, groups, windows, buffers: None };
+        // Those of an image with shared tokens are one step, and Molmo 2's has so many.
+        let num_steps = if tower.spec.connector.pools_groups() { 2 } else { 1 };
+        match device.preallocated_rows(num_steps * Self::STEP_PATCHES) {
             0 => {}
             num_tokens => tower.reserve(device, num_tokens, Self::STEP_TEXTS)?,
         }
@@ -176,20 +183,10 @@ impl Tower {
             })
         });
         let tiles: Vec<_> = tiles.collect();
-        let num_class_tokens = self.num_class_tokens();
         let mut rest = &tiles[..];
         while !rest.is_empty() {
-            let (mut num_tokens, mut num_texts) = (0, 0);
-            let fits = rest.iter().take_while(|tile| {
-                let is_first = num_tokens == 0;
-                let Patches { layout, .. } = images[tile.image];
-                let of_tokens = layout.tokens_of_tile(tile.index) * layout.merge_size.pow(2);
-                num_tokens += of_tokens.max(images[tile.image].num_patches_of(tile.index));
-                num_tokens += num_class_tokens;
-                num_texts += tile.windows.as_ref().map_or(1, |windows| windows.ends.len());
-                is_first || (num_tokens <= Tower::STEP_PATCHES && num_texts <= Tower::STEP_TEXTS)
-            });
-            let (step, after) = rest.split_at(fits.count());
+            let num = self.tiles_of_step(images, rest);
+            let (step, after) = rest.split_at(num);
             self.run(device, (images, step), tables, &mut rows)?;
             rest = after;
         }
@@ -199,6 +196,31 @@ impl Tower {
         let rows = rows.collect::<Result<_, _>>()?;
         device.check()?;
         Ok(rows)
+    }
+
+    /// How many of these tiles are the next step: whole images where tiles share tokens.
+    fn tiles_of_step(&self, images: &[Patches], tiles: &[Tile]) -> usize {
+        let num_class_tokens = self.num_class_tokens();
+        let (mut num_tiles, mut num_tokens, mut num_texts) = (0, 0, 0);
+        let are_joined = self.spec.connector.pools_groups();
+        for unit in tiles.chunk_by(|tile, next| are_joined && tile.image == next.image) {
+            for tile in unit {
+                let Patches { layout, .. } = images[tile.image];
+                let of_tokens = match are_joined {
+                    true => 0,
+                    false => layout.tokens_of_tile(tile.index) * layout.merge_size.pow(2),
+                };
+                num_tokens += of_tokens.max(images[tile.image].num_patches_of(tile.index));
+                num_tokens += num_class_tokens;
+                num_texts += tile.windows.as_ref().map_or(1, |windows| windows.ends.len());
+            }
+            let fits = num_tokens <= Tower::STEP_PATCHES && num_texts <= Tower::STEP_TEXTS;
+            if num_tiles > 0 && !fits {
+                break;
+            }
+            num_tiles += unit.len();
+        }
+        num_tiles
     }
 
     /// Rows that it gives of a token: its embedding, and what is added later. Those of a kind lie
@@ -238,13 +260,13 @@ impl Tower {
                 image.num_frames
             )));
         }
-        let Layout { merge_size, middle, .. } = image.layout;
+        let Layout { merge_size, middle, marks, .. } = image.layout;
         let num_between = middle.map_or(0, |middle| middle.lines.num());
         let own = [&self.spec.newline, &self.spec.separator].into_iter().flatten().count();
-        if num_between != own {
+        if num_between != own || marks.is_some() != self.spec.marks.is_some() {
             return Err(EngineError::Model(
                 "the image processor and the vision tower are of different models: only one of \
-                 them has newlines; help: preprocessor_config.json is another model's"
+                 them has newlines or marks; help: preprocessor_config.json is another model's"
                     .to_owned(),
             ));
         }
@@ -300,8 +322,9 @@ impl Tower {
         let num_texts = self.batch.query_start_loc.len().max(self.windows.query_start_loc.len());
         let num_rows = self.batch.logits_indices.len() / self.spec.num_states();
         self.reserve(device, self.batch.num_tokens().max(num_rows), num_texts)?;
-        let Self { spec, weights, batch, mixed, windows, buffers, .. } = self;
+        let Self { spec, weights, batch, mixed, groups, windows, buffers, .. } = self;
         mixed.upload(device)?;
+        groups.upload(device)?;
         let longest = batch.axes.iter().flatten().max().map_or(0, |last| *last as usize + 1);
         weights.ropes.iter_mut().try_for_each(|rope| rope.reach(device, longest))?;
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
@@ -331,7 +354,7 @@ impl Tower {
             for (level, _) in spec.deep.iter().enumerate().filter(|(_, deep)| deep.layer + 1 == end)
             {
                 let kind = 1 + level;
-                pass.connect(kind, (&stream.residual, &mut connectors[kind]), rows);
+                pass.connect(kind, (&stream.residual, groups), &mut connectors[kind], rows);
             }
             if let Some(states) = states {
                 states.set_num_rows(num_tokens * spec.num_states());
@@ -351,7 +374,7 @@ impl Tower {
             ops::replace_rows(device, zeros.rows_from(0), out, 1);
         }
         let last = states.as_ref().unwrap_or(&stream.residual);
-        pass.connect(0, (last, &mut connectors[0]), rows);
+        pass.connect(0, (last, groups), &mut connectors[0], rows);
         Ok(())
     }
 
@@ -359,8 +382,9 @@ impl Tower {
     /// they are in it.
     fn place<'a>(&mut self, images: &'a [Patches], tiles: &'a [Tile]) -> Vec<PlacedTile<'a>> {
         let num_class_tokens = self.num_class_tokens() as u32;
-        let Self { spec, batch, mixed, windows, .. } = self;
+        let Self { spec, batch, mixed, groups, windows, .. } = self;
         mixed.clear();
+        groups.clear();
         for batch in [&mut *batch, &mut *windows] {
             batch.clear();
             batch.query_start_loc.push(0);
@@ -370,6 +394,15 @@ impl Tower {
             let image = &images[tile.image];
             let Patches { layout, order, .. } = *image;
             let first = batch.positions.len();
+            if tile.index == 0 {
+                let of_image = layout.groups().unwrap_or_default();
+                let share = |group: &[u32]| (group.len() as f32).recip();
+                let of_group = |group: &Vec<u32>| {
+                    let share = share(group);
+                    group.iter().map(|patch| (first as u32 + patch, share)).collect::<Vec<_>>()
+                };
+                of_image.iter().for_each(|group| groups.push(of_group(group)));
+            }
             batch.positions.extend(0..num_class_tokens);
             match &spec.positions {
                 None => {}

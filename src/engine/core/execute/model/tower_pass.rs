@@ -54,6 +54,10 @@ impl PlacedTile<'_> {
         }
         let Patches { layout, order, .. } = *self.image;
         let first = (self.first + self.num_class_tokens) as u32;
+        if layout.shares_tokens() {
+            // Groups say which of them are a token's.
+            return (first..).take(self.image.num_patches_of(self.index)).collect();
+        }
         match self.windows {
             None => patches_by_token((layout, self.index), order, first),
             Some(windows) => windows.rows(first),
@@ -153,22 +157,27 @@ impl Pass<'_> {
     pub(super) fn connect(
         &self,
         kind: usize,
-        (stream, buffers): (&Tensor, &mut ConnectorBuffers),
+        (stream, groups): (&Tensor, &MixedRows),
+        buffers: &mut ConnectorBuffers,
         rows: &mut [Tensor],
     ) {
         let Self { device, weights, step, tiles, .. } = *self;
         let by_token = step.logits_indices();
         let of_tiles = self.rows_of_tiles();
-        let tokens = weights.connectors[kind].run(device, (stream, by_token, &of_tiles), buffers);
+        let connector = &weights.connectors[kind];
+        let tokens = connector.run(device, (stream, by_token), (&of_tiles, groups), buffers);
         if let Some(factor) = self.scale {
             ops::scale(device, tokens, factor);
         }
         let mut from = 0;
         for tile in tiles {
             let layout = tile.image.layout;
-            let (of_tile, per_tile, num_tokens) = match tile.is_one_row {
-                true => (1, 1, layout.num_tiles()),
-                false => (
+            let (of_tile, per_tile, num_tokens) = match (tile.is_one_row, layout.shares_tokens()) {
+                (true, _) => (1, 1, layout.num_tiles()),
+                // The first has all of the image, which is in the step.
+                (false, true) if tile.index > 0 => continue,
+                (false, true) => (layout.num_tile_tokens(), 0, layout.num_tile_tokens()),
+                (false, false) => (
                     layout.tokens_of_tile(tile.index),
                     layout.tokens_per_tile(),
                     layout.num_tile_tokens(),
@@ -238,6 +247,7 @@ mod tests {
             merge_size: 2,
             middle: None,
             whole: None,
+            marks: None,
         };
         let of_token = |token: usize| {
             patches_by_token((layout, 0), PatchOrder::Rows, 100)[4 * token..][..4].to_vec()

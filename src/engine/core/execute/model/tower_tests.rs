@@ -33,8 +33,16 @@ fn tower(device: &Device) -> Tower {
 
 /// Tiles of rows and columns of patches, and bytes that no two patches share.
 fn image((rows, columns): (usize, usize), (tile_rows, tile_columns): (usize, usize)) -> Patches {
-    let layout =
-        Layout { rows, columns, tile_rows, tile_columns, merge_size: 1, middle: None, whole: None };
+    let layout = Layout {
+        rows,
+        columns,
+        tile_rows,
+        tile_columns,
+        merge_size: 1,
+        middle: None,
+        whole: None,
+        marks: None,
+    };
     let samples = (0..layout.num_patches() * 12).map(|index| {
         let (patch, sample) = (index / 12, index % 12);
         (patch.wrapping_mul(40_503) >> (sample % 3 * 5)) as u8 ^ (sample * 19) as u8
@@ -67,6 +75,7 @@ fn rows_are_those_of_their_patches_in_however_many_steps() {
                 merge_size: 1,
                 middle: None,
                 whole: None,
+                marks: None,
             };
             let samples = image.samples[patch * 12..][..12].to_vec();
             let alone = [Patches { layout, samples, ..image.clone() }];

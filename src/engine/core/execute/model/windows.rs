@@ -68,6 +68,7 @@ mod tests {
             merge_size: 1,
             middle: None,
             whole: None,
+            marks: None,
         };
         let windows = Windows::new(layout(3, 5), 2);
         assert_eq!(windows.patches, [0, 1, 5, 6, 2, 3, 7, 8, 4, 9, 10, 11, 12, 13, 14]);

@@ -235,7 +235,7 @@ impl Scheduler {
             let whole = run.whole_positions()?;
             let most = match run.whole {
                 // Nobody asks for logits of such a prompt.
-                Whole::Prompt { .. } => num_tokens_of_step,
+                Whole::Prompt { .. } | Whole::Unscored => num_tokens_of_step,
                 _ => num_tokens_of_step.min(num_prompt_logits),
             };
             let is_cut = whole.start < end && end < whole.end.min(seq.num_prompt_tokens);

@@ -31,6 +31,8 @@ pub struct ImageInput {
     pub table: Arc<MediaTable>,
     /// Token of a prompt for each of an image's.
     pub image_token_id: u32,
+    /// Other tokens that an image has between those, by the numbers that layouts give them.
+    pub marks: Vec<u32>,
     /// What a prompt has beside them.
     pub text: ImageText,
     /// Tokens have positions on several axes.
@@ -47,16 +49,28 @@ impl ImageInput {
         match self.text {
             ImageText::NumberedTiles | ImageText::EnclosedMark { .. } => "<image>".to_owned(),
             ImageText::Paragraph { start, .. } => tokenizer.token_text(start),
+            ImageText::Marked { shown } => shown.to_owned(),
             _ => tokenizer.token_text(self.image_token_id),
         }
+    }
+
+    /// Texts of the tokens that images have, and of what a template shows for one of them, which
+    /// nobody may type.
+    pub(super) fn placeholders(&self, tokenizer: &Tokenizer) -> Vec<String> {
+        let ids = [self.image_token_id].into_iter().chain(self.marks.iter().copied());
+        let mut texts: Vec<_> = ids.map(|id| tokenizer.token_text(id)).collect();
+        if let ImageText::Marked { shown } = self.text {
+            texts.push(shown.to_owned());
+        }
+        texts
     }
 
     /// What a prompt has for an image.
     ///
     /// As `processing_aya_vision.py`, `processing_cohere2_vision.py`, `processing_idefics3.py`,
     /// `processing_smolvlm.py`, `processing_gemma3.py`, `processing_gemma4.py`,
-    /// `processing_internvl.py`, `processing_lfm2_vl.py` and `processing_pixtral.py` of
-    /// transformers write it.
+    /// `processing_internvl.py`, `processing_lfm2_vl.py`, `processing_molmo2.py` and
+    /// `processing_pixtral.py` of transformers write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let token = tokenizer.token_text(self.image_token_id);
         let (all, tile) =
@@ -87,6 +101,16 @@ impl ImageInput {
             ImageText::BrokenTiles => {
                 let tile = format!("{tile}<|IMG_LINE_BREAK|>");
                 format!("<|START_OF_IMG|>{}<|END_OF_IMG|>", tile.repeat(layout.num_tiles()))
+            }
+            ImageText::Marked { .. } => {
+                let marks = self.marks.iter().map(|id| tokenizer.token_text(*id));
+                let marks: Vec<_> = marks.collect();
+                let of_marks = layout.num_tile_tokens();
+                let text = |source: u32| match (source as usize).checked_sub(of_marks) {
+                    None => &token,
+                    Some(mark) => &marks[mark],
+                };
+                layout.sources().into_iter().flatten().map(|s| text(s).as_str()).collect()
             }
             ImageText::EnclosedTiles => {
                 let mut text = "<|image_start|>".to_owned();
@@ -133,10 +157,11 @@ impl ImageInput {
     /// The runs of placeholders, each of one medium; None: they are not as many as the media's
     /// tokens.
     fn runs(&self, ids: &[u32], media: &[Arc<TableMedium>]) -> Option<Vec<MediaRun>> {
-        let image_token_id = self.image_token_id;
+        let is_of_image = |id: &u32| *id == self.image_token_id || self.marks.contains(id);
         let whole = match self.bidirectional {
             Bidirectional::None => Whole::None,
             Bidirectional::Image => Whole::Image,
+            Bidirectional::Images => Whole::Unscored,
             Bidirectional::Prompt => {
                 Whole::Prompt { len: ids.len(), number: self.table.next_prompt() }
             }
@@ -147,8 +172,8 @@ impl ImageInput {
             let num_tokens = medium.layout().num_tokens();
             let mut first_token = 0;
             while first_token < num_tokens {
-                position += ids[position..].iter().position(|id| *id == image_token_id)?;
-                let others = ids[position..].iter().position(|id| *id != image_token_id);
+                position += ids[position..].iter().position(is_of_image)?;
+                let others = ids[position..].iter().position(|id| !is_of_image(id));
                 let len = others.unwrap_or(ids.len() - position).min(num_tokens - first_token);
                 let positions = position..position + len;
                 let medium = Arc::clone(medium);
@@ -163,7 +188,7 @@ impl ImageInput {
                 first_token += len;
             }
         }
-        (!ids[position..].contains(&image_token_id)).then_some(runs)
+        (!ids[position..].iter().any(is_of_image)).then_some(runs)
     }
 }
 
@@ -210,7 +235,9 @@ impl InputProcessor {
 
     /// Refuses likelihoods of a prompt with images whose tokens see those behind them.
     pub(super) fn refuse_seen_prompt(&self, params: &SamplingParams) -> Result<(), RequestError> {
-        let sees = |images: &ImageInput| images.bidirectional == Bidirectional::Prompt;
+        let sees = |images: &ImageInput| {
+            matches!(images.bidirectional, Bidirectional::Prompt | Bidirectional::Images)
+        };
         match params.prompt_logprobs.is_some() && self.images.as_ref().is_some_and(sees) {
             true => Err(RequestError::new(
                 "invalid_parameter",
@@ -235,6 +262,9 @@ impl InputProcessor {
         if images.text == ImageText::Alone {
             check_alone(&chat, media.len(), images.reads_texts)?;
         }
+        if images.bidirectional == Bidirectional::Images {
+            refuse_several(media.len())?;
+        }
         let placed = images.table.place(&media).map_err(|(index, error)| {
             let message = format!("image {} of {}: {error}", index + 1, media.len());
             RequestError::new(error.code(), message)
@@ -255,7 +285,7 @@ impl InputProcessor {
             );
             RequestError::new("chat_template", message)
         })?;
-        let mut ids = self.tokenizer.encode_chat(&rendered)?;
+        let mut ids = self.begun(self.tokenizer.encode_chat(&rendered)?);
         if add_special_tokens {
             ids = self.tokenizer.with_special_tokens(&ids);
         }
@@ -311,6 +341,20 @@ fn check_alone(chat: &Chat, num_images: usize, reads_texts: bool) -> Result<(), 
                 }
             };
             Err(RequestError::new("unsupported_field", message))
+        }
+    }
+}
+
+/// Refuses several images in a prompt whose images see each other past the text between them.
+fn refuse_several(num_images: usize) -> Result<(), RequestError> {
+    match num_images {
+        0..=1 => Ok(()),
+        _ => {
+            let message = format!(
+                "the row has {num_images} images, which see each other in this model past the text \
+                 between them: that is not computed yet; make a row of each"
+            );
+            Err(RequestError::new("media_count", message))
         }
     }
 }

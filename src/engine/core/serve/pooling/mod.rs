@@ -150,6 +150,10 @@ impl PoolingEngine {
                 true => load_input_processor(config, &summary.files, (limits, defaults), None)?,
                 false => image_processor_alone(config, (limits, defaults))?,
             };
+            let processor = match summary.begins_chats {
+                true => processor.begins_chats(),
+                false => processor,
+            };
             with_images(processor, summary.sight()).map(Arc::new)
         };
         let tokens = summary.named_tokens();

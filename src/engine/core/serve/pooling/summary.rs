@@ -41,6 +41,8 @@ pub struct PoolingSummary {
     pub tower: Option<TowerSpec>,
     /// The configuration of its image processor, where config.json has it.
     pub processor: Option<Value>,
+    /// Chats begin with BOS or EOS, whatever their template writes.
+    pub begins_chats: bool,
     /// How the checkpoint's linear layers are stored, where they are quantized.
     pub quantization: Option<QuantizationConfig>,
     /// How many tensors are of which type, of a GGUF file.
@@ -91,6 +93,7 @@ impl PoolingSummary {
         let spec = checkpoint::encoder_spec(&hf_config)?;
         let (tower, processor) = sight::read(&hf_config, config)?;
         sight::check(&spec, tower.as_ref())?;
+        let begins_chats = checkpoint::begins_chats(&hf_config)?;
         check_classes(classifier.as_ref(), &spec, (&hf_config, tokens.is_some()))?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
@@ -132,6 +135,7 @@ impl PoolingSummary {
             spec,
             tower,
             processor,
+            begins_chats,
             quantization,
             gguf_types,
             task,
