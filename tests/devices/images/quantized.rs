@@ -8,6 +8,12 @@ use serde_json::{Value, json};
 use super::*;
 
 const LANGUAGE: &str = "language_model.model.layers.";
+const EXPERTS_ALONE: [&str; 4] = [
+    "lm_head",
+    "re:.*self_attn.*",
+    "re:.*shared_experts.*",
+    r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
+];
 const TOWER: &str = "vision_tower.vision_model.encoder.layers.";
 
 /// Copies a model, with int8 codes and a scale for each output in the place of the linear layers
@@ -90,6 +96,8 @@ fn a_quantized_checkpoint_sees_as_its_values_do() {
         // A config that does not name what is stored as it is.
         ("llava", &[LANGUAGE], &ignored[..1]),
         ("llava", &[LANGUAGE, TOWER, "multi_modal_projector.linear_2"], &ignored[..1]),
+        // As Kimi K2.5 is published: the router is not named either.
+        ("kimi_k25", &["language_model.model.layers.1.mlp.experts."], &EXPERTS_ALONE),
         ("mistral3", &[LANGUAGE], &ignored[..]),
         // Inputs of the layer that merges patches are stored in another order.
         ("mistral3", &[LANGUAGE, "vision_tower.transformer.layers.", merging], &ignored[..1]),

@@ -83,7 +83,9 @@ impl Method for Awq {
         let is_quantized = match module.place {
             Place::Head => self.lm_head,
             Place::Elsewhere => false,
-            Place::Layer | Place::Tower => !Rule::any_is_about(&self.ignored, module)?,
+            Place::Layer | Place::Router | Place::Tower => {
+                !Rule::any_is_about(&self.ignored, module)?
+            }
         };
         Ok(is_quantized.then(|| Arc::new(self.scheme) as Arc<dyn Scheme>))
     }

@@ -166,7 +166,7 @@ impl Method for Gptq {
         let is_quantized = match module.place {
             Place::Head => self.lm_head,
             Place::Elsewhere | Place::Tower => false,
-            Place::Layer => match &self.modules {
+            Place::Layer | Place::Router => match &self.modules {
                 None => true,
                 Some(rules) => Rule::any_is_about(rules, module)?,
             },

@@ -18,6 +18,8 @@ pub struct Module<'a> {
 pub enum Place {
     /// In a decoder layer.
     Layer,
+    /// What chooses experts there.
+    Router,
     /// The output layer.
     Head,
     /// Between the embedding and the layers, or the layers and the output layer.

@@ -123,7 +123,12 @@ pub fn linears_of_decoder(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSp
     let projections = [&spec.embedding.projection, &spec.output.projection].into_iter().flatten();
     let elsewhere = projections.map(|linear| (linear, Place::Elsewhere));
     let head = spec.output.lm_head.iter().map(|linear| (linear, Place::Head));
-    let layers = spec.layer_linears().map(|linear| (linear, Place::Layer));
+    let layers = spec.layers.iter().flat_map(|layer| {
+        let router = layer.experts().map(|experts| &experts.router);
+        let is_router = move |linear: &_| router.is_some_and(|router| std::ptr::eq(router, linear));
+        let place = move |linear| if is_router(linear) { Place::Router } else { Place::Layer };
+        layer.linears().map(move |linear| (linear, place(linear)))
+    });
     elsewhere.chain(head).chain(layers)
 }
 
@@ -154,8 +159,10 @@ impl MappedFiles {
         self.quantized.format = Some(config.description().to_owned());
         for (linear, place) in linears {
             for part in &linear.parts {
-                if place == Place::Tower && self.is_plain(&part.weight_name()) {
-                    // Configs of tools that see decoders alone do not name it.
+                let may_be_unnamed = matches!(place, Place::Router | Place::Tower);
+                if may_be_unnamed && self.is_plain(&part.weight_name()) {
+                    // Configs do not name what is no linear layer in the model's own code, as
+                    // DeepSeek's routers, and those of tools that see decoders alone no tower.
                     continue;
                 }
                 let in_files = self.module_in_files(&part.name);
