@@ -58,7 +58,9 @@ impl DummyWeights {
         config: &QuantizationConfig,
         linears: impl Iterator<Item = (&'a LinearSpec, Place)>,
     ) -> Result<(), EngineError> {
-        for (linear, place) in linears.filter(|(_, place)| *place != Place::Tower) {
+        for (linear, place) in
+            linears.filter(|(_, place)| !matches!(place, Place::Router | Place::Tower))
+        {
             for part in &linear.parts {
                 let module = Module { names: [&part.name, &part.name], place };
                 let added = self.modules.add(config, (linear, part), &module);
