@@ -8,9 +8,9 @@ use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind, Squares
 use super::filled::Filled;
 use super::keys::{Keys, Sides};
 use super::sizes::{Areas, Crops, Size, SmallSides, Splits};
-use super::{GridChoice, ImageProcessor, Joined, Normalization, PatchOrder, Side, Sizing, Tower};
+use super::{GridChoice, ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower, joined};
 use crate::resize::{Backend, Filter};
-use vllm_batch_base::layers::{MAX_JOINED_TOKENS, MAX_SOFT_TOKENS};
+use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
 /// Why a model's image processor cannot be used. It does not name the file, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl ImageProcessor {
             Kind::Filled | Kind::FilledByChunk | Kind::FilledOrRefused => {
                 Sizing::Filled(Filled::read(&mut keys, (family.kind, size), tower)?)
             }
-            Kind::Joined => joined(&mut keys, size, (tower, processor.filter))?,
+            Kind::Joined => joined::read(&mut keys, size, (tower, processor.filter))?,
         };
         if family.kind != Kind::Fixed {
             keys.flag("do_pad", false)?;
@@ -287,7 +287,7 @@ fn fixed(keys: &mut Keys<'_>, family: &Family, size: Option<Asked>) -> Result<Si
 }
 
 /// Most tiles of an image; their grids are tried one after the other.
-const MAX_TILES: usize = 1 << 10;
+pub(super) const MAX_TILES: usize = 1 << 10;
 /// Most pixels of the side of such a tile.
 pub(super) const MAX_TILE_SIDE: usize = 1 << 14;
 
@@ -534,57 +534,6 @@ fn letterbox(
     let (mean, _) = family.mean_and_std;
     let mean = keys.bands("image_mean")?.unwrap_or(mean);
     Ok(Sizing::Letterbox { side, min_side, colour: mean.map(|mean| (mean * 255.0) as u8) })
-}
-
-fn joined(
-    keys: &mut Keys<'_>,
-    size: Option<Asked>,
-    (tower, filter): (Tower, Filter),
-) -> Result<Sizing, ConfigError> {
-    same(keys, "patch_size", tower.patch_size)?;
-    let [high, wide] = keys.two("pooling_size")?.unwrap_or([2, 2]);
-    if (high, wide) != (tower.merge_size, tower.merge_size) {
-        return Err(ConfigError::new(format!(
-            "`pooling_size` is {high} by {wide}, and {0} by {0} is read",
-            tower.merge_size
-        )));
-    }
-    let Some(Asked::Side(Side::Both(Size { width: tile, height }))) = size else {
-        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
-    };
-    let margins = keys.two("overlap_margins")?.unwrap_or([4, 4]);
-    let side = tile / tower.patch_size;
-    let is_square = tile == height && tile.is_multiple_of(tower.patch_size);
-    if !is_square || tile > MAX_TILE_SIDE || margins[0].saturating_add(margins[1]) >= side {
-        return Err(ConfigError::new(format!(
-            "`size` of {tile} by {height} and `overlap_margins` of {margins:?} patches make no tiles"
-        )));
-    }
-    if filter != Filter::Bilinear {
-        return Err(ConfigError::new("`resample` is other than 2, which is not read here"));
-    }
-    // Of the whole processor.
-    let ends_rows = keys.flag("image_use_col_tokens", true)?;
-    let joined = Joined {
-        margins,
-        has_own_start: keys.flag("use_single_crop_start_token", true)?,
-        ends_whole_rows: keys.flag("use_single_crop_col_tokens", ends_rows)?,
-        ends_rows,
-    };
-    let max_tiles = keys.count("max_crops")?.unwrap_or(8);
-    // A column of tiles has most.
-    let tokens = |tiles: usize| {
-        (tiles * joined.window(side) + margins[0] + margins[1]).div_ceil(tower.merge_size)
-    };
-    let of_whole = (side + 1).pow(2);
-    match max_tiles <= MAX_TILES
-        && (tokens(max_tiles) + 2) * (side + 1) + of_whole <= MAX_JOINED_TOKENS
-    {
-        true => Ok(Sizing::Joined { tile, max_tiles, joined }),
-        false => Err(ConfigError::new(format!(
-            "`max_crops` of {max_tiles} makes more tokens of an image than {MAX_JOINED_TOKENS}"
-        ))),
-    }
 }
 
 /// Most patches of an image; their sides are tried one after the other.

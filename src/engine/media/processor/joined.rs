@@ -1,7 +1,12 @@
 //! `Joined`: tiles that overlap and are parts of one picture, whose tokens are of patches of one or
 //! of several of them (Molmo 2). The whole image comes first, with tokens of its own.
 
-use super::Layout;
+use super::config::{Asked, ConfigError, MAX_TILE_SIDE, MAX_TILES, same};
+use super::keys::Keys;
+use super::sizes::Size;
+use super::{Layout, Side, Sizing, Tower};
+use crate::resize::Filter;
+use vllm_batch_base::layers::MAX_JOINED_TOKENS;
 
 /// What tokens and marks an image of such tiles has. Marks are numbered; which tokens they are the
 /// model's own configuration says.
@@ -34,6 +39,12 @@ impl Joined {
     /// Patches of a side of a tile of so many that no other tile has.
     pub(super) fn window(&self, side: usize) -> usize {
         side - self.margins[0] - self.margins[1]
+    }
+
+    /// The same of a square tile, in pixels.
+    pub(super) fn window_in_pixels(&self, tile: Size, patch_size: usize) -> Size {
+        let window = self.window(tile.width / patch_size) * patch_size;
+        Size { width: window, height: window }
     }
 
     /// The tile, and the place in it, of a row or column of the picture of so many tiles.
@@ -129,6 +140,61 @@ fn squares(
         .flat_map(|rows| spans(columns).map(move |columns| (rows.clone(), columns)))
         .map(|(rows, columns)| of_span(rows, columns))
         .collect()
+}
+
+/// The sizing of tiles that overlap, as a configuration has it.
+///
+/// # Errors
+/// It asks for what is not read here.
+pub(super) fn read(
+    keys: &mut Keys<'_>,
+    size: Option<Asked>,
+    (tower, filter): (Tower, Filter),
+) -> Result<Sizing, ConfigError> {
+    same(keys, "patch_size", tower.patch_size)?;
+    let [high, wide] = keys.two("pooling_size")?.unwrap_or([2, 2]);
+    if (high, wide) != (tower.merge_size, tower.merge_size) {
+        return Err(ConfigError::new(format!(
+            "`pooling_size` is {high} by {wide}, and {0} by {0} is read",
+            tower.merge_size
+        )));
+    }
+    let Some(Asked::Side(Side::Both(Size { width: tile, height }))) = size else {
+        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+    };
+    let margins = keys.two("overlap_margins")?.unwrap_or([4, 4]);
+    let side = tile / tower.patch_size;
+    let is_square = tile == height && tile.is_multiple_of(tower.patch_size);
+    if !is_square || tile > MAX_TILE_SIDE || margins[0].saturating_add(margins[1]) >= side {
+        return Err(ConfigError::new(format!(
+            "`size` of {tile} by {height} and `overlap_margins` of {margins:?} patches make no tiles"
+        )));
+    }
+    if filter != Filter::Bilinear {
+        return Err(ConfigError::new("`resample` is other than 2, which is not read here"));
+    }
+    // Of the whole processor.
+    let ends_rows = keys.flag("image_use_col_tokens", true)?;
+    let joined = Joined {
+        margins,
+        has_own_start: keys.flag("use_single_crop_start_token", true)?,
+        ends_whole_rows: keys.flag("use_single_crop_col_tokens", ends_rows)?,
+        ends_rows,
+    };
+    let max_tiles = keys.count("max_crops")?.unwrap_or(8);
+    // A column of tiles has most.
+    let tokens = |tiles: usize| {
+        (tiles * joined.window(side) + margins[0] + margins[1]).div_ceil(tower.merge_size)
+    };
+    let of_whole = (side + 1).pow(2);
+    match max_tiles <= MAX_TILES
+        && (tokens(max_tiles) + 2) * (side + 1) + of_whole <= MAX_JOINED_TOKENS
+    {
+        true => Ok(Sizing::Joined { tile, max_tiles, joined }),
+        false => Err(ConfigError::new(format!(
+            "`max_crops` of {max_tiles} makes more tokens of an image than {MAX_JOINED_TOKENS}"
+        ))),
+    }
 }
 
 #[cfg(test)]

@@ -319,6 +319,7 @@ impl Tower {
         rows: &mut [Tensor],
     ) -> Result<(), EngineError> {
         let tiles = self.place(images, tiles);
+        self.group(&tiles);
         let num_texts = self.batch.query_start_loc.len().max(self.windows.query_start_loc.len());
         let num_rows = self.batch.logits_indices.len() / self.spec.num_states();
         self.reserve(device, self.batch.num_tokens().max(num_rows), num_texts)?;
@@ -382,9 +383,8 @@ impl Tower {
     /// they are in it.
     fn place<'a>(&mut self, images: &'a [Patches], tiles: &'a [Tile]) -> Vec<PlacedTile<'a>> {
         let num_class_tokens = self.num_class_tokens() as u32;
-        let Self { spec, batch, mixed, groups, windows, .. } = self;
+        let Self { spec, batch, mixed, windows, .. } = self;
         mixed.clear();
-        groups.clear();
         for batch in [&mut *batch, &mut *windows] {
             batch.clear();
             batch.query_start_loc.push(0);
@@ -394,15 +394,6 @@ impl Tower {
             let image = &images[tile.image];
             let Patches { layout, order, .. } = *image;
             let first = batch.positions.len();
-            if tile.index == 0 {
-                let of_image = layout.groups().unwrap_or_default();
-                let share = |group: &[u32]| (group.len() as f32).recip();
-                let of_group = |group: &Vec<u32>| {
-                    let share = share(group);
-                    group.iter().map(|patch| (first as u32 + patch, share)).collect::<Vec<_>>()
-                };
-                of_image.iter().for_each(|group| groups.push(of_group(group)));
-            }
             batch.positions.extend(0..num_class_tokens);
             match &spec.positions {
                 None => {}
@@ -459,6 +450,18 @@ impl Tower {
             windows.axes.clone_from(&batch.axes);
         }
         placed
+    }
+
+    /// The patches of each token of the step, where tiles share tokens.
+    fn group(&mut self, tiles: &[PlacedTile<'_>]) {
+        self.groups.clear();
+        for tile in tiles.iter().filter(|tile| tile.index == 0) {
+            let first = tile.first as u32;
+            for patches in tile.image.layout.groups().into_iter().flatten() {
+                let share = (patches.len() as f32).recip();
+                self.groups.push(patches.into_iter().map(|patch| (first + patch, share)));
+            }
+        }
     }
 
     /// Makes room for a step of so many patches and class tokens, and so many tiles or windows.

@@ -93,7 +93,6 @@ impl PoolingSummary {
         let spec = checkpoint::encoder_spec(&hf_config)?;
         let (tower, processor) = sight::read(&hf_config, config)?;
         sight::check(&spec, tower.as_ref())?;
-        let begins_chats = checkpoint::begins_chats(&hf_config)?;
         check_classes(classifier.as_ref(), &spec, (&hf_config, tokens.is_some()))?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
         let classifier = activated(classifier, modules.activation.as_deref(), config)?;
@@ -106,8 +105,7 @@ impl PoolingSummary {
             true => None,
             false => language_class(&hf_config, &spec)?,
         };
-        let is_sparse = [(Side::SparseVectors, sparse.is_some())];
-        Sides::of_model_config(config).with(is_sparse).check()?;
+        Sides::of_model_config(config).with([(Side::SparseVectors, sparse.is_some())]).check()?;
         let mut pooling = modules.pooling_or(default);
         let Modules { dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
@@ -135,7 +133,7 @@ impl PoolingSummary {
             spec,
             tower,
             processor,
-            begins_chats,
+            begins_chats: checkpoint::begins_chats(&hf_config)?,
             quantization,
             gguf_types,
             task,
