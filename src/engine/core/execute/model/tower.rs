@@ -271,7 +271,7 @@ impl Tower {
             ));
         }
         let is_whole = rows.is_multiple_of(merge_size) && columns.is_multiple_of(merge_size);
-        if !is_whole && !self.spec.overhangs {
+        if !is_whole && !self.spec.overhangs && !image.layout.shares_tokens() {
             return Err(EngineError::Model(format!(
                 "the image processor makes tiles of {columns}x{rows} patches, which are no tokens \
                  of {merge_size}x{merge_size}; help: preprocessor_config.json is another model's"
