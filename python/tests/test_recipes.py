@@ -13,8 +13,8 @@ import unittest
 from support import DEMO, ROOT, WORDS, some_rows, write_rows
 from vllm_batch import find_binary
 
-# More than are finished before a worker is killed.
-NUM_ROWS = 400
+# A run of so many takes many times as long as a look at its journal.
+NUM_ROWS = 4000
 SRUN = """#!/bin/bash
 # As srun --ntasks=4: a task of its own environment for each number.
 while [[ $1 == --* ]]; do shift; done
