@@ -68,11 +68,11 @@ EXPORT(quantize_rows)
 
 // Rows of E4M3 (strips of 8, k) in the order of kernels/code_tiles.cuh: units of 32 inputs, k
 // filled up to a multiple of 128 with zeros, and a scale of each row for each 128 inputs. A thread
-// takes 8 bytes; grid (ceil(units of a strip * 32 / 256), strips).
+// takes 8 bytes; grid (strips, ceil(units of a strip * 32 / 256)): strips are too many for y.
 KERNEL(256) strips_of_rows(const u8* rows, const float* row_scales, u8* codes, float* scales,
                            u32 k) {
   const u32 num_groups = (k + 127) / 128, num_units = num_groups * 4;
-  const u32 index = blockIdx.x * blockDim.x + threadIdx.x, strip = blockIdx.y;
+  const u32 index = blockIdx.y * blockDim.x + threadIdx.x, strip = blockIdx.x;
   const u32 unit = index / WARP_SIZE, lane = index % WARP_SIZE, row = strip * 8 + lane / 4;
   if (unit >= num_units) return;
   u32 words[2] = {0, 0};

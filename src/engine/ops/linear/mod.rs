@@ -182,10 +182,13 @@ impl LinearWeight {
         let Device::Cuda(gpu) = device else { panic!("experts of the host are apart") };
         let (n, k) = size(source, bias.as_deref());
         assert!(n.is_multiple_of(num_experts), "experts are alike");
+        let is_narrowed = gpu.quantization() == Some(Quantization::Fp8);
+        if is_narrowed {
+            refuse_fp8((n / num_experts, k), 8)?;
+        }
         let experts = (bias.as_deref(), num_experts);
         let mut weight = cuda::Weight::load_experts(gpu, dtype, source, experts)?;
-        if gpu.quantization() == Some(Quantization::Fp8) {
-            refuse_fp8((n / num_experts, k), 8)?;
+        if is_narrowed {
             weight.quantize_experts(gpu)?;
         }
         Ok(Self { n, k, storage: Storage::Cuda(weight) })

@@ -14,8 +14,8 @@ use vllm_batch_device::{Gpu, MatmulShape};
 pub(super) const THREADS: u32 = 128;
 const NUM_WARPS: usize = 4;
 
-/// Tile of a block of kernels/linear_codes.cu, which has the same list: every tile gives the same
-/// bits.
+/// Tile of a block of kernels/linear_codes.cu and kernels/linear_expert_codes.cu, which have the
+/// same lists: every tile gives the same bits.
 #[derive(Debug)]
 pub(super) struct Tile {
     pub entry: &'static str,
@@ -144,8 +144,8 @@ impl CodedWeight {
         let scales = gpu.alloc(n * num_groups * size_of::<f32>())?;
         let mut args = Args::new();
         args.ptr(rows.ptr()).ptr(row_scales.ptr()).ptr(codes.ptr()).ptr(scales.ptr()).dims([k]);
-        let num_threads = codes.bytes() / (n / STRIP) / 8;
-        let grid = [num_threads.div_ceil(256) as u32, (n / STRIP) as u32];
+        let threads_of_strip = STRIP * num_groups * BLOCK_INPUTS / 8;
+        let grid = [(n / STRIP) as u32, threads_of_strip.div_ceil(256) as u32];
         gpu.launch(("quantize_rows", "strips_of_rows"), grid, (256, 0), &mut args);
         gpu.compute_with_codes();
         let (offsets, table) = (None, None);
