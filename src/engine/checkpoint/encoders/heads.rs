@@ -125,10 +125,8 @@ pub(super) fn modernbert_each_token(
 /// `ModernBertPredictionHead`, then the classifier.
 fn modernbert_head(config: &HfConfig, num_labels: usize) -> Result<HeadSpec, EngineError> {
     let (root, hidden) = (config.root(), config.hidden_size()?);
-    let activation = match root.text("classifier_activation")? {
-        None => Activation::Gelu,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(root.text("classifier_activation")?, Activation::Gelu)?;
     let bias = root.flag("classifier_bias")?.unwrap_or(false);
     let dense = HeadLayer {
         linear: LinearSpec::new("head.dense", hidden, hidden).with_bias(bias),

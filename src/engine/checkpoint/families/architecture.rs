@@ -70,15 +70,7 @@ pub(super) const fn seeing(
     tower: BuildTower,
     models: &'static str,
 ) -> Architecture {
-    Architecture {
-        name,
-        spec,
-        tower: Sight::All(tower),
-        processor: None,
-        chat_template: None,
-        begins_chats: false,
-        models,
-    }
+    Architecture { tower: Sight::All(tower), ..family(name, spec, models) }
 }
 
 /// A family whose config.json says how images are cut.

@@ -10,7 +10,7 @@ use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LinearSpec,
-    NormSpec, QkvHeads, Slice, TokenId, TowerSpec,
+    NormSpec, QkvHeads, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -107,7 +107,8 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let layers = layer.named_layers(&name("blocks"), num_layers, &LAYER);
     let patches = LinearSpec::of_patches(name("patch_embed.proj"), width, patch_size);
     let side = image_size / patch_size;
-    let table = positions(&name("pos_embed"), side * side, width);
+    // (1, positions, width)
+    let table = LinearSpec::of_stack(name("pos_embed"), 1, (side * side, width)).as_parameters();
     let (text, token) = (ImageText::Bare, TokenId::OfText("<image>"));
     let (connector, n) = (projector.connector(config, width)?, config.text_part().hidden_size()?);
     Ok(TowerSpec {
@@ -120,13 +121,6 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
         unused: vec![name("attn_pool.")],
         ..TowerSpec::new(token, text, patch_size, patches.with_bias(true), layers, connector)
     })
-}
-
-/// A table that is stored as one of a batch of one: (1, positions, width).
-fn positions(name: &str, num_positions: usize, width: usize) -> LinearSpec {
-    let mut table = LinearSpec::new(name, num_positions, width).as_parameters();
-    table.parts[0].slice = Some(Slice { index: 0, count: 1 });
-    table
 }
 
 /// What makes tokens of squares of patches.

@@ -10,8 +10,7 @@ use crate::limits;
 use crate::spec::{
     ActivationSpec, AttentionSpec, AxisFrequency, Bidirectional, BlockNorms, ConnectorSpec,
     ConnectorStep, DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, MlpForm,
-    MlpSpec, NormSpec, QkNormSpec, QkvHeads, RopeScaling, RopeSpec, RowOrder, Slice, TokenId,
-    TowerSpec,
+    MlpSpec, NormSpec, QkNormSpec, QkvHeads, RopeScaling, RopeSpec, RowOrder, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -87,10 +86,8 @@ impl<'a> Sizes<'a> {
                 head_dim: keys.size("head_dim")?,
             },
             eps: keys.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-            activation: match keys.text("hidden_activation")? {
-                None => Activation::GeluTanh,
-                Some(name) => config.activation_named(name)?,
-            },
+            activation: config
+                .activation_named_or(keys.text("hidden_activation")?, Activation::GeluTanh)?,
             is_bounded: keys.flag("use_clipped_linears")?.unwrap_or(false),
             keys,
         };
@@ -241,11 +238,7 @@ fn padding_id(config: &HfConfig) -> Result<u32, EngineError> {
 /// Those of columns and those of rows, in one tensor.
 fn positions(side: usize, width: usize) -> GridPositions {
     let tensor = name("patch_embedder.position_embedding_table");
-    let table = LinearSpec::stacked([(tensor.clone(), side), (tensor, side)], width);
-    let mut table = table.as_parameters();
-    for (index, part) in table.parts.iter_mut().enumerate() {
-        part.slice = Some(Slice { index, count: 2 });
-    }
+    let table = LinearSpec::of_stack(tensor, 2, (side, width)).as_parameters();
     GridPositions { table, side, fit: GridFit::ByAxis }
 }
 

@@ -129,10 +129,7 @@ impl<'a> GlmVision<'a> {
         let keys = &vision.keys;
         let of_qkv = keys.flag("attention_bias")?.unwrap_or(false);
         Ok(Self {
-            activation: match keys.text("hidden_act")? {
-                None => Activation::Silu,
-                Some(name) => config.activation_named(name)?,
-            },
+            activation: config.activation_named_or(keys.text("hidden_act")?, Activation::Silu)?,
             eps: keys.number("rms_norm_eps")?.map_or(EPS, |eps| eps as f32),
             hidden_size: keys.size_or("out_hidden_size", hidden_size)?,
             has_biases: Biases { of_qkv, elsewhere: false },

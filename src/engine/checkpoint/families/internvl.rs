@@ -200,8 +200,7 @@ fn tower_of(
         qk_eps: has_qk_norms.then_some(QK_EPS),
         has_final_norm: !is_mean,
         merge_size: merge_size(config)?,
-        projector_activation: activation
-            .map_or(Ok(Activation::Gelu), |name| config.activation_named(name))?,
+        projector_activation: config.activation_named_or(activation, Activation::Gelu)?,
         image_token_id: image_token_id(config, "image_token_id", 151_667)?,
     };
     let vision = VisionKeys::read(config, DEFAULTS, form.merge_size)?;

@@ -11,7 +11,7 @@ use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
     AxisFrequency, DecoderSpec, GridFit, GridPositions, ImageText, LayerSpec, LinearSpec, NormSpec,
-    QkvHeads, RopeScaling, RopeSpec, RowOrder, Slice, TokenId, TowerSpec,
+    QkvHeads, RopeScaling, RopeSpec, RowOrder, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
@@ -121,24 +121,15 @@ struct MoonVit {
 
 impl MoonVit {
     fn read(config: &HfConfig, keys: &Section<'_>) -> Result<Self, EngineError> {
-        let size = |names: [&str; 2], default: usize| match names
-            .iter()
-            .any(|name| keys.value(name).is_some())
-        {
-            true => keys.size_of(&names),
-            false => Ok(default),
-        };
         // All files have these, and the text part has some of the same names.
         let width = keys.size_of(&["hidden_size", "vt_hidden_size"])?;
         let num_heads = keys.size_of(&["num_attention_heads", "vt_num_attention_heads"])?;
         let inner = keys.size_of(&["intermediate_size", "vt_intermediate_size"])?;
         let num_layers = keys.size_of(&["num_hidden_layers", "vt_num_hidden_layers"])?;
         let heads = QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads };
-        let side = size(["pos_emb_height", "init_pos_emb_height"], 64)?;
-        let activation = match keys.text("hidden_act")? {
-            None => Activation::GeluTanh,
-            Some(name) => config.activation_named(name)?,
-        };
+        let side = keys.size_of_or(&["pos_emb_height", "init_pos_emb_height"], 64)?;
+        let activation =
+            config.activation_named_or(keys.text("hidden_act")?, Activation::GeluTanh)?;
         let token = config.root().optional_size("media_placeholder_token_id")?;
         let token = token.unwrap_or(IMAGE_TOKEN);
         let vision = Self {
@@ -151,7 +142,7 @@ impl MoonVit {
             theta: axial_theta(keys, 10_000.0)?,
             image_token_id: image_token_id(config, "image_token_id", token)?,
         };
-        if size(["pos_emb_width", "init_pos_emb_width"], 64)? != side {
+        if keys.size_of_or(&["pos_emb_width", "init_pos_emb_width"], 64)? != side {
             return Err(config.error("learned positions that are no square are not supported"));
         }
         let Self { patch_size, merge_size, .. } = vision;
@@ -180,7 +171,8 @@ impl MoonVit {
         let merged = width * merge_size * merge_size;
         let hidden_size = config.text_part().hidden_size()?;
         let connector = merger(norm, projector.map(str::to_owned), (merged, hidden_size));
-        let table = positions(&name("patch_embed.pos_emb"), side, width);
+        // The table of a square, stored as one: (side, side, width).
+        let table = LinearSpec::of_stack(name("patch_embed.pos_emb"), side, (side, width));
         Ok(TowerSpec {
             merge_size,
             positions: Some(GridPositions { table, side, fit: GridFit::Cubic }),
@@ -217,15 +209,6 @@ impl MoonVit {
         let axes = (0..rotary_dim as u16 / 2).map(pair).collect();
         RopeSpec { theta: self.theta, rotary_dim, scaling: RopeScaling::None, axes }
     }
-}
-
-/// The table of a square, stored as one: (side, side, width).
-fn positions(name: &str, side: usize, width: usize) -> LinearSpec {
-    let mut table = LinearSpec::stacked((0..side).map(|_| (name.to_owned(), side)), width);
-    for (index, part) in table.parts.iter_mut().enumerate() {
-        part.slice = Some(Slice { index, count: side });
-    }
-    table
 }
 
 #[cfg(test)]

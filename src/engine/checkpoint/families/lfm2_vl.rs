@@ -72,10 +72,8 @@ fn projector(config: &HfConfig, merged: usize) -> Result<ConnectorSpec, EngineEr
     let root = config.root();
     let has_biases = root.flag("projector_bias")?.unwrap_or(true);
     let inner = root.size_or("projector_hidden_size", 2560)?;
-    let activation = match root.text("projector_hidden_act")? {
-        None => Activation::Gelu,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(root.text("projector_hidden_act")?, Activation::Gelu)?;
     let name = |part: &str| format!("model.multi_modal_projector.{part}");
     let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(has_biases);
     let mut steps = vec![ConnectorStep::Merge];

@@ -262,10 +262,8 @@ pub(super) fn projector_at(
 ) -> Result<ConnectorSpec, EngineError> {
     let root = config.root();
     let has_biases = root.flag("multimodal_projector_bias")?.unwrap_or(true);
-    let activation = match root.text("projector_hidden_act")? {
-        None => Activation::Gelu,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(root.text("projector_hidden_act")?, Activation::Gelu)?;
     let hidden_size = config.text_part().hidden_size()?;
     let linear = |part: &str, k| {
         let name = format!("{prefix}.{part}");

@@ -253,13 +253,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Gemma3nForConditionalGeneration", multimodal::gemma3n, "Gemma 3n E2B, E4B, text part"),
     family("Gemma4ForCausalLM", gemma4::spec, "Gemma 4, text"),
     Architecture {
-        name: "Gemma4ForConditionalGeneration",
-        spec: gemma4_vision::spec,
         tower: Sight::Some(gemma4_vision::tower),
-        processor: None,
-        chat_template: None,
-        begins_chats: false,
-        models: "Gemma 4 E2B, E4B, 26B-A4B and 31B",
+        ..family(
+            "Gemma4ForConditionalGeneration",
+            gemma4_vision::spec,
+            "Gemma 4 E2B, E4B, 26B-A4B and 31B",
+        )
     },
     family("Gemma4UnifiedForCausalLM", gemma4::unified, "Gemma 4 12B, text"),
     family(

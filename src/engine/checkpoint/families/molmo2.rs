@@ -181,14 +181,6 @@ struct Vit {
 /// Patches of the side of a token: what its image processor pools.
 const POOLING_SIDE: usize = 2;
 
-/// A number under the name that files have, or that transformers writes.
-fn size_of(keys: &Section<'_>, names: [&str; 2], default: usize) -> Result<usize, EngineError> {
-    match names.iter().any(|name| keys.value(name).is_some()) {
-        true => keys.size_of(&names),
-        false => Ok(default),
-    }
-}
-
 fn heads(config: &HfConfig, keys: &Section<'_>) -> Result<QkvHeads, EngineError> {
     // All files have them, and the text part has some of the same names.
     let num_heads = keys.size("num_attention_heads")?;
@@ -202,7 +194,7 @@ impl Vit {
     fn read(config: &HfConfig, keys: &Section<'_>) -> Result<Self, EngineError> {
         keys.expect("num_channels", 3)?;
         keys.ignore(OF_PARTS);
-        let patch_size = size_of(keys, ["patch_size", "image_patch_size"], 14)?;
+        let patch_size = keys.size_of_or(&["patch_size", "image_patch_size"], 14)?;
         let key = match keys.value("image_size") {
             Some(_) => "image_size",
             None => "image_default_input_size",
@@ -214,7 +206,7 @@ impl Vit {
             .map_err(|text| config.error(text))?;
         let side = image_size / patch_size;
         let names = ["num_position_embeddings", "image_num_pos"];
-        let num_positions = size_of(keys, names, side * side)?;
+        let num_positions = keys.size_of_or(&names, side * side)?;
         if num_positions != side * side {
             return Err(config.error(format!(
                 "`image_num_pos` of {num_positions} is not that of {side}x{side} patches"
@@ -227,7 +219,8 @@ impl Vit {
             heads: heads(config, keys)?,
             has_bias: keys.flag("attention_bias")?.unwrap_or(true),
             eps: keys.number("layer_norm_eps")?.unwrap_or(1e-6) as f32,
-            activation: activation(config, keys, Activation::GeluTanh)?,
+            activation: config
+                .activation_named_or(keys.text("hidden_act")?, Activation::GeluTanh)?,
             patch_size,
             side,
         })
@@ -255,14 +248,6 @@ impl Vit {
     }
 }
 
-fn activation(
-    config: &HfConfig,
-    keys: &Section<'_>,
-    default: Activation,
-) -> Result<Activation, EngineError> {
-    keys.text("hidden_act")?.map_or(Ok(default), |name| config.activation_named(name))
-}
-
 /// The tower.
 pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let root = config.root();
@@ -276,7 +261,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let num_used = states.iter().copied().max().unwrap_or(0);
     // Files of the published kind do not have the layers behind.
     let behind = if published.is_some() { num_used..num_used } else { num_used..vit.num_layers };
-    let connector = connector(config, &adapter, vit.width * states.len())?;
+    let connector = connector(config, &adapter, (vit.width, states.len()))?;
     let (marks, image_token_id) = marks(config)?;
     let table = LinearSpec::new(format!("{VIT}.positional_embedding"), vit.side.pow(2), vit.width);
     let num_samples = 3 * vit.patch_size.pow(2);
@@ -329,22 +314,18 @@ fn states(
     }
 }
 
-/// From the patches of a token, with so many values each, to its embedding.
+/// From the patches of a token, with so many streams of this width each, to its embedding.
 fn connector(
     config: &HfConfig,
     adapter: &Section<'_>,
-    width: usize,
+    (width, num_states): (usize, usize),
 ) -> Result<ConnectorSpec, EngineError> {
     let hidden = config.text_part().hidden_size()?;
     adapter.expect("pooling_attention_mask", true)?;
     adapter.expect("text_hidden_size", hidden)?;
     adapter.ignore(OF_PARTS);
     let (own, heads) = (adapter.size("hidden_size")?, heads(config, adapter)?);
-    let num_states = match adapter.list("vision_feature_layer")? {
-        Some(list) => list.len(),
-        None => adapter.list("vit_layers")?.map_or(2, <[_]>::len),
-    };
-    if own * num_states != width {
+    if own != width {
         return Err(config.error(format!(
             "`adapter_config.hidden_size` of {own} is not that of the vision tower"
         )));
@@ -354,6 +335,7 @@ fn connector(
         adapter.flag("mlp_bias")?.unwrap_or(false),
     );
     let inner = adapter.size("intermediate_size")?;
+    let width = width * num_states;
     let of_pooling = |part: &str| format!("{POOLING}.{part}");
     let of_projector = |part: &str| format!("{PROJECTOR}.{part}");
     let (q, kv) = (heads.q_width(), heads.kv_width());
@@ -368,7 +350,9 @@ fn connector(
         ConnectorStep::GroupPool(pool),
         ConnectorStep::Linear(LinearSpec::new(of_pooling("wo"), own, q).with_bias(has_bias)),
         ConnectorStep::Linear(LinearSpec::stacked(gated, own).with_bias(mlp_bias)),
-        ConnectorStep::Gate(activation(config, adapter, Activation::Silu)?),
+        ConnectorStep::Gate(
+            config.activation_named_or(adapter.text("hidden_act")?, Activation::Silu)?,
+        ),
     ];
     Ok(ConnectorSpec { steps, last: LinearSpec::new(of_projector("w2"), hidden, inner) })
 }

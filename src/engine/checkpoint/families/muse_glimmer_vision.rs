@@ -128,10 +128,8 @@ fn connector(
     let merged = width * num_merged;
     root.expect("out_hidden_size", merged)?;
     let inner = root.size_or("projector_hidden_size", 4096)?;
-    let activation = match root.text("projector_hidden_act")? {
-        None => Activation::Gelu,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(root.text("projector_hidden_act")?, Activation::Gelu)?;
     let linear = |part: &str, k| LinearSpec::new(format!("model.vision_adapter.{part}"), inner, k);
     let hidden_size = config.text_part().hidden_size()?;
     Ok(ConnectorSpec {

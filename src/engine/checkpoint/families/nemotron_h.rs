@@ -124,10 +124,8 @@ fn mamba_blocks(config: &HfConfig, eps: f32) -> Result<Blocks, EngineError> {
     let root = config.root();
     let size = |key, default| mamba::size(config, key, default);
     let flag = |key, default| Ok::<_, EngineError>(root.flag(key)?.unwrap_or(default));
-    let activation = match root.text("mamba_hidden_act")? {
-        None => Activation::Silu,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(root.text("mamba_hidden_act")?, Activation::Silu)?;
     root.expect("mamba_proj_bias", false)?;
     // Of training, of kernels, of how much is computed at once, of residuals, which are in f32
     // here, and of the type of states, which is f32 too. How wide a scan is follows from its heads.
@@ -233,8 +231,5 @@ fn experts_of(
 
 /// Of MLPs and of experts.
 fn activation(config: &HfConfig) -> Result<Activation, EngineError> {
-    match config.root().text("mlp_hidden_act")? {
-        None => Ok(Activation::Relu2),
-        Some(name) => config.activation_named(name),
-    }
+    config.activation_named_or(config.root().text("mlp_hidden_act")?, Activation::Relu2)
 }

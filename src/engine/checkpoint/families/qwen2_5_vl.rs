@@ -79,10 +79,8 @@ pub(super) fn hyperclovax_tower(config: &HfConfig) -> Result<TowerSpec, EngineEr
 fn tower_of(config: &HfConfig, vision: QwenVision<'_>) -> Result<TowerSpec, EngineError> {
     let inner = vision.keys.size_or("intermediate_size", 3420)?;
     let hidden_size = vision.keys.size_or("out_hidden_size", 3584)?;
-    let activation = match vision.keys.text("hidden_act")? {
-        None => Activation::Silu,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(vision.keys.text("hidden_act")?, Activation::Silu)?;
     let width = vision.width;
     let layer = |index: usize| {
         let prefix = name(&format!("blocks.{index}"));

@@ -31,10 +31,8 @@ pub(super) fn tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("embed_dim", 1280), [14, 32, 16])?;
     let ratio = vision.keys.size_or("mlp_ratio", 4)?;
     let hidden_size = vision.keys.size_or("hidden_size", 3584)?;
-    let activation = match vision.keys.text("hidden_act")? {
-        None => Activation::QuickGelu,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(vision.keys.text("hidden_act")?, Activation::QuickGelu)?;
     let (width, inner) = (vision.width, vision.width.saturating_mul(ratio));
     let layer = |index: usize| {
         let prefix = name(&format!("blocks.{index}"));

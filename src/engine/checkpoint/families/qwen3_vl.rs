@@ -68,10 +68,8 @@ pub(super) fn tower_with(
     let vision = QwenVision::read(config, ("hidden_size", 1152), [16, 27, 16])?;
     let inner = vision.keys.size_or("intermediate_size", 4304)?;
     let hidden_size = vision.keys.size_or("out_hidden_size", 3584)?;
-    let activation = match vision.keys.text("hidden_act")? {
-        None => Activation::GeluTanh,
-        Some(name) => config.activation_named(name)?,
-    };
+    let activation =
+        config.activation_named_or(vision.keys.text("hidden_act")?, Activation::GeluTanh)?;
     let width = vision.width;
     let layer = |index: usize| {
         let prefix = name(&format!("blocks.{index}"));

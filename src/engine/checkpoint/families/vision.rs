@@ -129,10 +129,10 @@ impl VisionKeys {
             inner: size("intermediate_size", defaults.intermediate_size)?,
             image_size: pixels("image_size", defaults.image_size)?,
             heads: QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: width / num_heads },
-            activation: match keys.map_or(Ok(None), |keys| keys.text("hidden_act"))? {
-                None => defaults.activation,
-                Some(name) => config.activation_named(name)?,
-            },
+            activation: config.activation_named_or(
+                keys.map_or(Ok(None), |keys| keys.text("hidden_act"))?,
+                defaults.activation,
+            )?,
         };
         keys.map_or(Ok(()), |keys| keys.expect("num_channels", 3))?;
         limits::check_tower_grid(vision.patch_size, vision.image_size, merge_size)

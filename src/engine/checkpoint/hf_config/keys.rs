@@ -183,6 +183,15 @@ impl HfConfig {
         }
     }
 
+    /// The activation of a name that a family has under a key of its own, else its default.
+    pub fn activation_named_or(
+        &self,
+        name: Option<&str>,
+        default: Activation,
+    ) -> Result<Activation, EngineError> {
+        name.map_or(Ok(default), |name| self.activation_named(name))
+    }
+
     /// The activation of a name.
     pub fn activation_named(&self, name: &str) -> Result<Activation, EngineError> {
         match name {

@@ -74,9 +74,14 @@ impl<'a> Section<'a> {
 
     /// A positive integer; an absent key and null are the default.
     pub fn size_or(&self, key: &str, default: usize) -> Result<usize, EngineError> {
-        match self.value(key) {
-            Some(_) => self.size(key),
-            None => Ok(default),
+        self.size_of_or(&[key], default)
+    }
+
+    /// The same under one of several names, as `size_of` has it.
+    pub fn size_of_or(&self, keys: &[&str], default: usize) -> Result<usize, EngineError> {
+        match keys.iter().any(|key| self.value(key).is_some()) {
+            true => self.size_of(keys),
+            false => Ok(default),
         }
     }
 

@@ -186,6 +186,16 @@ impl LinearSpec {
         Self { parts, k, bias: false, layout, order, share: None, bounded: Vec::new() }
     }
 
+    /// The rows of a tensor (count, rows, k), one matrix after the other.
+    pub fn of_stack(name: impl Into<String>, count: usize, (rows, k): (usize, usize)) -> Self {
+        let name = name.into();
+        let mut stack = Self::stacked((0..count).map(|_| (name.clone(), rows)), k);
+        for (index, part) in stack.parts.iter_mut().enumerate() {
+            part.slice = Some(Slice { index, count });
+        }
+        stack
+    }
+
     /// The same, with or without biases.
     pub fn with_bias(self, bias: bool) -> Self {
         Self { bias, ..self }
