@@ -20,6 +20,11 @@ impl ConfigError {
     pub(super) fn new(message: impl Into<String>) -> Self {
         ConfigError(message.into())
     }
+
+    /// Of images that keep their size, where that is not read.
+    pub(super) fn not_resized() -> Self {
+        ConfigError::new("`do_resize` is false, which is not read here")
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -221,7 +226,7 @@ fn smart(
         _ => (keys.count("min_pixels")?, keys.count("max_pixels")?),
     };
     let Some(Asked::Areas(min_size, max_size)) = size else {
-        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+        return Err(ConfigError::not_resized());
     };
     let (min_pixels, max_pixels) = (min.unwrap_or(min_size), max.unwrap_or(max_size));
     let (num_frames, small) = match kind {
@@ -237,7 +242,12 @@ fn smart(
 
 /// A number that the model's own configuration has too.
 pub(super) fn same(keys: &mut Keys<'_>, key: &'static str, own: usize) -> Result<(), ConfigError> {
-    match keys.count(key)? {
+    same_number(key, keys.count(key)?, own)
+}
+
+/// The same of what was read under a key.
+pub(super) fn same_number(key: &str, found: Option<usize>, own: usize) -> Result<(), ConfigError> {
+    match found {
         Some(number) if number != own => Err(ConfigError::new(format!(
             "`{key}` is {number}, and {own} in the model's config.json"
         ))),
@@ -318,7 +328,7 @@ fn grid(
     let min_tiles = keys.count("min_patches")?.unwrap_or(1);
     let max_tiles = keys.count("max_patches")?.unwrap_or(12);
     let Some(Asked::Side(Side::Both(tile))) = size else {
-        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+        return Err(ConfigError::not_resized());
     };
     if tile.width.max(tile.height) > MAX_TILE_SIDE {
         return Err(ConfigError::new(format!("`size` of {tile} is no tile's")));
@@ -347,7 +357,7 @@ fn any_res(
         Sizing::Fixed { size: Some(Side::Shortest(side)), crop, square } => {
             (Size { width: side, height: side }, crop, square)
         }
-        _ => return Err(ConfigError::new("`do_resize` is false, which is not read here")),
+        _ => return Err(ConfigError::not_resized()),
     };
     let tile = whole.width;
     if whole.height != tile || crop.is_some_and(|crop| crop != whole) {
@@ -487,7 +497,7 @@ fn budget(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizi
     keys.value("image_seq_length");
     let max_tokens = keys.count("max_soft_tokens")?.unwrap_or(280);
     match size {
-        None => Err(ConfigError::new("`do_resize` is false, which is not read here")),
+        None => Err(ConfigError::not_resized()),
         Some(_) if max_tokens > MAX_SOFT_TOKENS => Err(ConfigError::new(format!(
             "`max_soft_tokens` is {max_tokens}, and {MAX_SOFT_TOKENS} is the limit"
         ))),
@@ -504,7 +514,7 @@ fn near_grid(
     same(keys, "merge_size", tower.merge_size)?;
     let max_tokens = keys.count("max_image_tokens")?.unwrap_or(4096);
     match size {
-        None => Err(ConfigError::new("`do_resize` is false, which is not read here")),
+        None => Err(ConfigError::not_resized()),
         Some(_) if max_tokens > MAX_PATCHES => Err(ConfigError::new(format!(
             "`max_image_tokens` is {max_tokens}, and {MAX_PATCHES} is the limit"
         ))),
@@ -518,7 +528,7 @@ fn letterbox(
     size: Option<Asked>,
 ) -> Result<Sizing, ConfigError> {
     let Some(Asked::Side(Side::Both(Size { width: side, height }))) = size else {
-        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+        return Err(ConfigError::not_resized());
     };
     let min_side = keys.count("min_size")?.unwrap_or(14);
     if side != height || min_side > side || side > MAX_TILE_SIDE {
@@ -543,7 +553,7 @@ fn patches(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Siz
     same(keys, "patch_size", tower.patch_size)?;
     let max_patches = keys.count("max_num_patches")?.unwrap_or(256);
     match size {
-        None => Err(ConfigError::new("`do_resize` is false, which is not read here")),
+        None => Err(ConfigError::not_resized()),
         Some(_) if max_patches > MAX_PATCHES => Err(ConfigError::new(format!(
             "`max_num_patches` is {max_patches}, and {MAX_PATCHES} is the limit"
         ))),

@@ -66,6 +66,16 @@ const HALF: ([f64; 3], [f64; 3]) = ([0.5; 3], [0.5; 3]);
 const CLIP: ([f64; 3], [f64; 3]) =
     ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]);
 
+const KIMI_K25: Family = Family {
+    names: &["Kimi_K25ImageProcessor"],
+    kind: Kind::Filled,
+    size: DefaultSize::Square(512),
+    filter: Filter::Bicubic,
+    mean_and_std: HALF,
+    crop: None,
+    squares: Squares::None,
+};
+
 /// All families.
 pub(super) const FAMILIES: &[Family] = &[
     Family {
@@ -230,33 +240,14 @@ pub(super) const FAMILIES: &[Family] = &[
         crop: None,
         squares: Squares::None,
     },
-    Family {
-        names: &["Kimi_K25ImageProcessor"],
-        kind: Kind::Filled,
-        size: DefaultSize::Square(512),
-        filter: Filter::Bicubic,
-        mean_and_std: HALF,
-        crop: None,
-        squares: Squares::None,
-    },
+    KIMI_K25,
     // Kimi's own code, which transformers has not.
-    Family {
-        names: &["KimiK25VisionProcessor"],
-        kind: Kind::FilledByChunk,
-        size: DefaultSize::Square(512),
-        filter: Filter::Bicubic,
-        mean_and_std: HALF,
-        crop: None,
-        squares: Squares::None,
-    },
+    Family { names: &["KimiK25VisionProcessor"], kind: Kind::FilledByChunk, ..KIMI_K25 },
     Family {
         names: &["KimiVLImageProcessor"],
         kind: Kind::FilledOrRefused,
-        size: DefaultSize::Square(512),
-        filter: Filter::Bicubic,
         mean_and_std: CLIP,
-        crop: None,
-        squares: Squares::None,
+        ..KIMI_K25
     },
     // DeepSeek-VL2's own code, whose keys are in config.json.
     Family {

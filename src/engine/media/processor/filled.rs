@@ -1,6 +1,6 @@
 //! Images of Kimi's models: none is enlarged, and black beside and below them fills whole tokens.
 
-use super::config::{Asked, ConfigError, MAX_PATCHES, MAX_TILE_SIDE, same};
+use super::config::{Asked, ConfigError, MAX_PATCHES, MAX_TILE_SIDE, same, same_number};
 use super::families::Kind;
 use super::keys::Keys;
 use super::sizes::Size;
@@ -46,7 +46,7 @@ impl Filled {
         tower: Tower,
     ) -> Result<Self, ConfigError> {
         let Some(Asked::Side(Side::Both(size))) = size else {
-            return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+            return Err(ConfigError::not_resized());
         };
         same(keys, "patch_size", tower.patch_size)?;
         let (merge, limit, default) = match kind {
@@ -54,15 +54,7 @@ impl Filled {
             Kind::FilledOrRefused => ("merge_kernel_size", "in_token_limit", 4096),
             _ => ("merge_size", "max_patches", 16_384),
         };
-        match keys.square(merge)? {
-            Some(side) if side != tower.merge_size => {
-                return Err(ConfigError::new(format!(
-                    "`{merge}` is {side}, and {} in the model's config.json",
-                    tower.merge_size
-                )));
-            }
-            _ => {}
-        }
+        same_number(merge, keys.square(merge)?, tower.merge_size)?;
         let mut filled = Self {
             max_patches: keys.count(limit)?.unwrap_or(default),
             max_side: size.width,

@@ -160,7 +160,7 @@ pub(super) fn read(
         )));
     }
     let Some(Asked::Side(Side::Both(Size { width: tile, height }))) = size else {
-        return Err(ConfigError::new("`do_resize` is false, which is not read here"));
+        return Err(ConfigError::not_resized());
     };
     let margins = keys.two("overlap_margins")?.unwrap_or([4, 4]);
     let side = tile / tower.patch_size;

@@ -252,13 +252,13 @@ impl ImageProcessor {
             }
             Sizing::AnyRes { .. } | Sizing::Views { .. } => self.in_a_grid(size, company)?,
             &Sizing::Joined { tile, max_tiles, joined } => {
-                let patch_size = self.tower.patch_size;
-                let window = joined.window(tile / patch_size) * patch_size;
-                let margin = tile - window;
-                let splits = sizes::overlapping(size, (window, margin), max_tiles);
-                let Size { width, height } = splits.size(Size { width: window, height: window });
+                let square = Size { width: tile, height: tile };
+                let window = joined.window_in_pixels(square, self.tower.patch_size);
+                let margin = tile - window.width;
+                let splits = sizes::overlapping(size, (window.width, margin), max_tiles);
+                let Size { width, height } = splits.size(window);
                 let resized = Size { width: width + margin, height: height + margin };
-                Steps { padded: size, resized, tile: Size { width: tile, height: tile }, splits }
+                Steps { padded: size, resized, tile: square, splits }
             }
             Sizing::Crops(crops) => {
                 let resized = sizes::smart(size, token_side, &crops.areas)?;
