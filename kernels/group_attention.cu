@@ -1,24 +1,19 @@
 // What rows of queries find among the rows of a group each, as Molmo 2 makes tokens of patches.
-#include "common.cuh"
-
-// A row of a group. Its share in the group's mean does not count here.
-struct Share {
-  u32 id;
-  float share;
-};
+#include "mixed_rows.cuh"
 
 // Rows of the largest group: MAX_GROUP of group_attention.rs.
 constexpr u32 MAX_GROUP = 64;
 
 // out (num_rows, num_heads * head_dim)[i] = the values of rows shares[ends[i - 1]..ends[i]] of kv
 // (any, 2 * num_kv_heads * head_dim: keys, then values), by how well their keys times `scale` fit
-// row i of q, which is as out is. Sums go upward. Grid (num_rows, num_heads).
+// row i of q, which is as out is. Shares in the mean do not count. Sums go upward. Grid (num_rows,
+// num_heads).
 KERNEL(64)
 group_attention(const u32* ends, const Share* shares, const T* q, const T* kv, T* out,
                 u32 num_heads, u32 num_kv_heads, u32 head_dim, float scale) {
   __shared__ float weights[MAX_GROUP];
   const u32 row = blockIdx.x, head = blockIdx.y;
-  const u32 first = row == 0 ? 0 : ends[row - 1];
+  const u32 first = first_share(ends, row);
   const u32 num = ends[row] - first;
   const u32 width = num_kv_heads * head_dim;
   shares += first;

@@ -1,5 +1,5 @@
 // Sums and means of rows of f32.
-#include "common.cuh"
+#include "mixed_rows.cuh"
 
 // out (num_out, width)[i] = the mean of rows i * num .. (i + 1) * num of x, added upward. One block
 // per row of `out`.
@@ -14,17 +14,11 @@ KERNEL(256) mean_rows(const float* x, float* out, u32 num, u32 width) {
 }
 EXPORT(mean_rows)
 
-// A row of a table with its share in a sum.
-struct Share {
-  u32 id;
-  float share;
-};
-
 // out (num_rows, width) += the sum of rows of table (any, width): of row i those of
 // shares[ends[i - 1]..ends[i]], in their order. One block per row.
 KERNEL(256) add_mixed_rows(const u32* ends, const Share* shares, const float* table, float* out,
                            u32 width) {
-  const u32 first = blockIdx.x == 0 ? 0 : ends[blockIdx.x - 1];
+  const u32 first = first_share(ends, blockIdx.x);
   const u32 end = ends[blockIdx.x];
   out += u64(blockIdx.x) * width;
   for (u32 i = threadIdx.x; i < width; i += blockDim.x) {

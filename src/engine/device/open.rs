@@ -35,6 +35,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "states.cuh",
     "experts.cuh",
     "code_tiles.cuh",
+    "mixed_rows.cuh",
     "by_head.cuh",
     "tiles.cuh",
     "plain_tiles.cuh",

@@ -237,7 +237,7 @@ fn with_rows(
     });
 }
 
-/// A row of a table with its share in a sum. `struct Share` of kernels/rows.cu.
+/// A row of a table with its share in a sum. `struct Share` of kernels/mixed_rows.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct RowShare {
