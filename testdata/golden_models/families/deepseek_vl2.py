@@ -1,12 +1,11 @@
 """DeepSeek-VL2. Its text parts are checked here; `generate_images.py` adds what the model makes of
 images, by `deepseek_vl2_oracle.py`: transformers has no class of it."""
 
-from ..family import Family, Layout, dims, rope, small
+from ..family import Family, dims, rope, small
 from ..layouts import of_tower, with_experts_one_by_one, wrapped
-from ..mistakes import zeroed
-from ..routing import biased_weights, routed, softmax_chosen, swapped_gate_and_up, unbiased
+from ..routing import biased_weights, unbiased
 from .latent import EXPERTS, turning_first
-from .renamed import BIAS, first_deepseek, with_choice_biases
+from .renamed import of_first_deepseek, without_choice_biases
 from .towers import PATCH, WIDTH
 
 # Tiles of 3 x 3 patches and two pixels in none: squares of 2 x 2 patches stand out over the edge.
@@ -86,14 +85,6 @@ def tiny(config: dict) -> dict:
     return vl2(language, {})
 
 
-def without_choice_biases(layout: Layout) -> Layout:
-    return Layout(
-        layout.config,
-        lambda tensors: layout.publish({n: t for n, t in tensors.items() if BIAS not in n}),
-        lambda tensors: with_choice_biases(layout.restore(tensors)),
-    )
-
-
 MODEL, HEAD = "language.model.", "language.lm_head."
 FAMILIES: dict[str, Family] = {
     "deepseek_vl2": small(
@@ -109,26 +100,15 @@ FAMILIES: dict[str, Family] = {
         oracle="transformers DeepseekV3ForCausalLM, inside of a multimodal checkpoint",
         shared="paligemma_images", old_config=True,
     ),
-    "deepseek_vl2_tiny": small(
-        "Dots1Config",
-        dims(
-            32, 48, 2, 4, 4, head_dim=8, n_routed_experts=6, num_experts_per_tok=2,
-            moe_intermediate_size=16, n_shared_experts=2, first_k_dense_replace=1,
-            norm_topk_prob=False, rms_norm_eps=1e-6, sliding_window=None,
-            rope_parameters=rope(10000.0),
-        ),
-        [
-            routed("a softmax of the chosen", softmax_chosen), swapped_gate_and_up,
-            zeroed("shared_experts.down_proj"), dict(num_experts_per_tok=3),
-        ],
-        fix=first_deepseek, old_drop=("sliding_window", "max_window_layers"),
-        layout=with_experts_one_by_one(
+    "deepseek_vl2_tiny": of_first_deepseek(
+        2,
+        with_experts_one_by_one(
             without_choice_biases(
                 wrapped(MODEL, HEAD, tower(tiny(dict(hidden_size=32))), tiny, values)
             )
         ),
-        oracle="transformers Dots1ForCausalLM with a softmax and without norms of q and k, inside "
-        "of a multimodal checkpoint",
-        shared="paligemma_images", old_config=True,
+        "transformers Dots1ForCausalLM with a softmax and without norms of q and k, inside of a "
+        "multimodal checkpoint",
+        shared="paligemma_images",
     ),
 }

@@ -175,10 +175,12 @@ def with_choice_biases(tensors: dict) -> dict:
     return {**tensors, **biases}
 
 
-without_choice_bias = Layout(
-    first_deepseek_config, lambda tensors: {n: t for n, t in tensors.items() if BIAS not in n},
-    with_choice_biases,
-)
+def without_choice_biases(layout: Layout) -> Layout:
+    return Layout(
+        layout.config,
+        lambda tensors: layout.publish({n: t for n, t in tensors.items() if BIAS not in n}),
+        lambda tensors: with_choice_biases(layout.restore(tensors)),
+    )
 
 
 def plain(**more) -> dict:
@@ -194,6 +196,24 @@ def llama_as(architecture: str, model_type: str, mistakes: list, **more) -> Fami
     return small(
         "LlamaConfig", config, mistakes, layout=layout, old_config=True,
         oracle=f"transformers LlamaForCausalLM, as {architecture}", **more,
+    )
+
+
+def of_first_deepseek(num_layers: int, layout: Layout, oracle: str, **options) -> Family:
+    return small(
+        "Dots1Config",
+        dims(
+            32, 48, num_layers, 4, 4, head_dim=8, n_routed_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=16, n_shared_experts=2, first_k_dense_replace=1,
+            norm_topk_prob=False, rms_norm_eps=1e-6, sliding_window=None,
+            rope_parameters=rope(10000.0),
+        ),
+        [
+            routed("a softmax of the chosen", softmax_chosen), swapped_gate_and_up,
+            zeroed("shared_experts.down_proj"), dict(num_experts_per_tok=3),
+        ],
+        fix=first_deepseek, layout=layout, oracle=oracle, old_config=True,
+        old_drop=("sliding_window", "max_window_layers"), **options,
     )
 
 
@@ -276,21 +296,10 @@ FAMILIES: dict[str, Family] = {
         "PanguEmbeddedForCausalLM", "PanguEmbedded", [zeroed("o_proj.bias"), zeroed("q_proj.bias")],
         config=plain(attention_bias=True), keys=dict(bias=True), old_drop=("attention_bias",),
     ),
-    "deepseek_moe": small(
-        "Dots1Config",
-        dims(
-            32, 48, 3, 4, 4, head_dim=8, n_routed_experts=6, num_experts_per_tok=2,
-            moe_intermediate_size=16, n_shared_experts=2, first_k_dense_replace=1,
-            norm_topk_prob=False, rms_norm_eps=1e-6, sliding_window=None,
-            rope_parameters=rope(10000.0),
-        ),
-        [
-            routed("a softmax of the chosen", softmax_chosen), swapped_gate_and_up,
-            zeroed("shared_experts.down_proj"), dict(num_experts_per_tok=3),
-        ],
-        fix=first_deepseek, layout=with_experts_one_by_one(without_choice_bias), old_config=True,
-        old_drop=("sliding_window", "max_window_layers"),
-        oracle="transformers Dots1ForCausalLM with a softmax and without norms of q and k",
+    "deepseek_moe": of_first_deepseek(
+        3,
+        with_experts_one_by_one(without_choice_biases(Layout(first_deepseek_config, dict, dict))),
+        "transformers Dots1ForCausalLM with a softmax and without norms of q and k",
     ),
     "solar": llama_as(
         "SolarForCausalLM", "solar", [dict(_fix=None), dict(_fix=solar(0.9))],
