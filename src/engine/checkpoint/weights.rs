@@ -224,7 +224,7 @@ impl Checkpoint {
         };
         let rows = counts.iter().product::<usize>() * rows;
         match self {
-            Checkpoint::Dummy(weights) => Ok(weights.matrix(tensor, (rows, columns))),
+            Checkpoint::Dummy(weights) => Ok(weights.matrix(name, (rows, columns))),
             Checkpoint::Files(files) => files.matrix(tensor),
         }
     }

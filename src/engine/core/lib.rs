@@ -515,7 +515,7 @@ fn decoders_input_processor(
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
     let template = summary.chat_template;
     let processor = load_input_processor(config, &summary.files, (limits, defaults), template)?;
-    let processor = if summary.begins_chats { processor.begins_chats() } else { processor };
+    let processor = processor.with_begun_chats(summary.begins_chats);
     with_images(processor, summary.sight()).map(Arc::new)
 }
 

@@ -9,7 +9,7 @@ use super::quantized::{QuantizedModule, QuantizedModules};
 use crate::quantization::{
     Module, ModuleTensors, Need, Place, QuantizationConfig, Role, StoredTensor,
 };
-use crate::spec::{LinearSpec, NamedShape};
+use crate::spec::LinearSpec;
 use half::{bf16, f16};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::matrix::{SourceMatrix, SourceValues};
@@ -77,11 +77,7 @@ impl DummyWeights {
     }
 
     /// A matrix of (rows, columns).
-    pub(super) fn matrix(
-        &self,
-        (name, _): &NamedShape,
-        (n, k): (usize, usize),
-    ) -> SourceMatrix<'_> {
+    pub(super) fn matrix(&self, name: &str, (n, k): (usize, usize)) -> SourceMatrix<'_> {
         self.codes(name).unwrap_or_else(|| {
             // FNV-1a of the name: stable everywhere.
             let seed = name.bytes().fold(self.seed ^ 0xCBF2_9CE4_8422_2325, |hash, byte| {

@@ -144,10 +144,11 @@ impl InputProcessor {
     }
 
     /// The same where chats begin with BOS, or with EOS where there is none, whatever templates
-    /// write.
-    pub fn begins_chats(self) -> Self {
-        let first = self.tokenizer.bos_token_id().or(self.tokenizer.eos_token_id());
-        Self { first_of_chats: first, ..self }
+    /// write, if the model `begins` them so.
+    pub fn with_begun_chats(self, begins: bool) -> Self {
+        let first = || self.tokenizer.bos_token_id().or(self.tokenizer.eos_token_id());
+        let first_of_chats = begins.then(first).flatten();
+        Self { first_of_chats, ..self }
     }
 
     /// Tokenizes, checks against the model's limits, resolves stop ids.

@@ -150,10 +150,7 @@ impl PoolingEngine {
                 true => load_input_processor(config, &summary.files, (limits, defaults), None)?,
                 false => image_processor_alone(config, (limits, defaults))?,
             };
-            let processor = match summary.begins_chats {
-                true => processor.begins_chats(),
-                false => processor,
-            };
+            let processor = processor.with_begun_chats(summary.begins_chats);
             with_images(processor, summary.sight()).map(Arc::new)
         };
         let tokens = summary.named_tokens();
