@@ -123,13 +123,16 @@ pub fn linears_of_decoder(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSp
     let projections = [&spec.embedding.projection, &spec.output.projection].into_iter().flatten();
     let elsewhere = projections.map(|linear| (linear, Place::Elsewhere));
     let head = spec.output.lm_head.iter().map(|linear| (linear, Place::Head));
-    let layers = spec.layers.iter().flat_map(|layer| {
-        let router = layer.experts().map(|experts| &experts.router);
-        let is_router = move |linear: &_| router.is_some_and(|router| std::ptr::eq(router, linear));
-        let place = move |linear| if is_router(linear) { Place::Router } else { Place::Layer };
-        layer.linears().map(move |linear| (linear, place(linear)))
-    });
+    let layers = spec.layers.iter().flat_map(linears_of_layer);
     elsewhere.chain(head).chain(layers)
+}
+
+fn linears_of_layer(layer: &LayerSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
+    let router = layer.experts().map(|experts| &experts.router);
+    layer.linears().map(move |linear| match router {
+        Some(router) if std::ptr::eq(router, linear) => (linear, Place::Router),
+        _ => (linear, Place::Layer),
+    })
 }
 
 /// The linear layers of a vision tower, without the one of its patches, which is a convolution.
@@ -142,8 +145,8 @@ pub fn linears_of_tower(spec: &TowerSpec) -> impl Iterator<Item = (&LinearSpec, 
 /// The linear layers of an encoder, and the output layer of what was a decoder.
 pub fn linears_of_encoder(spec: &EncoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
     let head = spec.output.iter().filter_map(|output| output.lm_head.as_ref());
-    let layers = spec.layers.iter().flat_map(LayerSpec::linears);
-    layers.map(|linear| (linear, Place::Layer)).chain(head.map(|linear| (linear, Place::Head)))
+    let layers = spec.layers.iter().flat_map(linears_of_layer);
+    layers.chain(head.map(|linear| (linear, Place::Head)))
 }
 
 impl MappedFiles {
@@ -319,5 +322,26 @@ impl MappedFiles {
         let matrix = matrix.map_err(|text| self.error(text))?;
         let (num_rows, num_columns) = module.shape;
         Ok(SourceMatrix::new(num_rows, num_columns, SourceValues::Quantized(matrix)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hf_config::HfConfig;
+
+    #[test]
+    fn routers_are_known_in_decoders_and_in_encoders_that_were_decoders() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/golden/qwen3_moe");
+        let text = std::fs::read_to_string(format!("{path}/config.json")).unwrap();
+        let decoder = crate::decoder_spec(&HfConfig::parse(&text, "config.json").unwrap()).unwrap();
+        let num_routers = decoder.experts().count();
+        let routers =
+            |places: Vec<Place>| places.into_iter().filter(|place| *place == Place::Router).count();
+        let of_decoder = linears_of_decoder(&decoder).map(|(_, place)| place).collect();
+        assert!(num_routers > 0 && routers(of_decoder) == num_routers);
+        let encoder = EncoderSpec::of_decoder(decoder, true).unwrap();
+        let of_encoder = linears_of_encoder(&encoder).map(|(_, place)| place).collect();
+        assert_eq!(routers(of_encoder), num_routers);
     }
 }
