@@ -64,6 +64,7 @@ fn give(config: &mut EngineConfig, side: Side) {
     let EngineConfig { model, cache, parallel, device, lora: adapters, .. } = config;
     match side {
         Side::TensorParallel => parallel.tensor_parallel_size = Some(2),
+        Side::PipelineParallel => parallel.pipeline_parallel_size = Some(2),
         Side::DataParallel => parallel.engines = Engines::Number(2),
         Side::Speculation => {
             config.speculation = speculation(SpeculationMethod::Ngram { min: 1, max: 1 });

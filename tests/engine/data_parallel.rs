@@ -15,23 +15,23 @@ use vllm_batch::engine::base::EngineError;
 use vllm_batch::engine::base::config::{
     EngineConfig, Engines, LoraConfig, SpeculationConfig, SpeculationMethod, SuffixConfig,
 };
-use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::serve::data_parallel::{DataParallel, LoadEngine};
 use vllm_batch::engine::core::serve::input_processor::InputProcessor;
 use vllm_batch::engine::core::serve::pooling::PoolingEngine;
 use vllm_batch::engine::core::serve::runner::{Runner, Work};
+use vllm_batch::engine::core::{Engine, Shared};
 
 use super::aborts;
 use super::adapters::{Made, make, testdata};
 use super::pooled;
 
-const NUM_ROWS: u64 = 40;
+pub(super) const NUM_ROWS: u64 = 40;
 
 /// What is compared of a row: tokens and bits of logprobs of each completion.
-type Bytes = Vec<Vec<(u32, u32)>>;
+pub(super) type Bytes = Vec<Vec<(u32, u32)>>;
 
-fn config(engines: usize) -> EngineConfig {
+pub(super) fn config(engines: usize) -> EngineConfig {
     let mut config = pooled::config(pooled::testdata("golden/llama2"), (6, 32, 3));
     config.parallel.engines = Engines::Number(engines);
     config.cache.block_size = Some(16);
@@ -39,21 +39,21 @@ fn config(engines: usize) -> EngineConfig {
     config
 }
 
-fn load_with(
+pub(super) fn load_with(
     config: &EngineConfig,
-    processor: Option<Arc<InputProcessor>>,
+    shared: Option<Shared>,
 ) -> Result<Runner, EngineError> {
     let summary = ModelSummary::read(&config.model)?;
-    Ok(Runner::Generate(Box::new(Engine::load_with(config, &summary, processor)?)))
+    Ok(Runner::Generate(Box::new(Engine::load_with(config, &summary, shared)?)))
 }
 
-fn several(config: &EngineConfig, load: LoadEngine) -> Runner {
+pub(super) fn several(config: &EngineConfig, load: LoadEngine) -> Runner {
     let engines = DataParallel::load(config, &load);
     Runner::Parallel(Box::new(engines.unwrap_or_else(|error| panic!("{error}"))))
 }
 
 /// Rows of three shared beginnings and of none, greedy, sampled, several at once, and beams.
-fn rows(processor: &InputProcessor) -> Vec<Work> {
+pub(super) fn rows(processor: &InputProcessor) -> Vec<Work> {
     let row = |index: u64| {
         let shared = (0..40 * (index as u32 % 4)).map(move |at| (at * 37 + index as u32 % 4) % 80);
         let own = (0..index as u32 * 7 % 23 + 1).map(|at| at * 29 % 80);
@@ -87,12 +87,12 @@ fn bytes(output: &RequestOutput) -> Bytes {
     output.outputs.iter().map(of).collect()
 }
 
-fn answers(runner: &mut Runner) -> BTreeMap<u64, Bytes> {
+pub(super) fn answers(runner: &mut Runner) -> BTreeMap<u64, Bytes> {
     let rows = rows(&runner.input_processor());
     answers_of(runner, rows)
 }
 
-fn answers_of(runner: &mut Runner, rows: Vec<Work>) -> BTreeMap<u64, Bytes> {
+pub(super) fn answers_of(runner: &mut Runner, rows: Vec<Work>) -> BTreeMap<u64, Bytes> {
     rows.into_iter().for_each(|work| runner.add_request(work));
     let mut answers = BTreeMap::new();
     while runner.has_unfinished_requests() {
@@ -127,14 +127,14 @@ fn rows_of_several_engines_are_those_of_one() {
 fn engines_of_different_pace_give_the_same_rows() {
     let expected = answers(&mut load_with(&config(1), None).unwrap());
     // The second engine runs one row and few tokens at a time: it is slower by far.
-    let uneven: LoadEngine = Arc::new(|config, processor| {
+    let uneven: LoadEngine = Arc::new(|config, shared| {
         let mut config = config.clone();
-        if processor.is_some() {
+        if shared.is_some() {
             config.scheduler.max_num_seqs = Some(3);
             config.scheduler.max_num_batched_tokens = Some(4);
             config.cache.enable_prefix_caching = false;
         }
-        load_with(&config, processor)
+        load_with(&config, shared)
     });
     assert_eq!(answers(&mut several(&config(2), uneven)), expected);
 }
@@ -176,16 +176,16 @@ fn engines_take_rows_after_all_that_they_had_were_aborted() {
 }
 
 /// A model whose adapters tests can make.
-const ADAPTED: &str = "golden/qwen2";
+pub(super) const ADAPTED: &str = "golden/qwen2";
 
-fn of_adapters(engines: usize) -> EngineConfig {
+pub(super) fn of_adapters(engines: usize) -> EngineConfig {
     let mut config = config(engines);
     config.model.model_dir = testdata(ADAPTED);
     config
 }
 
 /// Rows of two adapters and of none.
-fn adapted_rows(processor: &InputProcessor) -> Vec<Work> {
+pub(super) fn adapted_rows(processor: &InputProcessor) -> Vec<Work> {
     let mut rows = rows(processor);
     for (index, work) in (0u32..).zip(&mut rows) {
         let Work::Generate(request) = work else { panic!("it completes") };
@@ -255,7 +255,7 @@ fn rows_that_are_guessed_at_are_those_of_one_engine_without_guesses() {
 
 #[test]
 fn an_engine_that_cannot_be_loaded_is_named() {
-    let refused: LoadEngine = Arc::new(|config, processor| match processor {
+    let refused: LoadEngine = Arc::new(|config, shared| match shared {
         None => load_with(config, None),
         Some(_) => Err(EngineError::Device("no room".to_owned())),
     });
@@ -265,12 +265,12 @@ fn an_engine_that_cannot_be_loaded_is_named() {
 
 #[test]
 fn engines_of_different_kernels_are_refused() {
-    let mixed: LoadEngine = Arc::new(|config, processor| {
+    let mixed: LoadEngine = Arc::new(|config, shared| {
         let mut config = config.clone();
-        if processor.is_some() {
+        if shared.is_some() {
             config.parallel.isa = Some(vllm_batch::engine::base::isa::Isa::Portable);
         }
-        load_with(&config, processor)
+        load_with(&config, shared)
     });
     let error = DataParallel::load(&config(2), &mixed).err().expect("it is refused").to_string();
     assert!(error.contains("engine 0 (cpu, kernels cpu-"), "{error}");
@@ -281,7 +281,8 @@ fn engines_of_different_kernels_are_refused() {
 fn vectors_of_several_engines_are_those_of_one() {
     let model = pooled::testdata("golden_embeddings/bert");
     let mut config = pooled::config(model, (4, 64, 2));
-    let load: LoadEngine = Arc::new(|config, processor| {
+    let load: LoadEngine = Arc::new(|config, shared| {
+        let processor = shared.map(|shared| shared.input_processor);
         let summary =
             vllm_batch::engine::core::serve::pooling::PoolingSummary::read(&config.model)?;
         Ok(Runner::Pooling(Box::new(PoolingEngine::load_with(config, &summary, processor)?)))

@@ -10,6 +10,7 @@ use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
 use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
 use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::request::axes_of;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
 use vllm_batch::engine::media::{Encoded, Limits, MediaError, Medium};
@@ -128,9 +129,11 @@ fn rows(config: &EngineConfig) -> Vec<(Prompt, SamplingParams)> {
 }
 
 fn run(config: &EngineConfig) -> Vec<String> {
-    let mut engine = Engine::load(config).unwrap();
+    run_rows(Engine::load(config).unwrap(), rows(config))
+}
+
+fn run_rows(mut engine: Engine, rows: Vec<(Prompt, SamplingParams)>) -> Vec<String> {
     let processor = engine.input_processor();
-    let rows = rows(config);
     for (id, (prompt, params)) in (0..).zip(rows.clone()) {
         engine.add_request(processor.process(id, prompt, params, RowKey(id)).unwrap());
     }
@@ -230,6 +233,37 @@ fn no_byte_of_a_row_depends_on_what_runs_beside_it(model: &str) {
             }
         }
     }
+}
+
+/// The first stage has the tower, and the layers that rows of images are added behind.
+#[test]
+fn rows_with_images_have_the_same_bytes_in_stages() {
+    let mut num_parted = 0;
+    for model in MODELS {
+        let mut config = speculation::config(model, BATCHES[1], None);
+        config.scheduler.max_num_batched_tokens = Some(256);
+        config.parallel.num_threads = Some(2);
+        let summary = ModelSummary::read(&config.model).unwrap();
+        let num_deep = summary.tower.as_ref().map_or(0, |tower| tower.deep.len());
+        if summary.spec.stages(2, num_deep).is_err() {
+            continue;
+        }
+        let one = Engine::load(&config).unwrap();
+        let processor = one.input_processor();
+        let taken = |(prompt, params): &(Prompt, SamplingParams)| {
+            processor.process(0, prompt.clone(), params.clone(), RowKey(0)).is_ok()
+        };
+        let rows: Vec<_> = rows(&config).into_iter().filter(taken).collect();
+        assert!(rows.len() > 2, "{model} takes {} rows", rows.len());
+        let expected = run_rows(one, rows.clone());
+        config.parallel.pipeline_parallel_size = Some(2);
+        let got = run_rows(Engine::load(&config).unwrap(), rows);
+        for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            assert_eq!(got, expected, "row {row}, {model}");
+        }
+        num_parted += 1;
+    }
+    assert!(num_parted + 5 > MODELS.len(), "{num_parted} models in stages");
 }
 
 #[test]

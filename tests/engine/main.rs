@@ -41,5 +41,6 @@ mod scores;
 mod sentence_modules;
 mod simulation;
 mod speculation;
+mod stages;
 mod tokenizers;
 mod two_towers;

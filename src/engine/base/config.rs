@@ -184,6 +184,10 @@ pub struct CacheConfig {
     pub tower_cache_bytes: Option<u64>,
     /// Engines that divide a share of memory between them: those of one process on the CPU.
     pub engines_in_memory: usize,
+    /// Engines that share the blocks of a device, each with as many.
+    pub num_pools: usize,
+    /// Which of these engines has the blocks.
+    pub pool: usize,
 }
 
 impl Default for CacheConfig {
@@ -199,6 +203,8 @@ impl Default for CacheConfig {
             bytes_beside: 0,
             tower_cache_bytes: None,
             engines_in_memory: 1,
+            num_pools: 1,
+            pool: 0,
         }
     }
 }
@@ -451,12 +457,27 @@ pub struct ParallelConfig {
     pub engines: Engines,
     /// GPUs that compute one model together (`tensor_parallel`). None: one device does.
     pub tensor_parallel_size: Option<usize>,
+    /// Stages of a model, on a device each (`pipeline`). None: one device has all layers.
+    pub pipeline_parallel_size: Option<usize>,
+    /// Devices of the stages; empty: those that follow the first one.
+    pub stage_devices: Vec<DeviceKind>,
 }
 
 impl ParallelConfig {
     /// Devices that compute one model together.
     pub fn num_ranks(&self) -> usize {
         self.tensor_parallel_size.unwrap_or(1)
+    }
+
+    /// Stages that a model's layers are on.
+    pub fn num_stages(&self) -> usize {
+        self.pipeline_parallel_size.unwrap_or(1)
+    }
+
+    /// Whether several engines share the requests: as many as were asked for, or one more than
+    /// there are stages, so that each stage has a step to compute while a host is at work.
+    pub fn has_engines(&self) -> bool {
+        self.engines != Engines::Number(1) || self.num_stages() > 1
     }
 }
 

@@ -54,6 +54,8 @@ pub enum Setting {
     NumGpuBlocksOverride,
     /// Treatment of a prompt that is longer than the context.
     Overflow,
+    /// Stages of a model, on a device each.
+    PipelineParallelSize,
     /// States that a vector is made of.
     PoolingType,
     /// Instruction for attention of prompts on a GPU.
@@ -105,6 +107,7 @@ impl Setting {
         Self::Mmproj,
         Self::NumGpuBlocksOverride,
         Self::Overflow,
+        Self::PipelineParallelSize,
         Self::PoolingType,
         Self::PrefillKernel,
         Self::Quantization,
@@ -144,6 +147,7 @@ impl Setting {
             Self::Mmproj => "mmproj",
             Self::NumGpuBlocksOverride => "num_gpu_blocks_override",
             Self::Overflow => "overflow",
+            Self::PipelineParallelSize => "pipeline_parallel_size",
             Self::PoolingType => "pooling_type",
             Self::PrefillKernel => "prefill_kernel",
             Self::Quantization => "quantization",

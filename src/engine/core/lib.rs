@@ -16,19 +16,18 @@ pub mod serve;
 pub mod stats;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::execute::draft_executor::{DraftToLoad, LoadedDraft};
 use crate::execute::executor::{Executor, ExecutorError, Logits};
-use crate::execute::model_executor::{ModelExecutor, gpu_needs_of};
+use crate::execute::model_executor::gpu_needs_of;
+use crate::execute::pipeline::Stages;
 use crate::execute::simulated_executor::SimulatedExecutor;
 use crate::execute::step_sampler::{Pending, StepSampler};
-use crate::execute::tensor_parallel;
 pub use crate::load::EngineInfo;
 use crate::load::beside::beside_tokenizer;
 use crate::load::gguf_text;
 use crate::load::images::{Sight, image_input};
+use crate::load::model::LoadedModel;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::load::text_alone::text_alone;
@@ -60,12 +59,23 @@ pub struct Engine {
     /// Empty between steps: kept for its memory.
     tasks: Vec<RowTask<'static>>,
     input_processor: Arc<InputProcessor>,
+    /// Those of its model, if that is in stages.
+    stages: Option<Arc<Stages>>,
     info: EngineInfo,
     speculation: Option<Speculation>,
     runs_ahead: bool,
     /// The step after the last one that `step` returned, begun already.
     ahead: Option<(Ahead, Pending)>,
     time: StepTime,
+}
+
+/// What engines of one model share.
+#[derive(Clone)]
+pub struct Shared {
+    /// What turns prompts into requests.
+    pub input_processor: Arc<InputProcessor>,
+    /// Stages of the model, if it is in stages.
+    pub stages: Option<Arc<Stages>>,
 }
 
 /// A step that is being computed.
@@ -113,23 +123,23 @@ impl Engine {
         Self::load_with(config, summary, None)
     }
 
-    /// The same with the tokenizer of another engine of the model, if there is one.
+    /// The same with what another engine of the model shares, if there is one.
     ///
     /// # Errors
     /// As `load`.
     pub fn load_with(
         config: &EngineConfig,
         summary: &ModelSummary,
-        processor: Option<Arc<InputProcessor>>,
+        shared: Option<Shared>,
     ) -> Result<Self, EngineError> {
         let tower = summary.tower.as_ref();
         let note =
             tower.and_then(|tower| text_alone(config, (&summary.spec, tower), summary.dtype));
         let Some(note) = note else {
-            return Self::load_whole(config, summary, processor);
+            return Self::load_whole(config, summary, shared);
         };
         let of_text = ModelSummary { tower: None, ..summary.clone() };
-        let mut engine = Self::load_whole(config, &of_text, processor)?;
+        let mut engine = Self::load_whole(config, &of_text, shared)?;
         engine.info.notes.push(note);
         Ok(engine)
     }
@@ -137,65 +147,44 @@ impl Engine {
     fn load_whole(
         config: &EngineConfig,
         summary: &ModelSummary,
-        processor: Option<Arc<InputProcessor>>,
+        shared: Option<Shared>,
     ) -> Result<Self, EngineError> {
-        let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
+        let dtype = summary.dtype;
         summary.sides(config).check()?;
         let sizes = StepSizes::on_device(config, dtype, &gpu_needs_of(&summary.spec));
         let sizes = sizes.at_least(summary.least_step());
         let vocab_size = summary.spec.vocab_size();
+        let (processor, stages) = match shared {
+            Some(Shared { input_processor, stages }) => (Some(input_processor), stages),
+            None => (None, None),
+        };
         let (input_processor, model) = beside_tokenizer(
             processor,
             &|| decoders_input_processor(config, summary),
-            |given_up| load_model(config, &sizes, summary, given_up),
+            |given_up| LoadedModel::load(config, &sizes, summary, stages, given_up),
         );
-        let (input_processor, model) = (input_processor?, model?);
-        let LoadedModel { device, why_cpu, mut executor, draft } = model;
-        if let Some(table) = input_processor.media_table() {
-            executor.set_media_table(Arc::clone(table));
-        }
-        let shape = executor.cache_shape();
-        let info = EngineInfo {
-            dtype,
-            checkpoint_format: summary.checkpoint_format(),
-            kernel_set: config.lora.kernel_set(&device.kernel_set()),
-            device_name: match executor.num_ranks() {
-                1 => device.name(),
-                count => format!("{count} x {}, one model", device.name()),
-            },
-            why_cpu,
-            notes: executor.take_notes(),
-            num_threads: device.num_threads(),
-            max_model_len,
-            weight_bytes: executor.weight_bytes()
-                + draft.as_ref().map_or(0, |draft| draft.weight_bytes),
-            code_bytes: executor.code_bytes(),
-            parameters: summary.parameters(),
-            num_cache_tokens: shape.num_tokens(),
-            block_size: shape.block_size,
-            kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype))
-                + draft.as_ref().map_or(0, |draft| draft.kv_cache_bytes),
-            num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
-            lora_ranks: executor.loras().ranks(),
-            step_sizes: sizes,
-        };
-        let is_queued = device.runs_ahead();
-        // The tokens of a step that is queued ahead are on the first rank's device alone.
-        let runs_ahead = is_queued && executor.num_ranks() == 1;
+        let (input_processor, mut model) = (input_processor?, model?);
+        let info = model.info(config, summary, sizes);
+        let (device, stages) = (Arc::clone(&model.device), model.stages.take());
+        let (draft, is_queued) = (model.draft.take(), device.runs_ahead());
+        let (runs_ahead, has_states) = (model.may_run_ahead, model.has_states);
+        let mut executor = model.into_executor(input_processor.media_table());
         let mut sampler = StepSampler::new(device, sizes.max_num_logits(), vocab_size)?;
         if is_queued {
-            sampler.warm_up(executor.warm_up()?)?;
+            let num_blocks = info.num_cache_tokens / info.block_size;
+            let batch = Batch::warm_up(num_blocks, info.block_size);
+            sampler.warm_up(executor.execute(&batch).map_err(device_error)?)?;
+            executor.release();
         }
-        let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
-        let mut engine = Self::assemble(config, input_processor, info, parts);
-        if shape.states.width > 0 {
+        let mut engine = Self::assemble(config, input_processor, info, (executor, sampler));
+        if has_states {
             engine.scheduler.goes_back_to_blocks();
         }
         engine.speculation = config.speculation.as_ref().map(|config| {
             // A guide's masks are found while a GPU computes, and one round later is too late.
             Speculation::new(config, draft.map(|draft| draft.proposer), !runs_ahead)
         });
-        Ok(Self { runs_ahead, ..engine })
+        Ok(Self { runs_ahead, stages, ..engine })
     }
 
     /// Another proposer in the place of the one that was configured: for tests.
@@ -283,6 +272,7 @@ impl Engine {
             batch: Batch::default(),
             tasks: Vec::new(),
             input_processor,
+            stages: None,
             info,
             speculation: None,
             runs_ahead: false,
@@ -294,6 +284,11 @@ impl Engine {
     /// What turns prompts into requests; shared with the thread that reads rows.
     pub fn input_processor(&self) -> Arc<InputProcessor> {
         Arc::clone(&self.input_processor)
+    }
+
+    /// What other engines of its model share with it.
+    pub fn shared(&self) -> Shared {
+        Shared { input_processor: self.input_processor(), stages: self.stages.clone() }
     }
 
     /// What was loaded.
@@ -345,6 +340,7 @@ impl Engine {
         }
         self.ahead = self.begin_step_ahead(&scheduled, rows.as_deref(), &mut clock)?;
         let mut results = self.sampler.results(pending)?;
+        self.executor.release();
         if let Some(rows) = rows {
             // What was finished when the step was adopted has a row in it all the same.
             results = rows.into_iter().map(|row| results[row].clone()).collect();
@@ -474,38 +470,6 @@ fn sample_later_rounds(
         let tasks: Vec<_> = scheduler.tasks_of_round(scheduled, round, results).collect();
         sampler.sample_later(logits.again(), &tasks, results);
     }
-}
-
-/// A model on its device.
-struct LoadedModel {
-    device: Arc<Device>,
-    /// Why the device is the CPU.
-    why_cpu: Option<WhyCpu>,
-    executor: ModelExecutor,
-    draft: Option<LoadedDraft>,
-}
-
-fn load_model(
-    config: &EngineConfig,
-    sizes: &StepSizes,
-    summary: &ModelSummary,
-    given_up: &Arc<AtomicBool>,
-) -> Result<LoadedModel, EngineError> {
-    if config.parallel.num_ranks() > 1 {
-        let (device, executor) = tensor_parallel::load(config, sizes, summary, given_up)?;
-        return Ok(LoadedModel { device, why_cpu: None, executor, draft: None });
-    }
-    let draft = DraftToLoad::read(config, sizes, summary)?;
-    let needs = gpu_needs_of(&summary.spec);
-    let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
-    summary.sides(config).check_on(&device, why_cpu.as_ref())?;
-    let device = Arc::new(device);
-    let beside = draft.as_ref().map(|draft| draft.beside(config, &device));
-    let (config, on) = (beside.as_ref().unwrap_or(config), Arc::clone(&device));
-    let executor = ModelExecutor::load(config, sizes, summary, on, given_up)?;
-    let (num_blocks, on) = (executor.cache_shape().num_blocks, Arc::clone(&device));
-    let draft = draft.map(|draft| draft.load(num_blocks, on, given_up)).transpose()?;
-    Ok(LoadedModel { device, why_cpu, executor, draft })
 }
 
 fn decoders_input_processor(

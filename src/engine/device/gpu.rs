@@ -156,6 +156,11 @@ impl Gpu {
         })
     }
 
+    /// See `Device::use_on_this_thread`.
+    pub(super) fn use_on_this_thread(&self) -> Result<(), EngineError> {
+        Ok(self.runtime.driver().bind_to_thread()?)
+    }
+
     /// Type of weights, activations and KV cache.
     pub fn dtype(&self) -> DType {
         self.config.dtype
@@ -499,6 +504,10 @@ impl Gpu {
     /// # Errors
     /// The memory does not suffice.
     pub fn reserve_sampled(&self, bytes: usize) -> Result<(), EngineError> {
+        if self.sampled.get().is_some_and(|sampled| sampled.results.bytes() >= bytes) {
+            // Of another engine over this device, which samples when this one does not.
+            return Ok(());
+        }
         let readbacks = Mutex::new(Readbacks::new(&self.runtime, bytes)?);
         let sampled = Sampled { results: self.alloc(bytes)?, readbacks };
         self.sampled.set(sampled).map_err(|_| EngineError::Device("reserved twice".to_owned()))

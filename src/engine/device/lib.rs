@@ -225,6 +225,28 @@ impl Device {
         }
     }
 
+    /// Writes rows to an activation that has room for them, rounded to its type, in order with the
+    /// launches. On a GPU rows of zeros pad them.
+    ///
+    /// # Panics
+    /// It is a linear layer's input of a type of its own.
+    pub fn write(&self, tensor: &mut Tensor, values: &[f32]) {
+        let num_rows = values.len() / tensor.width();
+        match self {
+            Device::Cpu(_) => {
+                tensor.set_num_rows(num_rows);
+                tensor.values_mut().copy_from_slice(values);
+            }
+            Device::Cuda(gpu) => {
+                tensor.set_num_rows(gpu.padded_rows(num_rows));
+                let mut bytes = tensor::narrowed(values, tensor.dtype());
+                bytes.resize(tensor.num_rows() * tensor.row_bytes(), 0);
+                let buffer = tensor.gpu_buffer().expect("values of one type");
+                gpu.upload(buffer, &bytes);
+            }
+        }
+    }
+
     /// The rows in use, widened, after all that was queued.
     ///
     /// # Errors
@@ -261,6 +283,17 @@ impl Device {
         gpu.download(tensor.device_ptr(), copy.values_mut());
         gpu.check()?;
         Ok(copy)
+    }
+
+    /// A thread other than the one that opened it uses it from now on.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn use_on_this_thread(&self) -> Result<(), EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(gpu) => gpu.use_on_this_thread(),
+        }
     }
 
     /// Width of the panels in which the KV cache is laid out.

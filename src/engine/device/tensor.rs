@@ -159,6 +159,14 @@ impl Tensor {
         }
     }
 
+    /// Memory of a GPU where the values are, of those that it has in one type.
+    pub(super) fn gpu_buffer(&self) -> Option<&DeviceBuffer> {
+        match &self.storage {
+            Storage::Cuda { buffer, .. } => Some(buffer),
+            Storage::CudaFp8 { .. } | Storage::Host(_) | Storage::HostPairs { .. } => None,
+        }
+    }
+
     /// Type of the values.
     ///
     /// # Panics

@@ -122,6 +122,33 @@ impl Batch {
     /// In `sampled_rows`: the token is known.
     pub const KNOWN: u32 = u32::MAX;
 
+    /// A step of the kinds that there are, in the first of so many blocks: what is run so that a
+    /// GPU has compiled its kernels before the first row. What it writes is overwritten before
+    /// anything reads it.
+    pub fn warm_up(num_blocks: usize, block_size: usize) -> Self {
+        let block_size = block_size as u32;
+        let block = 1.min(num_blocks as u32 - 1);
+        Batch {
+            input_ids: vec![0; 3],
+            positions: vec![0, 1, 0],
+            axes: Vec::new(),
+            attended_ends: Vec::new(),
+            prefix_lens: Vec::new(),
+            token_types: Vec::new(),
+            slot_mapping: vec![0, 1, block * block_size + 2],
+            query_start_loc: vec![0, 2, 3],
+            seq_lens: vec![2, 1],
+            block_tables: vec![0, block],
+            max_blocks_per_seq: 1,
+            logits_indices: vec![1, 2],
+            sampled_rows: Vec::new(),
+            block_copies: Vec::new(),
+            media: Vec::new(),
+            loras: Vec::new(),
+            wants_likeliest: false,
+        }
+    }
+
     /// Empties it; buffers keep their memory.
     pub fn clear(&mut self) {
         for buffer in [
@@ -143,6 +170,18 @@ impl Batch {
         self.media.clear();
         self.loras.clear();
         self.wants_likeliest = false;
+    }
+
+    /// The same with blocks that are numbered from this one on.
+    pub fn from_block(&self, first: u32, block_size: u32) -> Self {
+        let mut own = self.clone();
+        own.slot_mapping.iter_mut().for_each(|slot| *slot += first * block_size);
+        own.block_tables.iter_mut().for_each(|block| *block += first);
+        own.block_copies.iter_mut().for_each(|(from, to)| {
+            *from += first;
+            *to += first;
+        });
+        own
     }
 
     /// The last sequence, from this token on, is computed with an adapter, or with none. Its tokens

@@ -26,7 +26,7 @@ fn chat(files: &[&str], text: &str) -> Prompt {
 }
 
 /// Images that are equal, of different sizes, two of a row, and none.
-fn rows() -> Vec<(Prompt, SamplingParams)> {
+pub(super) fn rows() -> Vec<(Prompt, SamplingParams)> {
     let params = |max_tokens| SamplingParams {
         temperature: 0.0,
         max_tokens: Some(max_tokens),

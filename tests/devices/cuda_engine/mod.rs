@@ -14,6 +14,7 @@ mod loras;
 mod parts;
 mod prefill_kernel;
 mod rows;
+mod stages;
 mod tensor_parallel;
 
 use std::path::{Path, PathBuf};

@@ -10,6 +10,7 @@ const NUM_ROWS: usize = 90;
 
 const TWO: [&str; 4] = ["--data-parallel-size", "2", "--threads", "3"];
 const THREE: [&str; 4] = ["--data-parallel-size", "3", "--threads", "3"];
+const STAGES: [&str; 4] = ["--pipeline-parallel-size", "2", "--threads", "3"];
 
 #[test]
 fn a_killed_run_is_continued_with_another_number_of_engines_to_the_same_bytes() {
@@ -17,7 +18,7 @@ fn a_killed_run_is_continued_with_another_number_of_engines_to_the_same_bytes() 
     let expected = work.undisturbed();
     let folder = work.folder();
     let (folder, journal) = (folder.path(), work.journal(folder.path()));
-    let turns: [(&[&str], usize); 3] = [(&TWO, 9), (&[], 30), (&THREE, 50)];
+    let turns: [(&[&str], usize); 4] = [(&TWO, 9), (&[], 25), (&STAGES, 40), (&THREE, 50)];
     for (flags, num_rows) in turns {
         let mut child = work.command(folder).args(flags).spawn().unwrap();
         wait_for_rows(&mut child, &journal, num_rows);
@@ -30,6 +31,24 @@ fn a_killed_run_is_continued_with_another_number_of_engines_to_the_same_bytes() 
     assert_eq!(stats["engine"]["threads"], 3, "{stats}");
     assert_eq!(stats["engine"]["device"], "2 x cpu");
     ended.assert_says("2 engines, each with its own ");
+}
+
+#[test]
+fn a_run_in_stages_has_the_bytes_of_one_device_and_says_so() {
+    let work = Work::sampled(with_constraints(rows(15, NUM_ROWS, true)));
+    let expected = work.undisturbed();
+    let folder = work.folder();
+    let folder = folder.path();
+    let mut child = work.command(folder).args(STAGES).spawn().unwrap();
+    wait_for_rows(&mut child, &work.journal(folder), 20);
+    kill(child).expect("most rows are missing");
+    let ended = finish(work.command(folder).args(STAGES));
+    expected.assert_complete(&work, folder, &ended);
+    let stats = json(&folder.join("stats.json"));
+    assert_eq!(stats["engine"]["threads"], 3, "{stats}");
+    assert_eq!(stats["engine"]["device"], "2 x cpu, one model in stages");
+    ended.assert_says("2 stages compute one model: layers 0 to ");
+    ended.assert_says("3 steps are under way at a time");
 }
 
 #[test]
@@ -85,7 +104,7 @@ fn commands_that_measure_one_engine_refuse_several() {
             program.args(TWO).current_dir(folder.path()).stderr(std::process::Stdio::piped()),
         );
         ended.assert_exit(2);
-        ended.assert_says("`bench` and `plan` measure one engine");
+        ended.assert_says("`bench` and `plan` measure one engine on one device");
     }
 }
 
@@ -104,6 +123,13 @@ fn a_model_over_several_gpus_is_refused_where_there_are_none() {
         &[size, "2", TWO[0], TWO[1], "--threads", "2"],
         "not supported with data parallelism yet",
     );
+    refused(
+        &[size, "2", STAGES[0], STAGES[1]],
+        "tensor parallelism is not supported with pipeline parallelism",
+    );
+    let stages = STAGES[0];
+    refused(&[stages, "99", "--threads", "99"], "stages at most");
+    refused(&[stages, "2", TWO[0], TWO[1]], "pipeline parallelism is not supported with data");
     refused(&[size, "0"], "0");
     let ended = finish(run(folder.path(), &["-i", "in.txt"]).args([size, "1"]));
     ended.assert_exit(0);

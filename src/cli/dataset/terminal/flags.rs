@@ -37,6 +37,7 @@ pub fn flag(setting: Setting) -> &'static str {
         Setting::ReasoningParser => "--reasoning-parser",
         Setting::SpeculativeConfig => "--speculative-config",
         Setting::TensorParallelSize => "--tensor-parallel-size",
+        Setting::PipelineParallelSize => "--pipeline-parallel-size",
         Setting::Threads => "--threads",
         Setting::Tokenizer => "--tokenizer",
         Setting::TruncatePromptTokens => "--truncate-prompt-tokens",

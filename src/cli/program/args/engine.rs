@@ -55,6 +55,10 @@ pub struct ComputeArgs {
     /// GPUs that compute one model together, each with a share of its weights [default: 1]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub tensor_parallel_size: Option<usize>,
+    /// Stages that a model's layers are parted into, each on a GPU of its own (or of the CPU's
+    /// threads); a row's bytes are those of one device [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub pipeline_parallel_size: Option<usize>,
     /// Narrow the weights of linear layers to 8 bits (int8: CPU; fp8: NVIDIA GPUs from Ada on)
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub quantization: Option<QuantizationArg>,

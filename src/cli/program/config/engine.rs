@@ -38,6 +38,8 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
         isa,
         engines: engines(&args.engine.compute)?,
         tensor_parallel_size: args.engine.compute.tensor_parallel_size,
+        pipeline_parallel_size: args.engine.compute.pipeline_parallel_size,
+        stage_devices: Vec::new(),
     };
     let speculation = args.engine.speculative_config.as_deref().map(speculation).transpose()?;
     let device = device_config(&args.engine);
@@ -63,6 +65,8 @@ fn cache_config(args: &CacheArgs) -> CacheConfig {
         bytes_beside: defaults.bytes_beside,
         tower_cache_bytes: args.mm_processor_cache_gb.map(gib),
         engines_in_memory: defaults.engines_in_memory,
+        num_pools: defaults.num_pools,
+        pool: defaults.pool,
     }
 }
 

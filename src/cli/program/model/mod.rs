@@ -15,7 +15,7 @@ use self::resolved::Resolved;
 use crate::args::SplitArgs;
 use crate::config::{ModelSource, RunConfig};
 use vllm_batch_base::EngineError;
-use vllm_batch_base::config::{EngineConfig, Engines, LoadFormat, LoraConfig};
+use vllm_batch_base::config::{EngineConfig, LoadFormat, LoraConfig};
 use vllm_batch_dataset::object_store;
 use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
@@ -119,11 +119,12 @@ pub fn load_engines(
     summary: &Arc<Summary>,
 ) -> Result<Loaded<Runner>, CliError> {
     let summary = Arc::clone(summary);
-    let load: LoadEngine = Arc::new(move |config, processor| match &*summary {
+    let load: LoadEngine = Arc::new(move |config, shared| match &*summary {
         Summary::Generate(summary) => {
-            Ok(Runner::Generate(Box::new(Engine::load_with(config, summary, processor)?)))
+            Ok(Runner::Generate(Box::new(Engine::load_with(config, summary, shared)?)))
         }
         Summary::Pooling(summary) => {
+            let processor = shared.map(|shared| shared.input_processor);
             Ok(Runner::Pooling(Box::new(PoolingEngine::load_with(config, summary, processor)?)))
         }
     });
@@ -134,7 +135,7 @@ pub fn load_engines(
 
 /// Whether rows are shared between engines.
 pub fn has_engines(config: &RunConfig) -> bool {
-    config.engine.parallel.engines != Engines::Number(1)
+    config.engine.parallel.has_engines()
 }
 
 /// # Errors
@@ -143,8 +144,8 @@ fn refuse_engines(config: &RunConfig) -> Result<(), CliError> {
     match has_engines(config) {
         false => Ok(()),
         true => {
-            let message = "`bench` and `plan` measure one engine: --data-parallel-size or --device \
-                           cuda:all is not for them";
+            let message = "`bench` and `plan` measure one engine on one device: --data-parallel-size, \
+                           --pipeline-parallel-size and --device cuda:all are not for them";
             Err(CliError::refused("flag", message).help("leave it out"))
         }
     }

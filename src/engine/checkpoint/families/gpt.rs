@@ -4,7 +4,7 @@
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
-    MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads,
+    MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads, Stage,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -57,6 +57,7 @@ impl Gpt {
             layers: layers.collect(),
             ropes: Vec::new(),
             output: OutputSpec::new(NormSpec::layer(self.names.final_norm, hidden, eps), None),
+            stage: Stage::WHOLE,
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::hf_config::{HfConfig, LayerType};
 use crate::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
-    MlpForm, MlpSpec, NormSpec, OutputSpec, QkNormSpec, QkvHeads, RopeSpec, RowOrder,
+    MlpForm, MlpSpec, NormSpec, OutputSpec, QkNormSpec, QkvHeads, RopeSpec, RowOrder, Stage,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -73,6 +73,7 @@ pub(super) fn around_with(
         layers: layers.collect::<Result<_, _>>()?,
         ropes,
         output: OutputSpec::new(NormSpec::rms("model.norm", hidden, eps), lm_head),
+        stage: Stage::WHOLE,
     })
 }
 

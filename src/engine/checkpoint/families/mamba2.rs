@@ -4,7 +4,7 @@ use super::mamba::{self, Blocks};
 use crate::hf_config::HfConfig;
 use crate::spec::{
     BlockNorms, DecoderSpec, EmbeddingSpec, GateOrder, LayerSpec, LinearSpec, NormSpec, OutputSpec,
-    RecurrentSpec,
+    RecurrentSpec, Stage,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, ScanShape};
@@ -44,6 +44,7 @@ pub(super) fn around(
         layers: (0..config.num_layers()?).map(layer).collect(),
         ropes: Vec::new(),
         output: OutputSpec::new(norm, config.lm_head("lm_head", is_tied)?),
+        stage: Stage::WHOLE,
     })
 }
 

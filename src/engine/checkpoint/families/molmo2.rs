@@ -10,7 +10,7 @@ use crate::spec::{
     ActivationSpec, AttentionSpec, Bidirectional, BlockNorms, ConnectorSpec, ConnectorStep,
     DecoderSpec, EmbeddingSpec, GridFit, GridPositions, GroupPool, ImageText, LayerSpec,
     LinearSpec, MarksSpec, MlpForm, MlpSpec, NormSpan, NormSpec, OutputSpec, QkNormSpec, QkvHeads,
-    RopeScaling, RopeSpec, RowOrder, TokenId, TowerSpec,
+    RopeScaling, RopeSpec, RowOrder, Stage, TokenId, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
@@ -68,6 +68,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         layers: layers.collect::<Result<_, _>>()?,
         ropes,
         output: OutputSpec::new(norm, lm_head),
+        stage: Stage::WHOLE,
     })
 }
 

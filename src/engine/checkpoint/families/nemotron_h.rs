@@ -8,7 +8,7 @@ use crate::limits;
 use crate::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, ExpertLatentSpec,
     ExpertSpec, ExpertsSpec, GateOrder, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
-    OutputSpec, QkvHeads, SharedExpertSpec,
+    OutputSpec, QkvHeads, SharedExpertSpec, Stage,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, ScanShape};
@@ -87,6 +87,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         layers,
         ropes: Vec::new(),
         output,
+        stage: Stage::WHOLE,
     })
 }
 

@@ -4,7 +4,7 @@
 use crate::hf_config::HfConfig;
 use crate::spec::{
     ActivationSpec, AttentionSpec, BesideTable, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec,
-    LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec,
+    LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec, Stage,
 };
 use vllm_batch_base::EngineError;
 
@@ -48,6 +48,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             of_further_tokens: Vec::new(),
             beside_table: BesideTable::Nothing,
         },
+        stage: Stage::WHOLE,
     })
 }
 

@@ -4,7 +4,7 @@
 use super::{
     AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, ExpertsSpec, HeadSpec, KvSource,
     LayerInputsSpec, LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec,
-    Parameters, QkvHeads, RopeSpec, StreamsSpec, distinct,
+    Parameters, QkvHeads, RopeSpec, Stage, StreamsSpec, distinct,
 };
 use vllm_batch_base::layers::Reach;
 
@@ -148,7 +148,7 @@ impl EncoderSpec {
     /// # Errors
     /// It has a part that encoders are not given; the text names it.
     pub fn of_decoder(decoder: DecoderSpec, is_causal: bool) -> Result<Self, String> {
-        let DecoderSpec { max_model_len, embedding, layers, ropes, mut output } = decoder;
+        let DecoderSpec { max_model_len, embedding, layers, ropes, mut output, .. } = decoder;
         let EmbeddingSpec {
             tokens,
             scale,
@@ -220,6 +220,7 @@ impl EncoderSpec {
             layers: self.layers.clone(),
             ropes: self.ropes.clone(),
             output: OutputSpec { norm: self.final_norm.clone(), ..output.clone() },
+            stage: Stage::WHOLE,
         })
     }
 

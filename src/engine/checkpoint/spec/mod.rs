@@ -5,6 +5,7 @@ mod choice;
 mod connector;
 mod delta_net;
 mod encoder;
+mod ends;
 mod feed_forward;
 mod grid_positions;
 mod head;
@@ -17,6 +18,7 @@ mod rope;
 mod row_order;
 mod selective;
 mod share;
+mod stage;
 mod streams;
 mod tensors;
 mod tower;
@@ -29,6 +31,9 @@ pub use choice::{ChoiceSpec, IndexerSpec};
 pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep, GroupPool};
 pub use delta_net::{DeltaGate, DeltaNetSpec, LowRankGates, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
+pub use ends::{
+    AfterProjection, BesideTable, EmbeddingScale, EmbeddingSpec, LearnedPositions, OutputSpec,
+};
 pub use feed_forward::{
     ApartNorms, ExpertLatentSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec,
     SharedExpertSpec,
@@ -44,6 +49,7 @@ pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn
 pub use row_order::RowOrder;
 pub use selective::SelectiveSpec;
 pub use share::{RankOf, Share};
+pub use stage::{Stage, num_kept};
 pub use streams::{BranchSpec, MixingSpec, StreamsSpec};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice, bounds_of,
@@ -52,9 +58,6 @@ pub use tower::{Bidirectional, DeepSpec, ImageText, MarksSpec, TokenId, TowerSpe
 pub use vllm_batch_base::layers::QkvHeads;
 
 use std::collections::HashSet;
-
-use vllm_batch_base::config::DType;
-use vllm_batch_base::layers::Activation;
 
 /// A decoder-only model. Families differ in these values only.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,142 +72,8 @@ pub struct DecoderSpec {
     pub ropes: Vec<RopeSpec>,
     /// From the residual stream to logits.
     pub output: OutputSpec,
-}
-
-/// From token ids to the residual stream.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EmbeddingSpec {
-    /// (vocab_size, embedding width)
-    pub tokens: LinearSpec,
-    /// Embeddings are multiplied by this.
-    pub scale: Option<EmbeddingScale>,
-    /// (hidden_size, embedding width): leads to the residual stream where the table has another
-    /// width (OPT-350m).
-    pub projection: Option<LinearSpec>,
-    /// Learned positions are added.
-    pub positions: Option<LearnedPositions>,
-    /// The sum is normalized (BLOOM).
-    pub norm: Option<NormSpec>,
-    /// Layers have inputs of their own (Gemma 4).
-    pub of_layers: Option<LayerInputsSpec>,
-    /// The sum becomes several streams (Gemma 3n).
-    pub streams: Option<StreamsSpec>,
-    /// Prefixes of tensors that make embeddings of images. Where no `TowerSpec` has them they are
-    /// left unused: the model is run for text alone.
-    pub of_images: &'static [&'static str],
-}
-
-/// A factor of embeddings.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EmbeddingScale {
-    /// The factor.
-    pub factor: f32,
-    /// It is rounded to the model's dtype first (Gemma), as transformers keeps it there.
-    pub is_rounded: bool,
-}
-
-impl EmbeddingScale {
-    /// The factor in a model of this dtype.
-    pub fn of_dtype(self, dtype: DType) -> f32 {
-        match dtype {
-            DType::BFloat16 if self.is_rounded => half::bf16::from_f32(self.factor).to_f32(),
-            DType::Float16 if self.is_rounded => half::f16::from_f32(self.factor).to_f32(),
-            _ => self.factor,
-        }
-    }
-}
-
-impl EmbeddingSpec {
-    /// A table alone.
-    pub fn of(tokens: LinearSpec) -> Self {
-        Self {
-            tokens,
-            scale: None,
-            projection: None,
-            positions: None,
-            norm: None,
-            of_layers: None,
-            streams: None,
-            of_images: &[],
-        }
-    }
-}
-
-/// A table of position embeddings: position p is row p + offset.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LearnedPositions {
-    /// (rows, hidden_size)
-    pub table: LinearSpec,
-    /// Row of position 0.
-    pub offset: usize,
-}
-
-/// From the residual stream to logits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutputSpec {
-    /// Before everything.
-    pub norm: Option<NormSpec>,
-    /// (embedding width, hidden_size), where the table has another width.
-    pub projection: Option<LinearSpec>,
-    /// What follows the projection (Ettin).
-    pub after_projection: Option<AfterProjection>,
-    /// (vocab_size, embedding width); None: the embedding table.
-    pub lm_head: Option<LinearSpec>,
-    /// Logits are multiplied by this.
-    pub scale: Option<f32>,
-    /// logits = cap * tanh(logits / cap).
-    pub soft_cap: Option<f32>,
-    /// Prefixes of tensors that predict tokens after the next one (GLM-4.5). They are left unused.
-    pub of_further_tokens: Vec<String>,
-    /// Output layer of the files, if the config declares it to be the table.
-    pub beside_table: BesideTable,
-}
-
-/// norm(activation(x))
-#[derive(Clone, Debug, PartialEq)]
-pub struct AfterProjection {
-    /// The activation.
-    pub activation: Activation,
-    /// (embedding width)
-    pub norm: NormSpec,
-}
-
-/// A matrix of an output layer in files whose config says that it is the embedding table.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum BesideTable {
-    /// There is none, or the config does not say so.
-    #[default]
-    Nothing,
-    /// It equals the table, and is left unused.
-    Copy(NamedShape),
-    /// It has other values, and is the output layer.
-    Head,
-}
-
-impl OutputSpec {
-    /// A norm and an output layer; None: the embedding table.
-    pub fn new(norm: NormSpec, lm_head: Option<LinearSpec>) -> Self {
-        Self {
-            norm: Some(norm),
-            projection: None,
-            after_projection: None,
-            lm_head,
-            scale: None,
-            soft_cap: None,
-            of_further_tokens: Vec::new(),
-            beside_table: BesideTable::Nothing,
-        }
-    }
-
-    /// For people: that the output layer is another than the config says.
-    pub fn note_of_head(&self) -> Option<String> {
-        let head = self.lm_head.as_ref().filter(|_| self.beside_table == BesideTable::Head)?;
-        let name = head.parts[0].weight_name();
-        Some(format!(
-            "{name} is the output layer: config.json ties it to the embedding table, and the \
-             weight files have other values in it"
-        ))
-    }
+    /// Which part of the model this is.
+    pub stage: Stage,
 }
 
 /// One layer.
@@ -527,18 +396,18 @@ impl DecoderSpec {
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
-        let EmbeddingSpec { tokens, projection, positions, of_layers: inputs, streams, .. } =
-            &self.embedding;
-        let OutputSpec { projection: back, lm_head, .. } = &self.output;
-        let table = positions.as_ref().map(|positions| &positions.table);
-        let linears = [Some(tokens), projection.as_ref(), back.as_ref(), lm_head.as_ref(), table];
-        let of_inputs = inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
-        let of_inputs = of_inputs.chain(streams.iter().flat_map(StreamsSpec::linears));
+        let (first, last) = (self.stage.is_first, self.stage.is_last);
+        let (linears, norms) = self.embedding.parts();
+        let tokens = self.has_table().then_some(&self.embedding.tokens);
+        let (of_output, norms_of_output) = self.output.parts();
+        let streams = self.embedding.streams.as_ref();
+        let into = streams.into_iter().flat_map(|streams| &streams.into);
+        let out_of = streams.into_iter().flat_map(|streams| &streams.out_of);
+        let before = linears.chain(into).filter(|_| first);
+        let behind = of_output.chain(out_of).filter(|_| last);
         let of_linears =
-            linears.into_iter().flatten().chain(of_inputs).flat_map(LinearSpec::tensors);
-        let after = self.output.after_projection.as_ref().map(|after| &after.norm);
-        let ends = [&self.embedding.norm, &self.output.norm].into_iter().flatten().chain(after);
-        let ends = ends.chain(inputs.iter().map(|inputs| &inputs.norm));
+            tokens.into_iter().chain(before).chain(behind).flat_map(LinearSpec::tensors);
+        let ends = norms.filter(|_| first).chain(norms_of_output.filter(|_| last));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         distinct(of_linears.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
     }

@@ -167,7 +167,7 @@ impl MlpSpec {
 mod tests {
     use super::*;
     use crate::spec::{
-        ActivationSpec, BesideTable, BlockNorms, EmbeddingSpec, OutputSpec, QkvHeads,
+        ActivationSpec, BesideTable, BlockNorms, EmbeddingSpec, OutputSpec, QkvHeads, Stage,
     };
     use vllm_batch_base::layers::Activation;
 
@@ -203,6 +203,7 @@ mod tests {
             layers: vec![LayerSpec::new(attention, mlp)],
             ropes: Vec::new(),
             output,
+            stage: Stage::WHOLE,
         }
     }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::model_executor::{ModelExecutor, block_bytes};
+use super::cache_size::block_bytes;
+use super::model_executor::ModelExecutor;
 use crate::load::combinations::{Side, Sides};
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;

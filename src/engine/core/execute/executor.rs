@@ -41,6 +41,9 @@ pub trait Executor {
     /// The device failed; the engine cannot go on.
     fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError>;
 
+    /// Nobody looks at the logits of the last step any more.
+    fn release(&mut self) {}
+
     /// Counts of the adapters that rows may name.
     fn lora_counts(&self) -> LoraCounts {
         LoraCounts::default()

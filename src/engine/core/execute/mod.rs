@@ -1,10 +1,12 @@
 //! What computes steps: executors, models over devices, samplers.
 
+pub mod cache_size;
 pub mod draft_executor;
 pub mod encoded_media;
 pub mod executor;
 pub mod model;
 pub mod model_executor;
+pub mod pipeline;
 pub mod simulated_executor;
 pub mod step_sampler;
 pub mod tensor_parallel;

@@ -38,6 +38,7 @@ const TWO_BYTES: &str = "give `settings.dtype` bfloat16 or float16";
 pub const COMBINATIONS: &[Combination] = &[
     row(Side::TensorParallel, Side::Pooling, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::DataParallel, YET, ONE_OF_TWO),
+    row(Side::TensorParallel, Side::PipelineParallel, YET, ONE_OF_TWO),
     row(Side::TensorParallel, Side::Speculation, YET, ONE_OF_TWO),
     row(Side::TensorParallel, Side::Lora, YET, ONE_OF_TWO),
     row(Side::TensorParallel, Side::MergedLora, YET, ONE_OF_TWO),
@@ -56,6 +57,10 @@ pub const COMBINATIONS: &[Combination] = &[
     row(Side::TensorParallel, Side::AttentionSinks, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::LayerInputs, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::VisionTower, YET, OTHER_ENGINES),
+    row(Side::PipelineParallel, Side::Pooling, YET, OTHER_ENGINES),
+    row(Side::PipelineParallel, Side::DataParallel, YET, ONE_OF_TWO),
+    row(Side::PipelineParallel, Side::DraftModel, YET, ONE_OF_TWO),
+    row(Side::PipelineParallel, Side::HostCache, YET, ONE_OF_TWO),
     row(Side::BlockSize, Side::WholeTexts, "", LEAVE_OUT),
     row(Side::NoPrefixCaching, Side::WholeTexts, "", LEAVE_OUT),
     row(Side::Fp8Cache, Side::WholeTexts, "", LEAVE_OUT),

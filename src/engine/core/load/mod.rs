@@ -2,10 +2,12 @@
 
 pub(crate) mod beside;
 pub mod combinations;
+pub(crate) mod devices;
 pub(crate) mod gguf_text;
 pub(crate) mod held_weights;
 pub mod images;
 pub(crate) mod info;
+pub(crate) mod model;
 pub mod model_summary;
 pub mod step_sizes;
 pub(crate) mod text_alone;

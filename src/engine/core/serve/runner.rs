@@ -9,7 +9,7 @@ use super::input_processor::InputProcessor;
 use super::pooling::{PoolingEngine, PoolingRequest};
 use crate::request::Request;
 use crate::stats::EngineStats;
-use crate::{Engine, EngineInfo};
+use crate::{Engine, EngineInfo, Shared};
 use vllm_batch_api::answer::Answer;
 use vllm_batch_api::request::{Asked, LoraId};
 use vllm_batch_base::EngineError;
@@ -40,6 +40,16 @@ impl Runner {
             Runner::Generate(engine) => engine.input_processor(),
             Runner::Pooling(engine) => engine.input_processor(),
             Runner::Parallel(engines) => engines.input_processor(),
+        }
+    }
+
+    /// What other engines of its model share with it.
+    pub fn shared(&self) -> Shared {
+        match self {
+            Runner::Generate(engine) => engine.shared(),
+            Runner::Pooling(_) | Runner::Parallel(_) => {
+                Shared { input_processor: self.input_processor(), stages: None }
+            }
         }
     }
 

@@ -11,12 +11,13 @@ use super::loading::{self, DecoderWeights, Loader, OutputWeights};
 use super::memory::MemoryBuffers;
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::ResidentLoras;
+use super::stage_rows::StageRows;
 use super::stream::Stream;
 use super::streams::{Streams, around_layer};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, DecoderSpec, KvSource, LinearSpec, RecurrentSpec,
+    AttentionSpec, DecoderSpec, KvSource, LinearSpec, RecurrentSpec, Stage,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::tensor::Rows;
@@ -127,6 +128,14 @@ impl AttentionBuffers {
 }
 
 impl Buffers {
+    /// What goes from stage to stage.
+    fn crossing(&mut self) -> Vec<&mut Tensor> {
+        let streams = self.streams.as_mut().map(Streams::values_mut);
+        let inputs = self.layer_inputs.as_mut().map(LayerInputs::values_mut);
+        let embedded = self.memory.as_mut().map(MemoryBuffers::embedded_mut);
+        self.stream.crossing().chain(streams).chain(inputs).chain(embedded).collect()
+    }
+
     fn new(
         (device, dtype): (&Device, DType),
         spec: &DecoderSpec,
@@ -150,11 +159,18 @@ impl Buffers {
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
         let per_token = |width: usize| device.tensor(num_tokens, width, Precision::Activation);
         // The CPU's grow when they are needed.
-        let num_logits = device.preallocated_rows(limits.max_num_logits);
+        let num_logits = match spec.stage.is_last {
+            true => device.preallocated_rows(limits.max_num_logits),
+            false => 0,
+        };
         let per_logit = |width: usize| device.tensor(num_logits, width, Precision::Activation);
         Ok(Self {
             embedded: projected.map(per_token).transpose()?,
-            stream: Stream::new((device, dtype), (num_tokens, hidden), &spec.layers)?,
+            stream: Stream::new((device, dtype), (num_tokens, hidden), &spec.layers)?.with_kept(
+                device,
+                (num_tokens, hidden),
+                spec.stage.num_kept,
+            )?,
             layer_inputs: LayerInputs::new(device, spec, num_tokens)?,
             streams: Streams::new(device, spec, num_tokens)?,
             memory: MemoryBuffers::new(device, spec, num_tokens)?,
@@ -238,6 +254,7 @@ impl Decoder {
         limits: StepLimits,
     ) -> Result<(), EngineError> {
         let Self { weights, embed_scale, buffers, .. } = self;
+        let loras = loras.of_stage(self.spec.stage, self.spec.layers.len());
         let rows = (limits.max_num_tokens, limits.max_num_logits);
         let step = (&mut buffers.stream.loras, rows);
         loras.reserve(device, weights.adapted(*embed_scale), step)?;
@@ -263,6 +280,26 @@ impl Decoder {
     /// Steps whose attention was computed in parts.
     pub fn part_counts(&self) -> PartCounts {
         self.part_counts
+    }
+
+    /// Takes over a step's rows from the stage before, before the step is run.
+    ///
+    /// # Panics
+    /// They are those of another model's stage.
+    pub fn take_over(&mut self, device: &Device, rows: &StageRows) {
+        rows.write(device, self.buffers.crossing());
+    }
+
+    /// The rows of the last step, of so many tokens, for the next stage.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn hand_over(
+        &mut self,
+        device: &Device,
+        num_tokens: usize,
+    ) -> Result<StageRows, EngineError> {
+        StageRows::read(device, self.buffers.crossing(), num_tokens)
     }
 
     /// The likeliest tokens of the last step, where it found these in place of logits; else empty.
@@ -298,7 +335,7 @@ impl Decoder {
         let layers = (&**cache_layers, &**index_layers);
         let pass = Pass { device, spec, weights, layers, embed_scale, given, step };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
-        if buffers.likeliest.of_rows().is_empty() {
+        if spec.stage.is_last && buffers.likeliest.of_rows().is_empty() {
             logits.set_num_rows(step.num_logits_rows());
         }
     }
@@ -318,8 +355,12 @@ pub(super) struct Pass<'a> {
 
 impl Pass<'_> {
     fn run(&self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
+        let Stage { first_layer, is_first, is_last, .. } = self.spec.stage;
         buffers.likeliest.clear();
-        self.embed(buffers);
+        match is_first {
+            true => self.embed(buffers),
+            false => buffers.stream.begin(self.step),
+        }
         let layers = self.spec.layers.iter().zip(&self.weights.layers).enumerate();
         let (mut index, mut state_index) = (0, 0);
         for (layer, (spec, weights)) in layers {
@@ -354,7 +395,8 @@ impl Pass<'_> {
                 }
             };
             let beside = (streams.as_mut(), layer_inputs);
-            around_layer(self.device, (layer, spec, weights), beside, stream, |stream| {
+            let of_model = first_layer + layer;
+            around_layer(self.device, (of_model, spec, weights), beside, stream, |stream| {
                 stream.layer(self.device, (spec, weights), mix_tokens);
             });
             if let Some(scalar) = weights.scalar {
@@ -368,6 +410,9 @@ impl Pass<'_> {
             }
             index += usize::from(spec.attention.is_some());
             state_index += usize::from(spec.recurrent.is_some());
+        }
+        if !is_last {
+            return buffers.stream.settle(self.device);
         }
         if let Some((streams, weights)) =
             buffers.streams.as_mut().zip(self.weights.streams.as_ref())
@@ -385,7 +430,7 @@ impl Pass<'_> {
     /// residual = token embeddings (scaled, projected), or what is given, + position embeddings.
     fn embed(&self, buffers: &mut Buffers) {
         let Self { device, spec, weights, step, embed_scale, .. } = *self;
-        let table = &weights.embed_tokens;
+        let table = weights.embed_tokens.as_ref().expect("the first stage has it");
         let ids = step.input_ids();
         buffers.stream.begin(step);
         let Stream { residual, delta, loras, .. } = &mut buffers.stream;
@@ -464,7 +509,7 @@ impl Pass<'_> {
                 ops::copy(device, last_residual, last);
             }
         }
-        let head = layers.lm_head.as_ref().unwrap_or(&weights.embed_tokens);
+        let head = weights.head(layers);
         let input = match (&layers.projection, projected) {
             (Some(project_out), Some(projected)) => {
                 projected.resize_rows(num_rows);

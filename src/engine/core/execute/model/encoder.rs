@@ -178,7 +178,7 @@ impl Weights {
     /// Where adapters' matrices go.
     fn adapted(&mut self, table_scale: Option<f32>) -> AdaptedWeights<'_> {
         let (layers, tokens) = (&mut self.layers, &mut self.token_loras);
-        AdaptedWeights { layers, tokens, table: &self.tokens, table_scale, lm_head: None }
+        AdaptedWeights { layers, tokens, table: Some(&self.tokens), table_scale, lm_head: None }
     }
 }
 

@@ -105,6 +105,11 @@ impl LayerInputs {
         }))
     }
 
+    /// What later stages go on with.
+    pub(super) fn values_mut(&mut self) -> &mut Tensor {
+        &mut self.values
+    }
+
     /// Makes those of a step, whose embeddings are the stream.
     pub(super) fn begin(
         &mut self,

@@ -16,8 +16,8 @@ use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, BlockNorms, DecoderSpec, Frequencies, LayerSpec, Layout, LinearSpec, MlpForm,
-    NamedShape, NormSpec, OutputSpec, Part, RopeSpec, Slice, bounds_of,
+    AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, Frequencies, LayerSpec, Layout,
+    LinearSpec, MlpForm, NamedShape, NormSpec, Part, RopeSpec, Slice, Stage, bounds_of,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Tensor};
@@ -29,8 +29,8 @@ use vllm_batch_ops::{
 /// All weights of a decoder. Shapes are in the spec's terms.
 #[derive(Debug)]
 pub(super) struct DecoderWeights {
-    /// (vocab_size, embedding width); also the output layer when tied.
-    pub embed_tokens: LinearWeight,
+    /// (vocab_size, embedding width); also the output layer when tied. None: another stage has it.
+    pub embed_tokens: Option<LinearWeight>,
     /// What adapters add to its rows where tokens are looked up.
     pub token_loras: TableSlots,
     /// (num_rows, hidden_size)
@@ -146,7 +146,12 @@ impl DecoderWeights {
     pub(super) fn adapted(&mut self, table_scale: Option<f32>) -> AdaptedWeights<'_> {
         let lm_head = self.output.as_mut().map(|output| &mut output.loras);
         let (layers, tokens) = (&mut self.layers, &mut self.token_loras);
-        AdaptedWeights { layers, tokens, table: &self.embed_tokens, table_scale, lm_head }
+        AdaptedWeights { layers, tokens, table: self.embed_tokens.as_ref(), table_scale, lm_head }
+    }
+
+    /// What makes logits.
+    pub(super) fn head<'a>(&'a self, output: &'a OutputWeights) -> &'a LinearWeight {
+        output.lm_head.as_ref().or(self.embed_tokens.as_ref()).expect("the last stage has one")
     }
 
     /// Makes the device ready to run every linear layer.
@@ -163,9 +168,8 @@ impl DecoderWeights {
             weight.prepare(device, activation, limits.max_num_tokens)?;
         }
         prepare_layers(&self.layers, device, limits.max_num_tokens)?;
-        let Some(OutputWeights { lm_head, .. }) = &self.output else { return Ok(()) };
-        let head = lm_head.as_ref().unwrap_or(&self.embed_tokens);
-        head.prepare(device, DType::Float32, limits.max_num_logits)
+        let Some(output) = &self.output else { return Ok(()) };
+        self.head(output).prepare(device, DType::Float32, limits.max_num_logits)
     }
 }
 
@@ -211,17 +215,20 @@ pub(super) fn load(
     mut loader: Loader<'_>,
     max_model_len: usize,
 ) -> Result<DecoderWeights, EngineError> {
-    let inputs = spec.embedding.of_layers.as_ref();
+    let EmbeddingSpec { tokens, projection, positions, norm, of_layers, streams, .. } =
+        &spec.embedding;
+    let Stage { is_first, is_last, .. } = spec.stage;
+    let inputs = of_layers.as_ref().filter(|_| is_first);
     let layer_inputs = inputs.map(|inputs| loader.layer_inputs(inputs)).transpose()?;
     // The two largest come first: what is being packed is in memory twice, and little else is there
     // yet.
-    let embed_tokens = loader.token_table(&spec.embedding.tokens)?;
+    let embed_tokens = spec.has_table().then(|| loader.token_table(tokens)).transpose()?;
     let output = match output {
-        Output::Logits => Some(loader.output(&spec.output, &embed_tokens)?),
-        Output::States => None,
+        Output::Logits if is_last => Some(loader.output(spec, embed_tokens.as_ref())?),
+        Output::Logits | Output::States => None,
     };
-    let positions = spec.embedding.positions.as_ref();
-    let streams = spec.embedding.streams.as_ref();
+    let positions = positions.as_ref().filter(|_| is_first);
+    let streams = streams.as_ref().map(|streams| loader.streams(streams, spec.stage));
     let device = loader.device;
     let rope = |spec| rotary_table(device, spec, max_model_len);
     Ok(DecoderWeights {
@@ -229,11 +236,11 @@ pub(super) fn load(
         token_loras: TableSlots::default(),
         output,
         embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
-        embed_norm: loader.norm(spec.embedding.norm.as_ref())?,
+        embed_norm: loader.norm(norm.as_ref().filter(|_| is_first))?,
         layer_inputs,
-        streams: streams.map(|streams| loader.streams(streams)).transpose()?,
-        project_in: loader.projection(spec.embedding.projection.as_ref())?,
-        final_norm: loader.norm(spec.output.norm.as_ref())?,
+        streams: streams.transpose()?,
+        project_in: loader.projection(projection.as_ref().filter(|_| is_first))?,
+        final_norm: loader.norm(spec.output.norm.as_ref().filter(|_| is_last))?,
         layers: spec.layers.iter().map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?,
         ropes: spec.ropes.iter().map(rope).collect::<Result<_, _>>()?,
     })
@@ -402,14 +409,14 @@ impl Loader<'_> {
     /// What makes logits of states, beside a table of tokens.
     fn output(
         &mut self,
-        spec: &OutputSpec,
-        table: &LinearWeight,
+        DecoderSpec { output: spec, embedding, .. }: &DecoderSpec,
+        table: Option<&LinearWeight>,
     ) -> Result<OutputWeights, EngineError> {
         let lm_head = match &spec.lm_head {
             // The table is looked up in full precision.
-            None => table.int8_copy(self.device),
+            None => table.and_then(|table| table.int8_copy(self.device)),
             Some(head) => {
-                let head = self.head(head, table.shape().0)?;
+                let head = self.head(head, embedding.tokens.n())?;
                 Some(head.int8_copy(self.device).unwrap_or(head))
             }
         };

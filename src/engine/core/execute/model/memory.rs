@@ -138,7 +138,8 @@ pub(super) struct MemoryBuffers {
 }
 
 impl MemoryBuffers {
-    /// Buffers for steps of `num_tokens` tokens; None: no layer has such a block.
+    /// Buffers for steps of `num_tokens` tokens; None: no layer of the model has such
+    /// a block.
     ///
     /// # Errors
     /// The device has no memory for them.
@@ -148,7 +149,7 @@ impl MemoryBuffers {
         num_tokens: usize,
     ) -> Result<Option<Self>, EngineError> {
         let memories = || spec.layers.iter().filter_map(|layer| layer.memory.as_ref());
-        if memories().next().is_none() {
+        if memories().next().is_none() && !spec.stage.has_memory {
             return Ok(None);
         }
         let widest = |of: &dyn Fn(&MemorySpec) -> usize| memories().map(of).max().unwrap_or(0);
@@ -231,6 +232,11 @@ impl Pass<'_> {
 }
 
 impl MemoryBuffers {
+    /// What later stages go on with.
+    pub(super) fn embedded_mut(&mut self) -> &mut Tensor {
+        &mut self.embedded
+    }
+
     /// sum += the last layer of the MLP of what attention has left.
     fn recall(&mut self, device: &Device, (shared, weights): (&SharedWeights, &MemoryWeights)) {
         let Self { low, added, up, activated, outs: [first, second], sum, .. } = self;

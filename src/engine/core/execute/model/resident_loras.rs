@@ -13,6 +13,7 @@ use vllm_batch_checkpoint::adapter::{
     AdapterFiles, AdapterMatrices, BaseCopy, LoraBlock, LoraPlace, LoraPlaces, MergedAdapter,
     PartOutputs, PlacedAdapter, PlacedHead, PlacedModule, SavedModule,
 };
+use vllm_batch_checkpoint::spec::Stage;
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::Device;
 use vllm_batch_ops::batch::{Batch, LoraCounts};
@@ -70,8 +71,8 @@ struct Slot {
 pub(super) struct AdaptedWeights<'a> {
     pub layers: &'a mut [LayerWeights],
     pub tokens: &'a mut TableSlots,
-    /// The table itself.
-    pub table: &'a LinearWeight,
+    /// The table itself, where tokens are looked up.
+    pub table: Option<&'a LinearWeight>,
     /// What the rows of that table are multiplied by.
     pub table_scale: Option<f32>,
     pub lm_head: Option<&'a mut LoraSlots>,
@@ -144,6 +145,23 @@ impl ResidentLoras {
         Ok(Self { adapters, slots, merged_rank, ..Self::default() })
     }
 
+    /// The same for a stage of so many layers of the model, which has what is placed there.
+    pub(super) fn of_stage(mut self, stage: Stage, num_layers: usize) -> Self {
+        let own = stage.first_layer..stage.first_layer + num_layers;
+        for Adapter { layers, .. } in &mut self.adapters {
+            layers.retain_mut(|AdaptedLayer { place, .. }| match place {
+                LoraPlace::Layer { layer, .. } => {
+                    let is_here = own.contains(layer);
+                    *layer = layer.wrapping_sub(own.start);
+                    is_here
+                }
+                LoraPlace::Tokens => stage.is_first,
+                LoraPlace::LmHead => stage.is_last,
+            });
+        }
+        self
+    }
+
     /// Makes room on the device for as many adapters as there are slots, in steps of up to so many
     /// tokens and rows of logits.
     ///
@@ -158,7 +176,8 @@ impl ResidentLoras {
     ) -> Result<(), EngineError> {
         for Adapter { files, layers, table_copy, .. } in &self.adapters {
             if layers.iter().any(|layer| layer.place == LoraPlace::Tokens) {
-                refuse_other_table(files, table_copy.as_ref(), weights.table)?;
+                let table = weights.table.expect("it is looked up here");
+                refuse_other_table(files, table_copy.as_ref(), table)?;
             }
         }
         let mut layers: Vec<(&AdaptedLayer, (usize, usize))> = Vec::new();

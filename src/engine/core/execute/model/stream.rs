@@ -11,7 +11,7 @@ use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Weighted;
 use vllm_batch_checkpoint::spec::{
     AttentionSpec, Kept, LayerSpec, LinearSpec, MlpForm, NormSpan, PositionScale, QkNormOrder,
-    Wiring,
+    Wiring, num_kept,
 };
 use vllm_batch_device::{Device, Precision, RowsMut, Tensor};
 use vllm_batch_ops as ops;
@@ -90,8 +90,6 @@ impl Stream {
             layer.wiring == Wiring::Parallel || has_apart(layer) || has_both(layer)
         };
         let sets_aside = layers.iter().any(is_aside);
-        let slots = layers.iter().flat_map(|layer| &layer.keeps).map(|kept| kept.slot + 1);
-        let num_kept = slots.max().unwrap_or(0);
         let block_rows = device.block_rows(num_tokens);
         let rows_read = if experts.is_some() { num_tokens } else { block_rows };
         let per_row = |width, precision| device.tensor(block_rows, width, precision);
@@ -119,8 +117,24 @@ impl Stream {
             branch: Branch::new(device, (num_tokens, hidden_size), layers)?,
             beside: sets_aside.then(per_token).transpose()?,
             is_swapped: false,
-            kept: (0..num_kept).map(|_| per_token()).collect::<Result<_, _>>()?,
+            kept: (0..num_kept(layers)).map(|_| per_token()).collect::<Result<_, _>>()?,
         })
+    }
+
+    /// The same with slots for so many kept streams, of which other stages of the model have some.
+    ///
+    /// # Errors
+    /// The device has no memory for them.
+    pub(super) fn with_kept(
+        mut self,
+        device: &Device,
+        (num_tokens, hidden_size): (usize, usize),
+        num_kept: usize,
+    ) -> Result<Self, EngineError> {
+        while self.kept.len() < num_kept {
+            self.kept.push(device.tensor(num_tokens, hidden_size, Precision::Activation)?);
+        }
+        Ok(self)
     }
 
     /// Begins a step.
@@ -132,6 +146,11 @@ impl Stream {
         self.delta.set_num_rows(step.num_rows());
         self.has_delta = false;
         self.slots = step.row_slots();
+    }
+
+    /// What later stages go on with, once all that blocks add is added.
+    pub(super) fn crossing(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        [&mut self.residual].into_iter().chain(&mut self.kept)
     }
 
     /// Runs a layer over the stream. `mix_tokens` puts what its attention, or what it has in the

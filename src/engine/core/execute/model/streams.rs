@@ -5,7 +5,9 @@ use super::loading::{LayerWeights, Loader};
 use super::stream::Stream;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{DecoderSpec, LayerSpec, MixingSpec, SideBlockSpec, StreamsSpec};
+use vllm_batch_checkpoint::spec::{
+    DecoderSpec, LayerSpec, MixingSpec, SideBlockSpec, Stage, StreamsSpec,
+};
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{LinearWeight, NormWeight, WeightValues};
@@ -35,12 +37,18 @@ pub(super) struct MixingWeights {
 }
 
 impl Loader<'_> {
-    /// The weights of what makes streams.
-    pub(super) fn streams(&mut self, spec: &StreamsSpec) -> Result<StreamsWeights, EngineError> {
-        let mut all = |specs: &[_]| -> Result<Vec<_>, EngineError> {
+    /// The weights of what makes streams, and one of them, as far as a stage does.
+    pub(super) fn streams(
+        &mut self,
+        spec: &StreamsSpec,
+        stage: Stage,
+    ) -> Result<StreamsWeights, EngineError> {
+        let mut all = |specs: &[_], are_here| -> Result<Vec<_>, EngineError> {
+            let specs = if are_here { specs } else { &[] };
             specs.iter().map(|spec| self.linear(spec)).collect()
         };
-        Ok(StreamsWeights { into: all(&spec.into)?, out_of: all(&spec.out_of)? })
+        let into = all(&spec.into, stage.is_first)?;
+        Ok(StreamsWeights { into, out_of: all(&spec.out_of, stage.is_last)? })
     }
 
     /// The weights of how a layer mixes them.
@@ -96,6 +104,11 @@ impl Streams {
             kinds: full(num)?,
             weights: full(num * num)?,
         }))
+    }
+
+    /// What later stages go on with.
+    pub(super) fn values_mut(&mut self) -> &mut Tensor {
+        &mut self.values
     }
 
     /// Makes those of a step, whose embeddings are the stream.

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::executor::ExecutorError;
 use super::model_executor::{self, ModelExecutor};
+use crate::load::devices::gpus;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use member::{Member, RankToLoad};
@@ -86,16 +87,6 @@ fn kinds(asked: &DeviceKind, count: usize) -> Result<Vec<DeviceKind>, EngineErro
 
 fn refused(text: String, help: &str) -> EngineError {
     EngineError::setting(Setting::TensorParallelSize, text, help)
-}
-
-/// GPUs from the first one on, of a machine that has so many.
-fn gpus(first: usize, count: usize, there: usize) -> Result<Vec<DeviceKind>, String> {
-    match first + count <= there {
-        true => Ok((first..first + count).map(DeviceKind::Cuda).collect()),
-        false => {
-            Err(format!("from cuda:{first} on there are {} GPUs", there.saturating_sub(first)))
-        }
-    }
 }
 
 impl RankToLoad {
@@ -193,20 +184,4 @@ impl Drop for OtherRanks {
 /// The same error, with the rank.
 fn of_rank(rank: usize, error: EngineError) -> EngineError {
     error.of(&format!("rank {rank}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_take_gpus_that_follow_each_other() {
-        let cuda = |ordinals: &[usize]| -> Vec<_> {
-            ordinals.iter().copied().map(DeviceKind::Cuda).collect()
-        };
-        assert_eq!(gpus(0, 2, 4), Ok(cuda(&[0, 1])));
-        assert_eq!(gpus(2, 2, 4), Ok(cuda(&[2, 3])));
-        let text = gpus(2, 4, 4).unwrap_err();
-        assert!(text.contains("from cuda:2 on there are 2 GPUs"), "{text}");
-    }
 }

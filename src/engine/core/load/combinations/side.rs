@@ -12,6 +12,8 @@ use vllm_batch_base::pooling::PoolingTask;
 pub enum Side {
     /// Several GPUs compute one model.
     TensorParallel,
+    /// A model's layers are on several devices.
+    PipelineParallel,
     /// Several engines share the rows.
     DataParallel,
     /// Drafts, by any method.
@@ -116,6 +118,7 @@ impl Side {
     pub fn setting(self) -> Option<Setting> {
         Some(match self {
             Side::TensorParallel => Setting::TensorParallelSize,
+            Side::PipelineParallel => Setting::PipelineParallelSize,
             Side::DataParallel => Setting::DataParallelSize,
             Side::Speculation | Side::DraftModel => Setting::SpeculativeConfig,
             Side::Lora | Side::TableLora => Setting::LoraModules,
@@ -141,6 +144,7 @@ impl Side {
     pub fn words(self) -> Words {
         let (subject, with) = match self {
             Side::TensorParallel => ("tensor parallelism", "with tensor parallelism"),
+            Side::PipelineParallel => ("pipeline parallelism", "with pipeline parallelism"),
             Side::DataParallel => ("data parallelism", "with data parallelism"),
             Side::Speculation => ("speculative decoding", "with speculative decoding"),
             Side::DraftModel => ("a draft model", "with a draft model"),
@@ -200,6 +204,7 @@ impl Side {
         let method = speculation.as_ref().map(|speculation| &speculation.method);
         let settings = [
             (Side::TensorParallel, parallel.num_ranks() > 1),
+            (Side::PipelineParallel, parallel.num_stages() > 1),
             (Side::DataParallel, parallel.engines != Engines::Number(1)),
             (Side::Speculation, speculation.is_some()),
             (Side::DraftModel, matches!(method, Some(SpeculationMethod::DraftModel { .. }))),

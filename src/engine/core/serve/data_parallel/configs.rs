@@ -1,10 +1,11 @@
 //! From one configuration to that of each engine: its device, its threads, its share of memory.
 
 use crate::load::combinations::Sides;
-use vllm_batch_base::config::{DeviceKind, EngineConfig, Engines, Quantization};
+use crate::load::devices::{following, num_gpus_there};
+use vllm_batch_base::config::{DeviceKind, EngineConfig, Engines};
 use vllm_batch_base::{EngineError, Setting};
+use vllm_batch_device::WhyCpu;
 use vllm_batch_device::thread_pool::num_physical_cores;
-use vllm_batch_device::{WhyCpu, gpu_trouble, num_gpus, why_cpu};
 
 /// Most engines: the router has a bit for each.
 const MAX_ENGINES: usize = 64;
@@ -14,6 +15,9 @@ pub(super) fn configs(
     config: &EngineConfig,
 ) -> Result<(Vec<EngineConfig>, Option<WhyCpu>), EngineError> {
     Sides::of_config(config).check()?;
+    if config.parallel.num_stages() > 1 {
+        return Ok((over_stages(config), None));
+    }
     let (kinds, why_cpu) = kinds(config)?;
     let num_engines = kinds.len();
     let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);
@@ -36,55 +40,33 @@ pub(super) fn configs(
     Ok((kinds.into_iter().enumerate().map(of_engine).collect(), why_cpu))
 }
 
-/// The device of each engine.
-fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<WhyCpu>), EngineError> {
-    let asked = config.parallel.engines;
-    if let Engines::Number(num) = asked
-        && num > MAX_ENGINES
-    {
-        let text = format!("the most is {MAX_ENGINES}, got {num}");
-        return Err(EngineError::setting(Setting::DataParallelSize, text, "give fewer"));
-    }
-    let is_int8 = config.device.quantization == Some(Quantization::Int8);
-    let first = match (&config.device.kind, asked) {
-        (_, Engines::AllGpus) => 0,
-        (DeviceKind::Cuda(ordinal), _) => *ordinal,
-        (DeviceKind::Auto, Engines::Number(num)) => {
-            let trouble = if is_int8 { None } else { gpu_trouble(&config.device) };
-            match trouble {
-                _ if is_int8 => return Ok((vec![DeviceKind::Cpu; num], None)),
-                Some(why) => {
-                    return Ok((vec![DeviceKind::Cpu; num], Some(why_cpu(why))));
-                }
-                None => 0,
-            }
-        }
-        (kind, Engines::Number(num)) => return Ok((vec![kind.clone(); num], None)),
+/// Engines that share the stages of one model: one more than there are stages, so that each stage
+/// has a step to compute while an engine samples and schedules.
+fn over_stages(config: &EngineConfig) -> Vec<EngineConfig> {
+    let num_engines = config.parallel.num_stages() + 1;
+    let of_engine = |index: usize| {
+        let mut own = config.clone();
+        (own.cache.num_pools, own.cache.pool) = (num_engines, index);
+        own
     };
-    let there = num_gpus().map_err(|why| {
-        let text = format!("the GPUs cannot be used: {why}");
-        EngineError::setting(Setting::Device, text, "give `settings.device` cpu")
-    })?;
-    Ok((gpus(first, asked, there)?, None))
+    (0..num_engines).map(of_engine).collect()
 }
 
-/// GPUs from the first one on, of a machine that has so many.
-fn gpus(first: usize, asked: Engines, there: usize) -> Result<Vec<DeviceKind>, EngineError> {
-    let num = match asked {
-        Engines::AllGpus if there == 0 => {
-            let help = "give `settings.device` cpu";
-            return Err(EngineError::setting(Setting::Device, "there is no GPU", help));
+/// The device of each engine.
+fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<WhyCpu>), EngineError> {
+    match config.parallel.engines {
+        Engines::Number(num) if num > MAX_ENGINES => {
+            let text = format!("the most is {MAX_ENGINES}, got {num}");
+            Err(EngineError::setting(Setting::DataParallelSize, text, "give fewer"))
         }
-        Engines::AllGpus => there,
-        Engines::Number(num) => num,
-    };
-    match first + num <= there {
-        true => Ok((first..first + num).map(DeviceKind::Cuda).collect()),
-        false => {
-            let text =
-                format!("from cuda:{first} on there are {} GPUs", there.saturating_sub(first));
-            Err(EngineError::setting(Setting::DataParallelSize, text, "give at most so many"))
-        }
+        Engines::Number(num) => following(&config.device, num, Setting::DataParallelSize),
+        Engines::AllGpus => match num_gpus_there()? {
+            0 => {
+                let help = "give `settings.device` cpu";
+                Err(EngineError::setting(Setting::Device, "there is no GPU", help))
+            }
+            num => Ok(((0..num).map(DeviceKind::Cuda).collect(), None)),
+        },
     }
 }
 
@@ -117,19 +99,5 @@ mod tests {
             "{text}"
         );
         assert!(of(65, 100).unwrap_err().contains("the most is 64"));
-    }
-
-    #[test]
-    fn more_gpus_than_there_are_is_said_with_their_number() {
-        let cuda = |ordinals: &[usize]| -> Vec<_> {
-            ordinals.iter().copied().map(DeviceKind::Cuda).collect()
-        };
-        assert_eq!(gpus(0, Engines::Number(2), 4).unwrap(), cuda(&[0, 1]));
-        assert_eq!(gpus(2, Engines::Number(2), 4).unwrap(), cuda(&[2, 3]));
-        assert_eq!(gpus(0, Engines::AllGpus, 3).unwrap(), cuda(&[0, 1, 2]));
-        let text = gpus(2, Engines::Number(3), 4).unwrap_err().to_string();
-        assert!(text.contains("from cuda:2 on there are 2 GPUs"), "{text}");
-        let text = gpus(0, Engines::AllGpus, 0).unwrap_err().to_string();
-        assert!(text.contains("there is no GPU"), "{text}");
     }
 }

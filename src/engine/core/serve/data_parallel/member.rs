@@ -1,14 +1,12 @@
 //! One engine on its own thread, on which its device is opened, used and closed.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-use crate::EngineInfo;
 use crate::load::beside::LOADING_STACK;
-use crate::serve::input_processor::InputProcessor;
 use crate::serve::runner::{Runner, Work};
 use crate::stats::EngineStats;
+use crate::{EngineInfo, Shared};
 use vllm_batch_api::answer::Answer;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;
@@ -39,7 +37,7 @@ pub(super) enum Order {
 /// What was loaded.
 pub(super) struct Loaded {
     pub info: EngineInfo,
-    pub input_processor: Arc<InputProcessor>,
+    pub shared: Shared,
     pub makes_vectors: bool,
 }
 
@@ -51,17 +49,17 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Begins to load an engine; with `processor`, without a tokenizer of its own.
+    /// Begins to load an engine; with what another one shares, if there is one.
     pub(super) fn start(
         engine: usize,
         config: EngineConfig,
-        (load, processor): (LoadEngine, Option<Arc<InputProcessor>>),
+        (load, shared): (LoadEngine, Option<Shared>),
         steps: Sender<Stepped>,
     ) -> Result<Self, EngineError> {
         let (orders, incoming) = channel();
         let (loaded_sender, loaded) = channel();
         let run = move || {
-            let mut runner = match load(&config, processor) {
+            let mut runner = match load(&config, shared) {
                 Ok(runner) => runner,
                 Err(error) => {
                     let _ = loaded_sender.send(Err(error));
@@ -70,7 +68,7 @@ impl Member {
             };
             let what = Loaded {
                 info: runner.info().clone(),
-                input_processor: runner.input_processor(),
+                shared: runner.shared(),
                 makes_vectors: runner.makes_vectors(),
             };
             if loaded_sender.send(Ok(what)).is_ok() {

@@ -13,9 +13,9 @@ use std::time::Duration;
 use super::input_processor::InputProcessor;
 use super::pooling::PoolingRequest;
 use super::runner::{Runner, Work};
-use crate::EngineInfo;
 use crate::request::Request;
 use crate::stats::EngineStats;
+use crate::{EngineInfo, Shared};
 use member::{Loaded, Member, Order, Stepped};
 use router::{Load, Router};
 use vllm_batch_api::answer::Answer;
@@ -24,11 +24,10 @@ use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::WhyCpu;
 
-/// Loads one engine by its configuration, on the thread that it is for; with the tokenizer of
-/// another one, if there is one.
-pub type LoadEngine = Arc<
-    dyn Fn(&EngineConfig, Option<Arc<InputProcessor>>) -> Result<Runner, EngineError> + Send + Sync,
->;
+/// Loads one engine by its configuration, on the thread that it is for; with what another one
+/// shares, if there is one.
+pub type LoadEngine =
+    Arc<dyn Fn(&EngineConfig, Option<Shared>) -> Result<Runner, EngineError> + Send + Sync>;
 
 /// How long `step` waits for an engine before it lets its caller look around.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
@@ -94,7 +93,7 @@ impl DataParallel {
         let (load_first, num_engines) = ((load.clone(), None), configs.len());
         let first = Member::start(0, configs.remove(0), load_first, steps_sender.clone())?;
         let loaded = first.loaded().map_err(|error| of_engine(0, None, error))?;
-        let Loaded { info, input_processor, makes_vectors } = loaded;
+        let Loaded { info, shared, makes_vectors } = loaded;
         let (mut members, mut infos) = (vec![first], vec![info]);
         for (index, mut config) in configs.into_iter().enumerate() {
             if let Some(num_blocks) = infos[0].num_cache_tokens.checked_div(infos[0].block_size)
@@ -103,7 +102,7 @@ impl DataParallel {
                 // Whether a row fits may not depend on the engine that it comes to.
                 config.cache.num_blocks = Some(num_blocks);
             }
-            let load = (load.clone(), Some(input_processor.clone()));
+            let load = (load.clone(), Some(shared.clone()));
             members.push(Member::start(index + 1, config, load, steps_sender.clone())?);
         }
         for (engine, member) in members.iter().enumerate().skip(1) {
@@ -121,8 +120,11 @@ impl DataParallel {
             placed: HashMap::new(),
             max_num_seqs: infos[0].step_sizes.max_num_seqs,
             makes_vectors,
-            info: together(&infos, why_cpu),
-            input_processor,
+            info: match config.parallel.num_stages() {
+                1 => together(&infos, why_cpu),
+                _ => over_stages(&infos),
+            },
+            input_processor: shared.input_processor,
         })
     }
 
@@ -335,6 +337,20 @@ fn check_equal(infos: &[EngineInfo]) -> Result<(), EngineError> {
             let help = "take devices of one kind";
             Err(EngineError::setting(Setting::DataParallelSize, text, help))
         }
+    }
+}
+
+/// What was loaded, of engines that share the stages of one model.
+fn over_stages(infos: &[EngineInfo]) -> EngineInfo {
+    let (first, num) = (&infos[0], infos.len());
+    let mib = first.kv_cache_bytes as f64 / f64::from(1u32 << 20);
+    let note =
+        format!("{num} steps are under way at a time, each of rows with {mib:.1} MiB of KV cache");
+    EngineInfo {
+        notes: first.notes.iter().cloned().chain([note]).collect(),
+        num_cache_tokens: num * first.num_cache_tokens,
+        kv_cache_bytes: num * first.kv_cache_bytes,
+        ..first.clone()
     }
 }
 

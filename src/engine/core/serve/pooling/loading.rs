@@ -15,6 +15,7 @@ use super::splade::Splade;
 use super::whole_texts::WholeTexts;
 use super::{PoolingSummary, SparseSpec};
 use crate::execute::encoded_media::EncodedMedia;
+use crate::execute::executor::Executor;
 use crate::execute::model::decoder::Output;
 use crate::execute::model::encoder::Encoder;
 use crate::execute::model::head::Head;
@@ -281,12 +282,24 @@ fn load_body(
         return Ok((Body { texts, pictures }, CacheSize::default(), Vec::new()));
     };
     let (output, width) = (Output::States, spec.hidden_size());
-    let head = summary.head_layers().cloned();
-    let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, media, head };
+    let places = LoraPlaces::of_decoder(&spec);
+    let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
+    let decoder = DecoderToLoad {
+        spec,
+        output,
+        dtype,
+        max_model_len,
+        weight_bytes,
+        media,
+        places,
+        fewest: None,
+    };
     let mut executor =
         ModelExecutor::of_checkpoint(config, sizes, decoder, Arc::clone(device), checkpoint)?;
     if device.runs_ahead() {
-        executor.warm_up()?;
+        let shape = executor.cache_shape();
+        let batch = Batch::warm_up(shape.num_blocks, shape.block_size);
+        executor.execute(&batch).map_err(|error| EngineError::Device(error.0))?;
     }
     let (shape, notes) = (executor.cache_shape(), executor.take_notes());
     let element_bytes = config.cache.kv_cache_dtype.size_bytes(dtype);

@@ -1,0 +1,162 @@
+//! `EmbeddingSpec` and `OutputSpec`: what is before the first layer of a model and behind the last.
+
+use super::{LayerInputsSpec, LinearSpec, NamedShape, NormSpec, StreamsSpec};
+use vllm_batch_base::config::DType;
+use vllm_batch_base::layers::Activation;
+
+/// From token ids to the residual stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingSpec {
+    /// (vocab_size, embedding width)
+    pub tokens: LinearSpec,
+    /// Embeddings are multiplied by this.
+    pub scale: Option<EmbeddingScale>,
+    /// (hidden_size, embedding width): leads to the residual stream where the table has another
+    /// width (OPT-350m).
+    pub projection: Option<LinearSpec>,
+    /// Learned positions are added.
+    pub positions: Option<LearnedPositions>,
+    /// The sum is normalized (BLOOM).
+    pub norm: Option<NormSpec>,
+    /// Layers have inputs of their own (Gemma 4).
+    pub of_layers: Option<LayerInputsSpec>,
+    /// The sum becomes several streams (Gemma 3n).
+    pub streams: Option<StreamsSpec>,
+    /// Prefixes of tensors that make embeddings of images. Where no `TowerSpec` has them they are
+    /// left unused: the model is run for text alone.
+    pub of_images: &'static [&'static str],
+}
+
+/// A factor of embeddings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EmbeddingScale {
+    /// The factor.
+    pub factor: f32,
+    /// It is rounded to the model's dtype first (Gemma), as transformers keeps it there.
+    pub is_rounded: bool,
+}
+
+impl EmbeddingScale {
+    /// The factor in a model of this dtype.
+    pub fn of_dtype(self, dtype: DType) -> f32 {
+        match dtype {
+            DType::BFloat16 if self.is_rounded => half::bf16::from_f32(self.factor).to_f32(),
+            DType::Float16 if self.is_rounded => half::f16::from_f32(self.factor).to_f32(),
+            _ => self.factor,
+        }
+    }
+}
+
+impl EmbeddingSpec {
+    /// A table alone.
+    pub fn of(tokens: LinearSpec) -> Self {
+        Self {
+            tokens,
+            scale: None,
+            projection: None,
+            positions: None,
+            norm: None,
+            of_layers: None,
+            streams: None,
+            of_images: &[],
+        }
+    }
+}
+
+impl EmbeddingSpec {
+    /// Linear layers and norms beside the table of tokens and the streams.
+    pub(super) fn parts(
+        &self,
+    ) -> (impl Iterator<Item = &LinearSpec>, impl Iterator<Item = &NormSpec>) {
+        let Self { projection, positions, of_layers: inputs, norm, .. } = self;
+        let table = positions.as_ref().map(|positions| &positions.table);
+        let of_inputs = inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
+        let linears = projection.iter().chain(table).chain(of_inputs);
+        (linears, norm.iter().chain(inputs.as_ref().map(|inputs| &inputs.norm)))
+    }
+}
+
+/// A table of position embeddings: position p is row p + offset.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearnedPositions {
+    /// (rows, hidden_size)
+    pub table: LinearSpec,
+    /// Row of position 0.
+    pub offset: usize,
+}
+
+/// From the residual stream to logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputSpec {
+    /// Before everything.
+    pub norm: Option<NormSpec>,
+    /// (embedding width, hidden_size), where the table has another width.
+    pub projection: Option<LinearSpec>,
+    /// What follows the projection (Ettin).
+    pub after_projection: Option<AfterProjection>,
+    /// (vocab_size, embedding width); None: the embedding table.
+    pub lm_head: Option<LinearSpec>,
+    /// Logits are multiplied by this.
+    pub scale: Option<f32>,
+    /// logits = cap * tanh(logits / cap).
+    pub soft_cap: Option<f32>,
+    /// Prefixes of tensors that predict tokens after the next one (GLM-4.5). They are left unused.
+    pub of_further_tokens: Vec<String>,
+    /// Output layer of the files, if the config declares it to be the table.
+    pub beside_table: BesideTable,
+}
+
+/// norm(activation(x))
+#[derive(Clone, Debug, PartialEq)]
+pub struct AfterProjection {
+    /// The activation.
+    pub activation: Activation,
+    /// (embedding width)
+    pub norm: NormSpec,
+}
+
+/// A matrix of an output layer in files whose config says that it is the embedding table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum BesideTable {
+    /// There is none, or the config does not say so.
+    #[default]
+    Nothing,
+    /// It equals the table, and is left unused.
+    Copy(NamedShape),
+    /// It has other values, and is the output layer.
+    Head,
+}
+
+impl OutputSpec {
+    /// A norm and an output layer; None: the embedding table.
+    pub fn new(norm: NormSpec, lm_head: Option<LinearSpec>) -> Self {
+        Self {
+            norm: Some(norm),
+            projection: None,
+            after_projection: None,
+            lm_head,
+            scale: None,
+            soft_cap: None,
+            of_further_tokens: Vec::new(),
+            beside_table: BesideTable::Nothing,
+        }
+    }
+
+    /// Linear layers and norms.
+    pub(super) fn parts(
+        &self,
+    ) -> (impl Iterator<Item = &LinearSpec>, impl Iterator<Item = &NormSpec>) {
+        let after = self.after_projection.as_ref().map(|after| &after.norm);
+        (self.projection.iter().chain(&self.lm_head), self.norm.iter().chain(after))
+    }
+
+    /// For people: that the output layer is another than the config says.
+    pub fn note_of_head(&self) -> Option<String> {
+        let head = self.lm_head.as_ref().filter(|_| self.beside_table == BesideTable::Head)?;
+        let name = head.parts[0].weight_name();
+        Some(format!(
+            "{name} is the output layer: config.json ties it to the embedding table, and the \
+             weight files have other values in it"
+        ))
+    }
+}

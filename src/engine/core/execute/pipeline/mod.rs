@@ -1,0 +1,422 @@
+//! One model in stages, on several devices of a machine: each computes layers that follow each
+//! other, and hands the stream on. A row's bytes are those of one device.
+//!
+//! Several engines share the stages, so that each stage has a step to compute: an engine has one
+//! step under way, and goes on when that has come through. Each has as many blocks of every stage's
+//! KV cache as the others, and its scheduler numbers them from 0.
+
+mod fewest;
+mod last_stage;
+mod member;
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub use fewest::FewestBlocks;
+use last_stage::LastStage;
+use member::{Job, Loading, Member, Order};
+
+use super::executor::{Executor, ExecutorError, Logits};
+use super::model_executor::{ModelExecutor, StageToLoad, gpu_needs_of};
+use crate::load::devices::following;
+use crate::load::model_summary::ModelSummary;
+use crate::load::step_sizes::StepSizes;
+use crate::media_table::MediaTable;
+use vllm_batch_base::config::{DeviceKind, EngineConfig};
+use vllm_batch_base::{EngineError, Setting};
+use vllm_batch_device::thread_pool::num_physical_cores;
+use vllm_batch_device::{Device, WhyCpu};
+use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
+
+/// The stages of a model. Dropped, their threads end.
+pub struct Stages {
+    last: LastStage,
+    /// Of the last stage: engines sample there.
+    device: Arc<Device>,
+    first: Sender<Order>,
+    counts: Arc<Mutex<Counts>>,
+    what: StagesInfo,
+    /// Those before the last one, in the order of the layers.
+    _members: Vec<Member>,
+}
+
+/// What was loaded, in all stages.
+#[derive(Clone, Debug)]
+pub struct StagesInfo {
+    /// Why they are on the CPU where nobody asked for it.
+    pub why_cpu: Option<WhyCpu>,
+    /// Devices, in words.
+    pub device_name: String,
+    /// Threads of the CPU.
+    pub num_threads: usize,
+    /// Blocks of an engine, in each stage.
+    pub num_blocks: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// Bytes of an engine's blocks, in all stages.
+    pub kv_cache_bytes: usize,
+    /// Bytes of weights.
+    pub weight_bytes: u64,
+    /// Bytes of the tensors that stay codes, by name.
+    pub code_bytes: Arc<HashMap<String, u64>>,
+    /// Ranks of adapters.
+    pub lora_ranks: Vec<usize>,
+    /// What was done otherwise than asked, for people to read.
+    pub notes: Vec<String>,
+    /// A block has the states of recurrent layers.
+    pub has_states: bool,
+}
+
+/// What steps came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    loras: LoraCounts,
+    parts: PartCounts,
+    encoded: (u64, Duration),
+}
+
+/// A stage that is to be loaded, on the thread that it is for.
+struct StageOfModel {
+    index: usize,
+    /// With its own device and threads.
+    config: EngineConfig,
+    sizes: StepSizes,
+    summary: ModelSummary,
+    layers: std::ops::Range<usize>,
+    fewest: Arc<FewestBlocks>,
+    given_up: Arc<AtomicBool>,
+}
+
+/// A stage on its device.
+type LoadedExecutor = (Arc<Device>, LoadedStage, ModelExecutor);
+
+/// What a stage has.
+struct LoadedStage {
+    kernel_set: String,
+    device_name: String,
+    num_threads: usize,
+    num_blocks: usize,
+    block_size: usize,
+    kv_cache_bytes: usize,
+    weight_bytes: u64,
+    code_bytes: Arc<HashMap<String, u64>>,
+    lora_ranks: Vec<usize>,
+    notes: Vec<String>,
+    has_states: bool,
+}
+
+impl Counts {
+    fn of(executor: &ModelExecutor) -> Self {
+        Self {
+            loras: executor.lora_counts(),
+            parts: executor.part_counts(),
+            encoded: executor.encoded(),
+        }
+    }
+}
+
+/// Ends the wait of the other stages with the loading of one, however that ends.
+struct GivesUp<'a>(&'a FewestBlocks);
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
+impl StageOfModel {
+    /// Opens its device, and loads its layers.
+    fn load(&self) -> Result<LoadedExecutor, EngineError> {
+        let Self { config, sizes, summary, layers, fewest, given_up, .. } = self;
+        let _gives_up = GivesUp(fewest);
+        let needs = gpu_needs_of(&summary.spec.of_stage(layers.clone()));
+        let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
+        summary.sides(config).check_on(&device, why_cpu.as_ref())?;
+        let device = Arc::new(device);
+        let stage = StageToLoad { layers: layers.clone(), fewest: Some(Arc::clone(fewest)) };
+        let on = Arc::clone(&device);
+        let mut executor = ModelExecutor::load_stage(config, sizes, summary, stage, on, given_up)?;
+        let shape = executor.cache_shape();
+        let element_bytes = config.cache.kv_cache_dtype.size_bytes(summary.dtype);
+        let loaded = LoadedStage {
+            kernel_set: device.kernel_set(),
+            device_name: device.name(),
+            num_threads: device.num_threads(),
+            num_blocks: shape.num_blocks,
+            block_size: shape.block_size,
+            kv_cache_bytes: shape.num_bytes(element_bytes),
+            weight_bytes: executor.weight_bytes(),
+            code_bytes: executor.code_bytes(),
+            lora_ranks: executor.loras().ranks(),
+            notes: executor.take_notes(),
+            has_states: shape.states.width > 0,
+        };
+        Ok((device, loaded, executor))
+    }
+}
+
+impl Stages {
+    /// Loads all stages of a model side by side.
+    ///
+    /// # Errors
+    /// There are not so many devices, the model cannot be cut so, or a stage cannot be loaded.
+    pub fn load(
+        config: &EngineConfig,
+        sizes: &StepSizes,
+        summary: &ModelSummary,
+        given_up: &Arc<AtomicBool>,
+    ) -> Result<Self, EngineError> {
+        let (stages, why_cpu) = stages_of(config, sizes, summary, given_up)?;
+        let layers: Vec<_> = stages.iter().map(|stage| stage.layers.clone()).collect();
+        let counts = Arc::<Mutex<Counts>>::default();
+        let mut stages = stages.into_iter().rev();
+        let last = stages.next().expect("there is a last stage");
+        let (mut members, mut loading, mut next) = (Vec::new(), Vec::new(), None);
+        for stage in stages {
+            let (member, its_loading) = Member::start(stage, next, Arc::clone(&counts))?;
+            next = Some(member.orders());
+            members.push(member);
+            loading.push(its_loading);
+        }
+        members.reverse();
+        let of_last = last.load();
+        let before: Vec<_> = loading.into_iter().rev().map(Loading::finish).collect();
+        let (device, executor, loaded) = all_loaded(before, of_last)?;
+        let what = together(&loaded, &layers, config.cache.num_pools)?;
+        Ok(Self {
+            last: LastStage::new(executor),
+            device,
+            first: next.expect("there are two stages or more"),
+            counts,
+            what: StagesInfo { why_cpu, ..what },
+            _members: members,
+        })
+    }
+
+    /// The device where engines sample.
+    pub fn device(&self) -> Arc<Device> {
+        Arc::clone(&self.device)
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &StagesInfo {
+        &self.what
+    }
+}
+
+/// The stages in their order, and the last one with its device.
+///
+/// # Errors
+/// One was not loaded. That says why; the others, which waited for it, only that they did.
+fn all_loaded(
+    before: Vec<Result<LoadedStage, EngineError>>,
+    last: Result<LoadedExecutor, EngineError>,
+) -> Result<(Arc<Device>, ModelExecutor, Vec<LoadedStage>), EngineError> {
+    let (of_last, rest) = match last {
+        Ok((device, what, executor)) => (Ok(what), Some((device, executor))),
+        Err(error) => (Err(error), None),
+    };
+    let (mut loaded, mut failed) = (Vec::new(), Vec::new());
+    for (index, result) in before.into_iter().chain([of_last]).enumerate() {
+        match result {
+            Ok(what) => loaded.push(what),
+            Err(error) => failed.push((FewestBlocks::is_of_another(&error), index, error)),
+        }
+    }
+    failed.sort_by_key(|&(is_of_another, index, _)| (is_of_another, index));
+    match (failed.into_iter().next(), rest) {
+        (None, Some((device, executor))) => Ok((device, executor, loaded)),
+        (Some((_, index, error)), _) => Err(error.of(&format!("stage {index}"))),
+        (None, None) => unreachable!("a stage is loaded, or says why not"),
+    }
+}
+
+/// The stages that are to be loaded, and why they are on the CPU where nobody asked for it.
+fn stages_of(
+    config: &EngineConfig,
+    sizes: &StepSizes,
+    summary: &ModelSummary,
+    given_up: &Arc<AtomicBool>,
+) -> Result<(Vec<StageOfModel>, Option<WhyCpu>), EngineError> {
+    let count = config.parallel.num_stages();
+    let num_deep = summary.tower.as_ref().map_or(0, |tower| tower.deep.len());
+    let layers = summary.spec.stages(count, num_deep);
+    let layers = layers.map_err(|text| refused(text, "give a smaller number, or leave it out"))?;
+    let (kinds, why_cpu) = match &config.parallel.stage_devices[..] {
+        [] => {
+            following(&config.device, config.parallel.num_stages(), Setting::PipelineParallelSize)?
+        }
+        devices => (devices.to_vec(), None),
+    };
+    let is_cpu = kinds[0] == DeviceKind::Cpu;
+    let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);
+    if is_cpu && num_threads < count {
+        let text =
+            format!("there are {num_threads} threads to share out, and each stage needs one");
+        return Err(refused(text, &format!("give `settings.threads` {count} or fewer stages")));
+    }
+    let fewest = Arc::new(FewestBlocks::new(count));
+    let stage = |(index, (layers, kind)): (usize, (_, DeviceKind))| {
+        let mut own = config.clone();
+        own.device.kind = kind;
+        let more = usize::from(index < num_threads % count);
+        own.parallel.num_threads = Some((num_threads / count + more).max(1));
+        own.cache.engines_in_memory = if is_cpu { count } else { 1 };
+        // That of all layers, of which some have states.
+        own.cache.block_size = Some(summary.block_size(&config.cache));
+        StageOfModel {
+            index,
+            config: own,
+            sizes: *sizes,
+            summary: summary.clone(),
+            layers,
+            fewest: Arc::clone(&fewest),
+            given_up: Arc::clone(given_up),
+        }
+    };
+    let stages = layers.into_iter().zip(kinds).enumerate().map(stage);
+    Ok((stages.collect(), why_cpu))
+}
+
+fn refused(text: String, help: &str) -> EngineError {
+    EngineError::setting(Setting::PipelineParallelSize, text, help)
+}
+
+/// What was loaded, in all stages, for `num_pools` engines.
+fn together(
+    loaded: &[LoadedStage],
+    layers: &[std::ops::Range<usize>],
+    num_pools: usize,
+) -> Result<StagesInfo, EngineError> {
+    let first = &loaded[0];
+    for (index, stage) in loaded.iter().enumerate() {
+        if stage.kernel_set != first.kernel_set {
+            let (own, other) = (&first.kernel_set, &stage.kernel_set);
+            let text = format!("stage 0 computes with {own}, and stage {index} with {other}");
+            return Err(refused(text, "take devices of one kind"));
+        }
+        if stage.num_blocks != first.num_blocks {
+            let text = format!(
+                "stage 0 has room for {} blocks of the KV cache, and stage {index} for {}",
+                first.num_blocks, stage.num_blocks
+            );
+            return Err(refused(text, "give `settings.kv_cache_memory_bytes`"));
+        }
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
+    let parts: Vec<_> = loaded
+        .iter()
+        .zip(layers)
+        .map(|(stage, layers)| {
+            let (first, last) = (layers.start, layers.end - 1);
+            format!("layers {first} to {last} with {:.1} MiB of weights", mib(stage.weight_bytes))
+        })
+        .collect();
+    let mut notes: Vec<String> = Vec::new();
+    for note in loaded.iter().flat_map(|stage| &stage.notes) {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    notes.push(format!("{} stages compute one model: {}", loaded.len(), parts.join(", ")));
+    let mut code_bytes = HashMap::new();
+    for stage in loaded {
+        code_bytes.extend(stage.code_bytes.iter().map(|(name, bytes)| (name.clone(), *bytes)));
+    }
+    let sum = |of: fn(&LoadedStage) -> usize| loaded.iter().map(of).sum::<usize>();
+    Ok(StagesInfo {
+        why_cpu: None,
+        device_name: format!("{} x {}, one model in stages", loaded.len(), first.device_name),
+        num_threads: sum(|stage| stage.num_threads),
+        num_blocks: first.num_blocks / num_pools,
+        block_size: first.block_size,
+        kv_cache_bytes: sum(|stage| stage.kv_cache_bytes) / num_pools,
+        weight_bytes: loaded.iter().map(|stage| stage.weight_bytes).sum(),
+        code_bytes: Arc::new(code_bytes),
+        lora_ranks: first.lora_ranks.clone(),
+        notes,
+        has_states: loaded.iter().any(|stage| stage.has_states),
+    })
+}
+
+/// Runs an engine's steps through the stages.
+pub struct StagedExecutor {
+    stages: Arc<Stages>,
+    /// The first of its blocks in the KV cache of each stage.
+    first_block: u32,
+    /// Whether it is the engine that counts for all.
+    counts: bool,
+    /// While its logits are looked at.
+    last: Option<Box<ModelExecutor>>,
+}
+
+impl StagedExecutor {
+    /// Of the engine with this number, on whose thread it is made.
+    ///
+    /// # Errors
+    /// The device of the last stage failed.
+    pub fn new(stages: Arc<Stages>, engine: usize) -> Result<Self, EngineError> {
+        stages.device.use_on_this_thread()?;
+        let first_block = (engine * stages.what.num_blocks) as u32;
+        Ok(Self { stages, first_block, counts: engine == 0, last: None })
+    }
+
+    /// Steps may have media of this table from now on, if the model sees any.
+    pub fn set_media_table(&self, table: Arc<MediaTable>) {
+        // A thread that has ended says so when it is given a step.
+        let _ = self.stages.first.send(Order::Media(table));
+    }
+
+    fn counts(&self) -> Counts {
+        match self.counts {
+            true => *self.stages.counts.lock().expect("no thread panics while it holds the lock"),
+            false => Counts::default(),
+        }
+    }
+}
+
+impl Executor for StagedExecutor {
+    fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError> {
+        self.release();
+        let ended = || ExecutorError("the thread of a stage has ended".to_owned());
+        let own = batch.from_block(self.first_block, self.stages.what.block_size as u32);
+        let batch = Arc::new(own);
+        let (reply, arrived) = channel();
+        let job = Job { batch: Arc::clone(&batch), rows: None, reply };
+        self.stages.first.send(Order::Step(job)).map_err(|_| ended())?;
+        let rows = arrived.recv().map_err(|_| ended())??;
+        let last = self.last.insert(self.stages.last.take()?);
+        last.run_stage(&batch, Some(&rows))?;
+        Ok(last.logits())
+    }
+
+    fn release(&mut self) {
+        if let Some(last) = self.last.take() {
+            self.stages.last.put(last);
+        }
+    }
+
+    fn lora_counts(&self) -> LoraCounts {
+        self.counts().loras
+    }
+
+    fn part_counts(&self) -> PartCounts {
+        self.counts().parts
+    }
+
+    fn encoded(&self) -> (u64, Duration) {
+        self.counts().encoded
+    }
+}
+
+impl Drop for StagedExecutor {
+    fn drop(&mut self) {
+        match std::thread::panicking() {
+            false => self.release(),
+            true => self.stages.last.lose(),
+        }
+    }
+}
