@@ -38,7 +38,7 @@ from golden_models.records import with_logits_scaling
 from image_processors import (
     BRACKET, IN_BRACKETS, MODELS, WITH_AXES, AyaVisionProcessor, Gemma3Processor, Gemma4Processor,
     GotOcr2ImageProcessorPil, Molmo2ImageProcessor, Molmo2Processor,
-    PaliGemmaProcessor, QianfanOCRProcessor, SiglipImageProcessor, WHOLE, make_processor, preprocessor_config, shown,
+    Ovis2Processor, PaliGemmaProcessor, QianfanOCRProcessor, SiglipImageProcessor, WHOLE, make_processor, preprocessor_config, shown,
 )
 
 TESTDATA = Path(__file__).parent
@@ -148,6 +148,8 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
             # The first row and the last are of marks.
             assert torch.equal(of_image(processor, ids)[0].int(), inputs["mm_token_type_ids"][0].int())
             features = model.get_input_embeddings()(ids[of_image(processor, ids)])
+        if isinstance(processor, Ovis2Processor):
+            features = inner.get_image_features(**given).visual_indicator_features
         out["first_row"], out["last_row"] = rounded(features[0]), rounded(features[-1])
     logits = logits_of(model, processor, ids, pixels, prompt_len)
     missing = max(getattr(model.config, "vocab_size", 0) - logits.shape[-1], 0)

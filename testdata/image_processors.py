@@ -62,6 +62,8 @@ from transformers.models.muse_glimmer.processing_muse_glimmer import MuseGlimmer
 from transformers.models.muse_glimmer.video_processing_muse_glimmer import (
     MuseGlimmerVideoProcessor,
 )
+from transformers.models.ovis2.image_processing_ovis2 import Ovis2ImageProcessor
+from transformers.models.ovis2.processing_ovis2 import Ovis2Processor
 from transformers.models.paddleocr_vl.image_processing_paddleocr_vl import (
     PaddleOCRVLImageProcessor,
 )
@@ -139,6 +141,7 @@ MODELS = [
     ("molmo2", Molmo2ImageProcessor, 4, 40),
     ("molmo2_o", Molmo2ImageProcessor, 6, 40),
     ("muse_glimmer", MuseGlimmerImageProcessor, 20, 8),
+    ("ovis2", Ovis2ImageProcessor, 5, 32),
     ("paddleocr_vl", PaddleOCRVLImageProcessor, 2048, 8192),
     ("paligemma", SiglipImageProcessor, 32, 16),
     ("paligemma2", SiglipImageProcessor, 40, 25),
@@ -277,6 +280,14 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict | None:
             ),
             in_token_limit=longest, patch_size=tile, num_pooled_tokens=1024, image_mean=[0.5] * 3,
             image_std=[0.5] * 3, pad_input=True,
+        )
+    if cls is Ovis2ImageProcessor:
+        return dict(
+            crop_to_patches=True, do_convert_rgb=True, do_normalize=True, do_rescale=True,
+            do_resize=True, image_mean=[0.48145466, 0.4578275, 0.40821073],
+            image_processor_type=f"{cls.__name__}Fast", image_std=[0.26862954, 0.26130258, 0.27577711],
+            max_patches=longest, min_patches=1, processor_class="Ovis2Processor", resample=3,
+            rescale_factor=1 / 255, size=dict(height=tile, width=tile), use_covering_area_grid=True,
         )
     if cls is Molmo2ImageProcessor:
         return dict(
@@ -417,6 +428,9 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         flags = {key: value for key, value in whole.items() if key.startswith(("use_", "image_use"))}
         return Molmo2Processor(images, Molmo2VideoProcessor(), tokenizer, **flags)
     patch = config["vision_config"]["patch_size"]
+    if image_processor is Ovis2ImageProcessor:
+        side = tile // patch // config["vision_config"]["hidden_stride"]
+        return Ovis2Processor(images, tokenizer, image_seq_length=side * side)
     if image_processor is AyaVisionImages:
         tokenizer.pad_token = "<|endoftext|>"
         return AyaVisionProcessor(

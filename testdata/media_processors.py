@@ -34,6 +34,8 @@ from transformers.models.llava_onevision.image_processing_llava_onevision import
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.molmo2.image_processing_molmo2 import Molmo2ImageProcessor
 from transformers.models.molmo2.processing_molmo2 import Molmo2Processor
+from transformers.models.ovis2.image_processing_ovis2 import Ovis2ImageProcessor
+from transformers.models.ovis2.processing_ovis2 import Ovis2Processor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -486,6 +488,14 @@ PROCESSORS = [
         [(64, 48), (300, 90), (33, 400), (1, 1), (160, 161), (42, 700), (98, 98), (600, 599)],
     ),
     (
+        "ovis2",
+        Ovis2ImageProcessor,
+        {**SCALED, **CLIP, "crop_to_patches": True, "max_patches": 7, "min_patches": 1, "resample": 3,
+         "size": {"height": 28, "width": 28}, "use_covering_area_grid": True},
+        (7, 2),
+        [(64, 48), (28, 28), (30, 28), (33, 400), (1, 1), (160, 20), (57, 57), (90, 91), (28, 56)],
+    ),
+    (
         "molmo2_few",
         Molmo2ImageProcessor,
         {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "max_crops": 4, "overlap_margins": [1, 1],
@@ -622,6 +632,10 @@ def processed():
                 whole = Molmo2Processor.__new__(Molmo2Processor)
                 whole.image_use_col_tokens = whole.use_single_crop_start_token = True
                 whole.use_single_crop_col_tokens = None
+                tokens = whole.replace_image_token(result, 0).count("<")
+            if processor_class is Ovis2ImageProcessor:
+                whole = Ovis2Processor.__new__(Ovis2Processor)
+                whole.image_seq_length = (28 // patch // merge) ** 2
                 tokens = whole.replace_image_token(result, 0).count("<")
             if processor_class is LlavaNextImageProcessor:
                 tokens = tokens_of_next(processor, (width, height), patch)

@@ -149,14 +149,14 @@ def build_vl2(folder: Path, source: Path, config: dict, seed: int):
     return model, generate_images.make_processor(folder, config, DeepseekVL2Processor, 0)
 
 
-def greedy(logits_of: Callable, ids: torch.Tensor, last: int | None) -> dict:
-    """What is likeliest behind a prompt, up to where two tokens are as likely, or to `last`."""
+def greedy(logits_of: Callable, ids: torch.Tensor, last: list[int | None]) -> dict:
+    """What is likeliest behind a prompt, up to where two tokens are as likely, or to one of `last`."""
     prompt_len, tokens, logprobs, size = ids.shape[1], [], [], 10.0
     for _ in range(NEW_TOKENS):
         logits = logits_of(ids).double()
         size = max(size, float(logits.abs().max()))
         best, indices = torch.topk(torch.log_softmax(logits, -1), 2)
-        if best[0] - best[1] < MIN_GAP or int(indices[0]) == last:
+        if best[0] - best[1] < MIN_GAP or int(indices[0]) in last:
             break
         tokens.append(int(indices[0]))
         logprobs.append(float(best[0]))
@@ -189,7 +189,7 @@ def reference(model, processor, files: list[str], content: list) -> dict:
     prompt_len = ids.shape[1]
     return greedy(
         lambda ids: generate_images.logits_of(model, processor, ids, pixels, prompt_len)[-1],
-        ids, model.config.image_token_id,
+        ids, [model.config.image_token_id, *getattr(model.config, "visual_indicator_token_ids", [])],
     )
 
 

@@ -9,7 +9,7 @@ FOLDERS = [
     "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
     "llava_onevision", "ministral3_multimodal", "mistral3", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
     "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
-    "llava_onevision", "ministral3_multimodal", "mistral3", "molmo2", "molmo2_o", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
+    "llava_onevision", "ministral3_multimodal", "mistral3", "molmo2", "molmo2_o", "muse_glimmer", "ovis2", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
     "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm", "vipllava",
 ]
@@ -209,10 +209,17 @@ for base in ("molmo2", "molmo2_o"):
     case(base, "heads", {"adapter_config.num_key_value_heads": 4, "adapter_config.head_dim": 6, "adapter_config.attention_bias": False})
     case(base, "projector", {"adapter_config.hidden_act": "gelu", "adapter_config.mlp_bias": True})
 case("molmo2", "side", vision(image_size=[32, 32], num_position_embeddings=16), {"size": {"height": 32, "width": 32}, "overlap_margins": [1, 1]})
-case("molmo2", "sizes", vision(num_key_value_heads=4, head_dim=12, attention_bias=False, layer_norm_eps=1e-2))
+case("molmo2", "sizes", vision(num_attention_heads=4, num_key_value_heads=4, head_dim=12, attention_bias=False, layer_norm_eps=1e-2))
 case("molmo2", "olmo", text(qk_norm_type="olmo", norm_after=True))
 linear = dict(rope_type="linear", rope_theta=1e4, factor=4.0)
 case("molmo2", "rope", text(rope_parameters=linear, rope_scaling_layers=[1]))
+case("ovis2", "stride", vision(hidden_stride=1))
+case("ovis2", "bias", vision(qkv_bias=False, mlp_bias=True, rms_norm_eps=1e-2))
+case("ovis2", "words", vision(vocab_size=200))
+case("ovis2", "tiles", {}, {"max_patches": 12})
+case("ovis2", "shape", {}, {"use_covering_area_grid": False, "max_patches": 6})
+case("ovis2", "whole", {}, {"crop_to_patches": False})
+case("ovis2", "text-llama", text_of("llama", 288, vocab_size=296) | {"vocab_size": 296})
 case("vipllava", "layer", {"vision_feature_layers": -3})
 case("vipllava", "layers", {"vision_feature_layers": [1, -1], "projector_hidden_act": "silu"})
 case("paddleocr_vl", "bias", {"use_bias": True, "tie_word_embeddings": True})

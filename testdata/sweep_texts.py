@@ -71,7 +71,7 @@ def oracle(folder: Path, case: tuple, seed: int) -> list[dict]:
 
     # A text has no token of an image; behind one the class computes otherwise.
     last = case[2].get("image_token_id")
-    return [greedy(logits_of, torch.tensor([ids]), last) for ids in prompts()]
+    return [greedy(logits_of, torch.tensor([ids]), [last]) for ids in prompts()]
 
 
 def ours(folder: Path) -> tuple[list[dict], str]:

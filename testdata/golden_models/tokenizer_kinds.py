@@ -304,6 +304,14 @@ def shared_molmo2_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_ovis2_images() -> Tokenizer:
+    """The same with what Ovis 2's prompts have around images."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    names = ["<image>", "<IMG_ATOM>", "<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>"]
+    add_tokens(tokenizer, ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", *names, "<IMG_END>"])
+    return tokenizer
+
+
 def shared_pixtral_images() -> Tokenizer:
     """The same with what Pixtral's prompts have for images."""
     tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
@@ -324,6 +332,7 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "internvl_images": (shared_internvl_images, dict(eos_token="<end_of_utterance>")),
     "lfm2_images": (shared_lfm2_images, dict(eos_token="<end_of_utterance>")),
     "molmo2_images": (shared_molmo2_images, dict(eos_token="<end_of_utterance>")),
+    "ovis2_images": (shared_ovis2_images, dict(eos_token="<end_of_utterance>")),
     "paligemma_images": (
         shared_images, dict(bos_token="<|im_start|>", eos_token="<end_of_utterance>"),
     ),

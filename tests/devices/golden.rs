@@ -219,6 +219,7 @@ families! {
     opt
     opt350
     orion
+    ovis2
     paddleocr_vl
     paligemma
     paligemma2

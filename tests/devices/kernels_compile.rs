@@ -351,6 +351,7 @@ const MODULES: &[Module] = &[
     ("linear_experts_plain", DTYPES, &[("linear_experts_plain", 48)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
     ("patches", DTYPES, &[("patch_values", 40)]),
+    ("softmax", DTYPES, &[("softmax_rows", 40)]),
     ("group_attention", DTYPES, &[("group_attention", 40)]),
     ("rows", NONE, &[("mean_rows", 40), ("add_mixed_rows", 40)]),
     ("copy_segments", NONE, &[("copy_segments", 48)]),

@@ -18,7 +18,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 44] = [
+const MODELS: [&str; 45] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -53,6 +53,7 @@ const MODELS: [&str; 44] = [
     "testdata/golden/muse_glimmer",
     "testdata/golden/molmo2",
     "testdata/golden/molmo2_o",
+    "testdata/golden/ovis2",
     "testdata/golden/paligemma",
     "testdata/golden/paligemma2",
     "testdata/golden/pixtral",
@@ -195,6 +196,7 @@ fn no_byte_of_a_row_with_images_depends_on_what_runs_beside_it() {
         "lfm2_vl",
         "lighton_ocr",
         "aya_vision",
+        "ovis2",
     ] {
         no_byte_of_a_row_depends_on_what_runs_beside_it(&format!("testdata/golden/{model}"));
     }

@@ -175,6 +175,7 @@ const PUBLISHED: &[Published] = &[
     ("opt-350m", 331_196_416, 2_048),
     ("orion-14b-chat", 14_498_703_360, 4_096),
     // With its own output layer, which the class of transformers ties.
+    ("ovis2-1b-hf", 1_131_283_318, 32_768),
     ("paddleocr-vl", 905_601_648, 131_072),
     ("paligemma-3b-pt-224", 2_923_466_480, 8_192),
     ("paligemma2-3b-pt-224", 3_032_242_416, 8_192),

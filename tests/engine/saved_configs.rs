@@ -59,6 +59,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("GlmOcrForConditionalGeneration", "`vision_config` is missing"),
     ("Lfm2VlForConditionalGeneration", "`vision_config` is missing"),
     ("Molmo2ForConditionalGeneration", "`vision_config` is missing"),
+    ("Ovis2ForConditionalGeneration", "`vision_config` is missing"),
     ("MuseGlimmerForConditionalGeneration", "`vision_config` is missing"),
     ("HyperCLOVAXVisionV2ForConditionalGeneration", "`vision_config` is missing"),
     ("QianfanOCRForConditionalGeneration", "`vision_config` is missing"),

@@ -78,6 +78,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "sample.cu",
     "selective_scan.cu",
     "soft_cap.cu",
+    "softmax.cu",
     "streams.cu",
     "take_sampled.cu",
     "text_maxima.cu",

@@ -43,6 +43,7 @@ mod scale_columns;
 mod selective_scan;
 mod shared_rows;
 mod soft_cap;
+mod softmax;
 mod step;
 mod streams;
 mod text_maxima;
@@ -99,6 +100,7 @@ pub use scale_by_position::scale_by_position;
 pub use scale_columns::scale_columns;
 pub use selective_scan::{SelectiveInputs, SelectiveWeights, selective_scan};
 pub use soft_cap::soft_cap;
+pub use softmax::softmax_rows;
 pub use step::{Ids, RowSlots, Step, StepInputs, StepLimits, TextLimits};
 pub use streams::{
     MAX_STREAMS, add_to_streams, correct_streams, keep_largest, mean_streams, mixing_weights,

@@ -1,5 +1,5 @@
-//! add, scale, clamp, scale_by_position, scale_columns, copy, fill_zero, soft_cap; another width
-//! of a tensor.
+//! add, scale, clamp, scale_by_position, scale_columns, copy, fill_zero, soft_cap, softmax_rows;
+//! another width of a tensor.
 
 use vllm_batch::engine::base::config::DType;
 use vllm_batch::engine::base::layers::Heads;
@@ -7,6 +7,7 @@ use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
     WeightValues, add, clamp, copy, fill_zero, scale, scale_by_position, scale_columns, soft_cap,
+    softmax_rows,
 };
 
 use crate::cuda_ops::NUM_ROWS;
@@ -186,6 +187,25 @@ fn soft_cap_bounds_logits() {
                 soft_cap(device, 30.0, &mut x);
                 vec![x]
             });
+        }
+    });
+}
+
+#[test]
+fn softmax_rows_are_those_of_the_cpu() {
+    in_every_dtype(340, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            let x = pair.values(num_rows, width, 35, 5.0);
+            pair.check(
+                &format!("softmax_rows, width {width}"),
+                num_rows,
+                CLOSE,
+                &|device, rows| {
+                    let mut x = x.activations(device, rows);
+                    softmax_rows(device, &mut x);
+                    vec![x]
+                },
+            );
         }
     });
 }

@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 47] = [
+const MODELS: [&str; 48] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
@@ -59,6 +59,7 @@ const MODELS: [&str; 47] = [
     "molmo2",
     "molmo2_o",
     "muse_glimmer",
+    "ovis2",
     "paddleocr_vl",
     "paligemma",
     "paligemma2",

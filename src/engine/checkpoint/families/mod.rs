@@ -106,6 +106,7 @@ mod olmo_hybrid;
 mod olmoe;
 mod opt;
 mod orion;
+mod ovis2;
 mod paddleocr_vl;
 mod paligemma;
 mod pangu_embedded;
@@ -441,6 +442,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("OlmoHybridForCausalLM", olmo_hybrid::spec, "OLMo Hybrid 7B"),
     family("OPTForCausalLM", opt::spec, "OPT"),
     family("OrionForCausalLM", orion::spec, "Orion 14B"),
+    seeing("Ovis2ForConditionalGeneration", ovis2::spec, ovis2::tower, "Ovis 2 1B to 34B"),
     seeing(
         "PaddleOCRVLForConditionalGeneration",
         paddleocr_vl::spec,

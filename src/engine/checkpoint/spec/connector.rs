@@ -48,6 +48,8 @@ pub enum ConnectorStep {
     },
     /// Product of each row.
     Linear(LinearSpec),
+    /// Shares of each row: e^value over the sum of these (Ovis 2).
+    Softmax,
     /// Of each value.
     Activate(Activation),
     /// The activations of the first half of each row, times its second half.

@@ -51,6 +51,14 @@ impl LinearSpec {
         self
     }
 
+    /// Its first columns alone.
+    pub(crate) fn of_first_columns(mut self, num_columns: usize) -> Self {
+        let columns = Some(0..num_columns);
+        self.share = Some(Share { rows: None, columns, whole_k: self.k, adds_bias: true });
+        self.k = num_columns;
+        self
+    }
+
     /// Some columns of it alone.
     fn of_columns(mut self, rank: RankOf) -> Self {
         let columns = rank.part(self.k);

@@ -8,7 +8,8 @@ use super::families::{DEFAULT_TILE, DefaultSize, FAMILIES, Family, Kind, Squares
 use super::filled::Filled;
 use super::keys::{Keys, Sides};
 use super::sizes::{Areas, Crops, Size, SmallSides, Splits};
-use super::{GridChoice, ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower, joined};
+use super::{GridChoice, ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
+use super::{grid, joined};
 use crate::resize::{Backend, Filter};
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
@@ -80,7 +81,7 @@ impl ImageProcessor {
             }
             Kind::Crops => crops(&mut keys, tower)?,
             Kind::Fixed => fixed(&mut keys, family, size)?,
-            Kind::Grid => grid(&mut keys, size, GridChoice::Shape)?,
+            Kind::Grid => grid::read(&mut keys, size, GridChoice::Shape)?,
             Kind::Canvas => canvas(&mut keys, size, tower)?,
             Kind::AnyRes => any_res(&mut keys, family, size)?,
             Kind::Tiles => tiles(&mut keys, size, tower)?,
@@ -98,6 +99,7 @@ impl ImageProcessor {
                 Sizing::Filled(Filled::read(&mut keys, (family.kind, size), tower)?)
             }
             Kind::Joined => joined::read(&mut keys, size, (tower, processor.filter))?,
+            Kind::Covering => grid::read_behind(&mut keys, size)?,
         };
         if family.kind != Kind::Fixed {
             keys.flag("do_pad", false)?;
@@ -159,9 +161,12 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
             let shortest = sides.only(["shortest_edge"]).map(|[side]| Side::Shortest(side));
             sides.both().map(Side::Both).or(shortest).map(Asked::Side)
         }
-        Kind::Grid | Kind::Canvas | Kind::Crops | Kind::Letterbox | Kind::Joined => {
-            sides.both().map(|size| Asked::Side(Side::Both(size)))
-        }
+        Kind::Grid
+        | Kind::Canvas
+        | Kind::Crops
+        | Kind::Letterbox
+        | Kind::Joined
+        | Kind::Covering => sides.both().map(|size| Asked::Side(Side::Both(size))),
         Kind::Filled => {
             let sides = sides.only(["max_width", "max_height"]);
             sides.map(|[width, height]| Asked::Side(Side::Both(Size { width, height })))
@@ -312,36 +317,7 @@ fn canvas(keys: &mut Keys<'_>, size: Option<Asked>, tower: Tower) -> Result<Sizi
             )));
         }
     }
-    grid(keys, size, GridChoice::LeastScale)
-}
-
-fn grid(
-    keys: &mut Keys<'_>,
-    size: Option<Asked>,
-    choice: GridChoice,
-) -> Result<Sizing, ConfigError> {
-    // Some whole processors say so of their images, whatever these' own says.
-    let whole = keys.text("processor_class")?;
-    const SPLITS: [&str; 3] = ["AyaVisionProcessor", "InternVLProcessor", "QianfanOCRProcessor"];
-    let splits = whole.is_some_and(|whole| SPLITS.contains(&whole));
-    let is_split = keys.flag("crop_to_patches", choice == GridChoice::LeastScale)? || splits;
-    let min_tiles = keys.count("min_patches")?.unwrap_or(1);
-    let max_tiles = keys.count("max_patches")?.unwrap_or(12);
-    let Some(Asked::Side(Side::Both(tile))) = size else {
-        return Err(ConfigError::not_resized());
-    };
-    if tile.width.max(tile.height) > MAX_TILE_SIDE {
-        return Err(ConfigError::new(format!("`size` of {tile} is no tile's")));
-    }
-    if !(1..=MAX_TILES).contains(&max_tiles) || !(1..=max_tiles).contains(&min_tiles) {
-        return Err(ConfigError::new(format!(
-            "`min_patches` of {min_tiles} to `max_patches` of {max_tiles} is no number of tiles"
-        )));
-    }
-    Ok(match is_split {
-        true => Sizing::Grid { tile, min_tiles, max_tiles, choice },
-        false => Sizing::Fixed { size: Some(Side::Both(tile)), crop: None, square: None },
-    })
+    grid::read(keys, size, GridChoice::LeastScale)
 }
 
 /// Grids of tiles where a configuration has none, as heights and widths.

@@ -24,6 +24,7 @@ pub(super) enum Kind {
     FilledOrRefused,
     Views,
     Joined,
+    Covering,
 }
 
 /// A size where a configuration has none.
@@ -265,6 +266,15 @@ pub(super) const FAMILIES: &[Family] = &[
         size: DefaultSize::Square(378),
         filter: Filter::Bilinear,
         mean_and_std: HALF,
+        crop: None,
+        squares: Squares::None,
+    },
+    Family {
+        names: &["Ovis2ImageProcessor"],
+        kind: Kind::Covering,
+        size: DefaultSize::Square(384),
+        filter: Filter::Bicubic,
+        mean_and_std: CLIP,
         crop: None,
         squares: Squares::None,
     },

@@ -30,6 +30,19 @@ pub struct Layout {
 pub enum Marks {
     /// Those of tiles that overlap and share tokens (Molmo 2).
     Joined(Joined),
+    /// Those of a grid: before the image, behind the whole image, behind a tile of a row, behind a
+    /// row of tiles, behind all (Ovis 2).
+    Grid,
+}
+
+impl Marks {
+    /// How many kinds there are.
+    pub fn num(self) -> usize {
+        match self {
+            Self::Joined(_) => Joined::NUM_MARKS,
+            Self::Grid => 5,
+        }
+    }
 }
 
 /// The middle of the tiles, laid out as the picture that they are of. The tokens of an image are
@@ -125,8 +138,14 @@ impl Layout {
 
     /// Tokens of the image, and marks between them that are its own.
     pub fn num_tokens(&self) -> usize {
-        if let Some(Marks::Joined(joined)) = self.marks {
-            return joined.num_tokens(self);
+        match self.marks {
+            Some(Marks::Joined(joined)) => return joined.num_tokens(self),
+            Some(Marks::Grid) => {
+                // Behind the last of the tiles is the end alone.
+                let shared = usize::from(self.tile_rows > 0);
+                return self.num_tile_tokens() + self.num_tiles() + 2 - shared;
+            }
+            None => {}
         }
         match self.middle {
             None => self.num_tile_tokens(),
@@ -145,8 +164,10 @@ impl Layout {
     /// number behind the last is the newline, that behind it the separator if there is one, or they
     /// are marks; those behind are mixtures.
     pub fn sources(&self) -> Option<Vec<u32>> {
-        if let Some(Marks::Joined(joined)) = self.marks {
-            return Some(joined.sources(self));
+        match self.marks {
+            Some(Marks::Joined(joined)) => return Some(joined.sources(self)),
+            Some(Marks::Grid) => return Some(self.sources_of_grid()),
+            None => {}
         }
         let middle = self.middle?;
         let (of_tile, newline) = (self.tokens_per_tile(), self.num_tile_tokens());
@@ -170,6 +191,26 @@ impl Layout {
         Some(whole.into_iter().chain(rows).map(|source| source as u32).collect())
     }
 
+    /// Tokens of the whole image and of its tiles, with the marks of a grid.
+    fn sources_of_grid(&self) -> Vec<u32> {
+        let (of_tile, marks) = (self.tokens_per_tile(), self.num_tile_tokens());
+        let [start, whole, column, row, end] = std::array::from_fn(|mark| marks + mark);
+        let tile = |index: usize| index * of_tile..(index + 1) * of_tile;
+        let mut sources = vec![start];
+        sources.extend(tile(0));
+        sources.push(whole);
+        for index in 1..self.num_tiles() {
+            sources.extend(tile(index));
+            match (index.is_multiple_of(self.tile_columns), index + 1 == self.num_tiles()) {
+                (_, true) => {}
+                (true, false) => sources.push(row),
+                (false, false) => sources.push(column),
+            }
+        }
+        sources.push(end);
+        sources.into_iter().map(|source| source as u32).collect()
+    }
+
     /// Whether tiles share tokens.
     pub fn shares_tokens(&self) -> bool {
         matches!(self.marks, Some(Marks::Joined(_)))
@@ -177,7 +218,10 @@ impl Layout {
 
     /// The patches of each token, where tiles share tokens.
     pub fn groups(&self) -> Option<Vec<Vec<u32>>> {
-        self.marks.map(|Marks::Joined(joined)| joined.groups(self))
+        match self.marks {
+            Some(Marks::Joined(joined)) => Some(joined.groups(self)),
+            Some(Marks::Grid) | None => None,
+        }
     }
 
     /// Mixtures of tokens of tiles that the image has, row after row: which of the tiles', with

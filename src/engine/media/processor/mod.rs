@@ -4,6 +4,7 @@
 mod config;
 mod families;
 mod filled;
+mod grid;
 mod joined;
 mod keys;
 mod layout;
@@ -26,6 +27,7 @@ use crate::resize::{Backend, Filter, resize, resize_between};
 use crate::rgb::Rgb8;
 
 use filled::Filled;
+use grid::{Grid, GridChoice};
 use sizes::{Areas, Crops, Size, Splits};
 
 /// Pixels that an image may have once it is resized: what a long and thin one would grow to.
@@ -63,7 +65,9 @@ enum Sizing {
     Tiles { longest: Option<usize>, tile: usize, is_split: bool },
     /// Tiles of one size, in a grid as wide or high as the image of those of so many tiles, beside
     /// the whole image (InternVL); or in the grid that it fits into (Command A Vision).
-    Grid { tile: Size, min_tiles: usize, max_tiles: usize, choice: GridChoice },
+    Grid { tile: Size, grid: Grid },
+    /// Tiles of one size behind the whole image (Ovis 2); None: the whole image alone.
+    Behind { tile: Size, grid: Option<Grid> },
     /// Tiles of one size, in the grid of those that shows most of the image, which is in the middle
     /// of it; beside the whole image (LLaVA-NeXT). Of several images of a prompt each is a tile, in
     /// the middle of a square of this colour, where there is one (LLaVA-OneVision).
@@ -93,25 +97,6 @@ enum Sizing {
     /// Tiles of one size that overlap, in the grid that the image fits into by the least scale;
     /// behind the whole image (Molmo 2).
     Joined { tile: usize, max_tiles: usize, joined: Joined },
-}
-
-/// Which grid of tiles an image has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GridChoice {
-    /// The one of the nearest shape.
-    Shape,
-    /// The one that it fits into by the least scale.
-    LeastScale,
-}
-
-impl GridChoice {
-    /// Rows and columns of so many tiles.
-    fn splits(self, size: Size, tile: Size, (min, max): (usize, usize)) -> Splits {
-        match self {
-            Self::Shape => sizes::grid(size, tile, (min, max)),
-            Self::LeastScale => sizes::least_scale(size, tile, max),
-        }
-    }
 }
 
 /// A size that is asked for.
@@ -197,6 +182,7 @@ impl ImageProcessor {
                 let Size { width, height } = steps.resized;
                 Layout { whole: Some([height / patch_size, width / patch_size]), ..layout }
             }
+            Sizing::Behind { .. } => Layout { marks: Some(Marks::Grid), ..layout },
             Sizing::Joined { joined, .. } => {
                 Layout { marks: Some(Marks::Joined(joined)), ..layout }
             }
@@ -246,10 +232,11 @@ impl ImageProcessor {
                     false => whole(size, resized, square),
                 }
             }
-            &Sizing::Grid { tile, min_tiles, max_tiles, choice } => {
-                let splits = choice.splits(size, tile, (min_tiles, max_tiles));
+            &Sizing::Grid { tile, grid } | &Sizing::Behind { tile, grid: Some(grid) } => {
+                let splits = grid.splits(size, tile);
                 Steps { padded: size, resized: size, tile, splits }
             }
+            &Sizing::Behind { tile, grid: None } => whole(size, size, tile),
             Sizing::AnyRes { .. } | Sizing::Views { .. } => self.in_a_grid(size, company)?,
             &Sizing::Joined { tile, max_tiles, joined } => {
                 let square = Size { width: tile, height: tile };
@@ -333,6 +320,14 @@ impl ImageProcessor {
         layout.num_patches() * 3 * self.tower.patch_size.pow(2)
     }
 
+    /// The tiles of an image, if it is cut.
+    fn push_split(&self, image: &Rgb8, (steps, tile): (&Steps, Size), patches: &mut Patches) {
+        if steps.splits.rows > 0 {
+            let split = self.resized(image, steps.splits.size(tile));
+            patches.push_tiles(&split, steps.splits, tile);
+        }
+    }
+
     /// The patches of an image.
     ///
     /// # Errors
@@ -362,10 +357,7 @@ impl ImageProcessor {
                 patches.push_tile(&self.resized(&split, steps.tile), (0, 0));
             }
             Sizing::Grid { tile, .. } => {
-                if steps.splits.rows > 0 {
-                    let split = self.resized(image, steps.splits.size(*tile));
-                    patches.push_tiles(&split, steps.splits, *tile);
-                }
+                self.push_split(image, (&steps, *tile), &mut patches);
                 patches.push_tile(&self.resized(image, *tile), (0, 0));
             }
             Sizing::Crops(_) if steps.splits != Splits::NONE => {
@@ -386,6 +378,10 @@ impl ImageProcessor {
                 let whole = self.resized(image, sizes::contained(size, steps.tile)?);
                 let whole = patches::in_the_middle(&whole, steps.tile, *colour);
                 patches.push_tile(&whole, (0, 0));
+            }
+            Sizing::Behind { tile, .. } => {
+                patches.push_tile(&self.resized(image, *tile), (0, 0));
+                self.push_split(image, (&steps, *tile), &mut patches);
             }
             Sizing::Joined { joined, .. } => {
                 patches.push_tile(&self.resized(image, steps.tile), (0, 0));

@@ -261,6 +261,49 @@ pub(super) fn least_scale(size: Size, tile: Size, max: usize) -> Splits {
     }
 }
 
+/// The grid of fewest tiles that show nine tenths of an image in full size, the one that shows most
+/// of equal ones; or else the one that shows most: `get_min_tile_covering_grid` of transformers,
+/// which takes the rows that it tries for columns. None where that is one tile.
+pub(super) fn covering(size: Size, tile: Size, max: usize) -> Splits {
+    const THRESHOLD: f64 = 0.9;
+    let side = tile.height;
+    let shown = |width: usize, height: usize| {
+        let (long, short) = (width.max(height) as f64, width.min(height) as f64);
+        match long > side as f64 {
+            true => side as f64 * (short / long * side as f64),
+            false => long * short,
+        }
+    };
+    // Parts of a side, of which the last has what is left.
+    let parts = |of: usize, num: usize| {
+        let part = of / num;
+        (0..num).map(move |at| if at + 1 == num { of - at * part } else { part })
+    };
+    let area = (size.width * size.height) as f64;
+    let ratio = |first: usize, second: usize| {
+        let rows = parts(size.height, first);
+        let of_row = |height| parts(size.width, second).map(move |width| (width, height));
+        rows.flat_map(of_row).map(|(width, height)| shown(width, height)).sum::<f64>() / area
+    };
+    let grids = (1..=max).flat_map(|first| (1..=max / first).map(move |second| (first, second)));
+    let mut grids: Vec<_> =
+        grids.map(|(first, second)| (first, second, ratio(first, second))).collect();
+    grids.sort_by_key(|(first, second, _)| first * second);
+    let num = |grid: &(usize, usize, f64)| grid.0 * grid.1;
+    let covers = |grid: &&(usize, usize, f64)| grid.2 > THRESHOLD;
+    let best = match grids.iter().find(covers) {
+        Some(least) => {
+            let alike = grids.iter().filter(covers).filter(|grid| num(grid) == num(least));
+            alike.rev().max_by(|a, b| a.2.total_cmp(&b.2))
+        }
+        None => grids.iter().rev().max_by(|a, b| a.2.total_cmp(&b.2)),
+    };
+    match best {
+        None | Some((1, 1, _)) => Splits::NONE,
+        Some(&(columns, rows, _)) => Splits { rows, columns },
+    }
+}
+
 /// Rows and columns of tiles that overlap, where each side of an image has so many pixels of each
 /// tile, and margins besides: `select_tiling` of Molmo 2 in transformers, in f32 as there. An image
 /// that is smaller than the margins has sides below 0 there too.

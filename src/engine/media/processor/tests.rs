@@ -442,3 +442,31 @@ fn images_of_deepseek_vl2_have_lines_and_many_have_one_tile_each() {
         assert!(error.expect_err(key).to_string().contains(expected));
     }
 }
+
+/// As `replace_image_token` of `processing_ovis2.py` writes them.
+#[test]
+fn marks_of_a_grid_stand_between_its_tiles() {
+    let layout = |tile_rows: usize, tile_columns: usize| Layout {
+        rows: 1,
+        columns: 2,
+        tile_rows,
+        tile_columns,
+        merge_size: 1,
+        middle: None,
+        whole: None,
+        marks: Some(Marks::Grid),
+    };
+    let sources = |rows, columns| {
+        let layout = layout(rows, columns);
+        let sources = layout.sources().expect("marks");
+        assert_eq!(sources.len(), layout.num_tokens());
+        sources
+    };
+    assert_eq!(sources(0, 0), [2, 0, 1, 3, 6]);
+    let [start, whole, column, row, end] = [10, 11, 12, 13, 14];
+    assert_eq!(
+        sources(2, 2),
+        [start, 0, 1, whole, 2, 3, column, 4, 5, row, 6, 7, column, 8, 9, end]
+    );
+    assert_eq!(sources(1, 2), [6, 0, 1, 7, 2, 3, 8, 4, 5, 10]);
+}

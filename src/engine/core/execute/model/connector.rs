@@ -40,6 +40,7 @@ enum Step {
     Standardize(ops::Standardization),
     /// (outputs, inputs)
     Linear(LinearWeight),
+    Softmax,
     Activate(Activation),
     Gate(Activation),
 }
@@ -147,6 +148,7 @@ impl Connector {
                     Step::Standardize(loader.standardization(*factor, (shift, scale))?)
                 }
                 ConnectorStep::Linear(linear) => Step::Linear(loader.linear(linear)?),
+                ConnectorStep::Softmax => Step::Softmax,
                 ConnectorStep::Activate(activation) => Step::Activate(*activation),
                 ConnectorStep::Gate(activation) => Step::Gate(*activation),
             })
@@ -245,6 +247,7 @@ impl Connector {
                     ops::linear(device, input(device, x, narrowed), weight, product);
                     x = product;
                 }
+                Step::Softmax => ops::softmax_rows(device, x),
                 Step::Activate(activation) => ops::activate(device, *activation, x),
                 Step::Gate(activation) => {
                     let Some(gated) = outputs.next() else { unreachable!("one for each") };
@@ -325,7 +328,11 @@ impl ConnectorBuffers {
                     width /= 2;
                     outputs.push(tensor(num_rows, width, Precision::Activation)?);
                 }
-                Step::ClassToken | Step::Norm(_) | Step::Standardize(_) | Step::Activate(_) => {}
+                Step::ClassToken
+                | Step::Norm(_)
+                | Step::Standardize(_)
+                | Step::Softmax
+                | Step::Activate(_) => {}
             }
         }
         // The stream's type, whose rows it takes.

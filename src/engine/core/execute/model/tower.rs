@@ -13,7 +13,7 @@ use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{GridFit, TowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Precision, Tensor};
-use vllm_batch_media::{Layout, PatchOrder, Patches};
+use vllm_batch_media::{Layout, Marks, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
 use vllm_batch_ops::{
@@ -263,7 +263,8 @@ impl Tower {
         let Layout { merge_size, middle, marks, .. } = image.layout;
         let num_between = middle.map_or(0, |middle| middle.lines.num());
         let own = [&self.spec.newline, &self.spec.separator].into_iter().flatten().count();
-        if num_between != own || marks.is_some() != self.spec.marks.is_some() {
+        let of_tower = self.spec.marks.as_ref().map(|marks| marks.ids.len());
+        if num_between != own || marks.map(Marks::num) != of_tower {
             return Err(EngineError::Model(
                 "the image processor and the vision tower are of different models: only one of \
                  them has newlines or marks; help: preprocessor_config.json is another model's"

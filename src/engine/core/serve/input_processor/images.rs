@@ -69,8 +69,8 @@ impl ImageInput {
     ///
     /// As `processing_aya_vision.py`, `processing_cohere2_vision.py`, `processing_idefics3.py`,
     /// `processing_smolvlm.py`, `processing_gemma3.py`, `processing_gemma4.py`,
-    /// `processing_internvl.py`, `processing_lfm2_vl.py`, `processing_molmo2.py` and
-    /// `processing_pixtral.py` of transformers write it.
+    /// `processing_internvl.py`, `processing_lfm2_vl.py`, `processing_molmo2.py`,
+    /// `processing_ovis2.py` and `processing_pixtral.py` of transformers write it.
     fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let token = tokenizer.token_text(self.image_token_id);
         let (all, tile) =
