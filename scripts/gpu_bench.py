@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIG, SMALL, OTHER = "llama-3.1-8b", "llama-3.2-1b", "qwen2.5-7b"
+# Mixtures of experts, of testdata/published_configs. The first one's are codes of 4 bits.
+EXPERTS = ["gpt-oss-120b", "qwen3-30b-a3b", "glm-4.5-air"]
 
 QUEUE = ["--random-range-ratio", 0.9, "--end-of-text"]
 LONG = [*QUEUE, "--num-long-prompts", 16, "--long-input-len", 16000]
@@ -60,6 +62,10 @@ def bench_list(args, memory_gib):
         Work(SMALL, "throughput", 4096 // few, 256, 128, flags=QUEUE, name="queue"),
         Work(BIG, "prefill", 64 // few, 2048, 1, name="prefill"),
         Work(BIG, "throughput", 1024 // few, 256, 64, None, LONG, "long beside short", 20000),
+        Work(EXPERTS[0], "decode", 256, 1024, steps, name="decode"),
+        Work(EXPERTS[1], "decode", 256, 1024, steps, name="decode"),
+        Work(EXPERTS[0], "prefill", 32 // few, 2048, 1, name="prefill"),
+        Work(EXPERTS[1], "prefill", 32 // few, 2048, 1, name="prefill"),
         Work(SMALL, "decode", 256, 1024, steps, name="decode"),
         Work(BIG, "prefill", 64 // few, 2048, 1, "fp8", name="prefill, fp8"),
         Work(BIG, "throughput", 256 // few, 2048, 128),
@@ -69,6 +75,12 @@ def bench_list(args, memory_gib):
         Work(BIG, "throughput", 512, 256, 128, flags=[*QUEUE, *OPS], name="ops"),
         Work(SMALL, "throughput", 512, 256, 128, flags=[*QUEUE, *OPS], name="ops"),
         Work(BIG, "decode", 256, 1024, steps, "fp8"),
+        Work(EXPERTS[0], "decode", 256, 1024, 40, flags=OPS, name="ops"),
+        Work(EXPERTS[1], "decode", 256, 1024, 40, flags=OPS, name="ops"),
+        Work(EXPERTS[1], "prefill", 8, 2048, 1, flags=OPS, name="ops"),
+        Work(EXPERTS[1], "decode", 256, 1024, steps, "fp8"),
+        # 106 GB of weights leave room for fewer rows.
+        Work(EXPERTS[2], "decode", 64, 1024, steps, "fp8"),
         # What the peer is measured on first.
         Work(BIG, "throughput", 64, 512, 64),
         Work(SMALL, "throughput", 1024 // few, 256, 64, None, LONG, "long beside short", 20000),
@@ -84,7 +96,7 @@ def bench_list(args, memory_gib):
     tried = [
         entry
         for name in models
-        if name not in (BIG, SMALL, OTHER)
+        if name not in (BIG, SMALL, OTHER, *EXPERTS)
         for entry in [
             Work(name, "decode", 8, 32, 16, name="decode"),
             Work(name, "throughput", 24, 16, 8, flags=QUEUE, name="queue"),
@@ -157,11 +169,23 @@ def rates(run, quantization):
     return [*flags, "--attention-tflops", sustained]
 
 
+def folder_of(run, shape):
+    """A folder with the shape's config.json."""
+    own = ROOT / "benches/shapes" / shape
+    if own.exists():
+        return own
+    folder = run.path(shape)
+    folder.mkdir(exist_ok=True)
+    published = ROOT / "testdata/published_configs" / f"{shape}.json"
+    (folder / "config.json").write_text(published.read_text())
+    return folder
+
+
 def bench_one(run, row):
     path = run.path("bench.json")
     path.unlink(missing_ok=True)
     argv = [run.args.binary, "bench", "--mode", row["mode"], "--device", run.args.device]
-    argv += ["--model", ROOT / "benches/shapes" / row["shape"], "--load-format", "dummy"]
+    argv += ["--model", folder_of(run, row["shape"]), "--load-format", "dummy"]
     argv += ["--tokenizer", ROOT / "benches/tokenizer", "--dtype", "bfloat16"]
     argv += ["--num-prompts", row["num_rows"], "--input-len", row["input_len"]]
     argv += ["--output-len", row["output_len"], "--num-warmups", min(8, row["num_rows"])]
