@@ -151,7 +151,7 @@ const OF_ALL_ROWS: &str = "model mmproj tokenizer load-format dtype max-model-le
     format encoding delimiter no-header prompt prompt-column template row-params chat no-chat limit \
     allow-empty-prompts \
     sample sample-seed shard on-bad-row overflow \
-    lora-modules lora-merge loglikelihood out out-field output-format errors stats journal \
+    lora-modules lora-merge default-mm-loras loglikelihood out out-field output-format errors stats journal \
     work-dir journal-interval take-over unordered ready-fd max-errors temperature top-p top-k \
     min-p max-tokens min-tokens stop stop-token-ids seed n beam-width length-penalty logprobs \
     prompt-logprobs prompt-logprobs-last presence-penalty frequency-penalty repetition-penalty \

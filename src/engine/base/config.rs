@@ -414,6 +414,8 @@ pub struct LoraConfig {
     pub max_lora_rank: usize,
     /// The folder of an adapter that becomes part of the model's weights.
     pub merged: Option<LoraModule>,
+    /// That of rows with images that name none: vLLM's `default_mm_loras`.
+    pub of_images: Option<LoraId>,
 }
 
 impl LoraConfig {
@@ -429,7 +431,7 @@ impl LoraConfig {
 
 impl Default for LoraConfig {
     fn default() -> Self {
-        Self { modules: Vec::new(), max_lora_rank: 16, merged: None }
+        Self { modules: Vec::new(), max_lora_rank: 16, merged: None, of_images: None }
     }
 }
 

@@ -38,6 +38,48 @@ pub struct LoraModulesArgs {
     /// Make the adapter of this name, which is the only one then, a part of the weights
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub lora_merge: Option<String>,
+    /// The adapter of rows with images that name none: '{"image": DIR}'
+    ///
+    /// It is one of --lora-modules by the name `image`
+    #[arg(long, value_name = "JSON", hide_short_help = true)]
+    pub default_mm_loras: Option<DefaultMmLorasArg>,
+}
+
+impl LoraModulesArgs {
+    /// All adapters, that of images as the last one.
+    pub fn all(&self) -> Vec<LoraModuleArg> {
+        let of_images = self.default_mm_loras.iter().map(|loras| LoraModuleArg {
+            name: OF_IMAGES.to_owned(),
+            path: loras.image.clone(),
+            _base_model_name: None,
+        });
+        self.lora_modules.iter().cloned().chain(of_images).collect()
+    }
+}
+
+/// What rows call the adapter of images.
+const OF_IMAGES: &str = "image";
+
+/// `--default-mm-loras`: vLLM's object.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DefaultMmLorasArg {
+    /// A folder or a Hugging Face id.
+    pub image: String,
+}
+
+impl FromStr for DefaultMmLorasArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let loras: Self = serde_json::from_str(text).map_err(|error| {
+            format!("expected an object with `image`, the only medium that rows have: {error}")
+        })?;
+        match loras.image.is_empty() {
+            true => Err("an adapter needs a folder: {\"image\": \"DIR\"}".to_owned()),
+            false => Ok(loras),
+        }
+    }
 }
 
 /// One of `--lora-modules`: `NAME=DIR`, or vLLM's object.
@@ -91,6 +133,18 @@ mod tests {
         ] {
             let module: LoraModuleArg = text.parse().unwrap_or_else(|error| panic!("{error}"));
             assert_eq!((module.name.as_str(), module.path.as_str()), (name, path), "{text}");
+        }
+        let of_images = |text: &str| text.parse::<DefaultMmLorasArg>();
+        let modules = LoraModulesArgs {
+            lora_modules: vec!["a=b".parse().unwrap()],
+            default_mm_loras: Some(of_images(r#"{"image": "x"}"#).unwrap()),
+            ..LoraModulesArgs::default()
+        };
+        let names: Vec<_> = modules.all().into_iter().map(|all| (all.name, all.path)).collect();
+        let pair = |name: &str, path: &str| (name.to_owned(), path.to_owned());
+        assert_eq!(names, [pair("a", "b"), pair("image", "x")]);
+        for text in ["x", "{}", r#"{"image": ""}"#, r#"{"image": "x", "audio": "y"}"#] {
+            assert!(of_images(text).unwrap_err().contains("image"), "{text}");
         }
         for (text, what) in [
             ("a", "expected NAME=DIR"),

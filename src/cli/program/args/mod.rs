@@ -43,7 +43,7 @@ pub use input::{
     BadRowArg, ImageArgs, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg,
     ResumeMediaArg, SampleArgs, SplitArgs,
 };
-pub use lora::{LoraArgs, LoraModuleArg, LoraModulesArgs};
+pub use lora::{DefaultMmLorasArg, LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use parse::{ParseError, Parsed, parse};

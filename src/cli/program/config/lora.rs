@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::args::{LoraArgs, LoraModuleArg, LoraModulesArgs};
-use vllm_batch_base::config::{LoraConfig, LoraModule};
+use vllm_batch_base::config::{LoraConfig, LoraId, LoraModule};
 use vllm_batch_dataset::input::row::ModelNames;
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
 
@@ -31,12 +31,14 @@ pub(super) fn lora_config(
     let names = model_names(&args.modules, Some(model))?;
     let module =
         |arg: &LoraModuleArg| LoraModule { name: arg.name.clone(), dir: arg.path.clone().into() };
-    let mut modules: Vec<_> = args.modules.lora_modules.iter().map(module).collect();
+    let mut modules: Vec<_> = args.modules.all().iter().map(module).collect();
+    let of_images = args.modules.default_mm_loras.as_ref();
+    let of_images = of_images.map(|_| LoraId(modules.len() as u32 - 1));
     let merged = args.modules.lora_merge.as_ref().and_then(|_| modules.pop());
     let max_loras = args.max_loras.unwrap_or(modules.len().clamp(1, MAX_LORAS));
     let defaults = LoraConfig::default();
     let max_lora_rank = args.max_lora_rank.unwrap_or(defaults.max_lora_rank);
-    Ok((LoraConfig { modules, max_lora_rank, merged }, max_loras, names))
+    Ok((LoraConfig { modules, max_lora_rank, merged, of_images }, max_loras, names))
 }
 
 /// What rows may call the model and its adapters. `model`: None where it is not known.
@@ -51,7 +53,7 @@ pub fn model_names(
     let refused = |message: String, help: &str| {
         Err(CliError::refused("lora", sanitized(&message)).help(help))
     };
-    let modules = &args.lora_modules;
+    let modules = &args.all();
     for (index, LoraModuleArg { name, .. }) in modules.iter().enumerate() {
         if modules[..index].iter().any(|other| other.name == *name) {
             let message = format!("--lora-modules {name}: two adapters have this name");
@@ -98,7 +100,8 @@ mod tests {
 
     fn args(modules: &[&str], merge: Option<&str>) -> LoraArgs {
         let lora_modules = modules.iter().map(|text| text.parse().expect("a module")).collect();
-        let modules = LoraModulesArgs { lora_modules, lora_merge: merge.map(str::to_owned) };
+        let lora_merge = merge.map(str::to_owned);
+        let modules = LoraModulesArgs { lora_modules, lora_merge, default_mm_loras: None };
         LoraArgs { modules, ..LoraArgs::default() }
     }
 
@@ -125,6 +128,21 @@ mod tests {
         assert!(config.modules.is_empty());
         assert_eq!(config.merged.map(|module| module.name).as_deref(), Some("a"));
         assert_eq!(names, ModelNames::merged("a".to_owned()));
+    }
+
+    #[test]
+    fn the_adapter_of_images_is_the_last_one() {
+        let mut args = args(&["a=x"], None);
+        args.modules.default_mm_loras = Some(r#"{"image": "y"}"#.parse().unwrap());
+        let (config, max_loras, names) = lora_config(&args, MODEL).unwrap();
+        assert_eq!((config.of_images, max_loras), (Some(LoraId(1)), 2));
+        assert_eq!(config.modules[1].name, "image");
+        assert_eq!(names, ModelNames::new(MODEL.names(), ["a", "image"].map(str::to_owned)));
+        args.modules.lora_merge = Some("a".to_owned());
+        let error = lora_config(&args, MODEL).unwrap_err();
+        assert!(error.message.contains("there are other adapters"), "{}", error.message);
+        args.modules.lora_modules = vec!["image=x".parse().unwrap()];
+        assert!(lora_config(&args, MODEL).unwrap_err().message.contains("two adapters"));
     }
 
     #[test]

@@ -323,10 +323,16 @@ fn resolve(
         Some(name) => Some(folder(name, None, Need::TOKENIZER)?),
         None => None,
     };
-    let loras = adapters.modules.iter().chain(&adapters.merged).map(|module| {
+    let of_images = adapters.of_images.map(|lora| lora.0 as usize);
+    let modules = adapters.modules.iter().chain(&adapters.merged).enumerate();
+    let loras = modules.map(|(index, module)| {
         let dir = module.dir.to_string_lossy();
         folder(&dir, None, Need::ADAPTER).map_err(|error| {
-            let message = sanitized(&format!("--lora-modules {}: {}", module.name, error.message));
+            let flag = match of_images == Some(index) {
+                true => "--default-mm-loras".to_owned(),
+                false => format!("--lora-modules {}", module.name),
+            };
+            let message = sanitized(&format!("{flag}: {}", error.message));
             CliError { message, ..error }
         })
     });

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use super::lora_of_row::lora_of_row;
 use super::previous::{Good, Place, Previous};
 use super::read::{Input, Parsed};
 use super::read_ahead::Reading;
@@ -326,6 +327,11 @@ impl Feeder<'_> {
         if let Some(good) = good {
             return Ok((line, passthrough, Asked::Good(hash, good)));
         }
+        let adapters = (&self.run.engine.lora, &*self.feed.processor);
+        let lora = match lora_of_row(lora, has_images, adapters) {
+            Ok(lora) => lora,
+            Err(error) => return Ok((line, passthrough, failed(&error, hash))),
+        };
         let asked = match params.work(&self.feed.processor, position, prompt, key) {
             Ok(request) => Asked::Request(hash, request.with_lora(lora)),
             Err(error) => failed(&error.of_row()?, hash),

@@ -16,6 +16,7 @@ mod end;
 mod feed;
 mod fingerprinted;
 mod loaded;
+pub mod lora_of_row;
 pub mod meter;
 mod model_hashes;
 pub mod one_prompt;

@@ -66,10 +66,13 @@ pub fn mmproj_hash(path: &Path) -> Result<String, CliError> {
 /// A file cannot be read.
 pub fn lora_hashes(config: &LoraConfig, folders: &[PathBuf]) -> Result<Option<String>, CliError> {
     let mut by_name = BTreeMap::new();
-    for (module, folder) in config.modules.iter().chain(&config.merged).zip(folders) {
+    let of_images = config.of_images.map(|lora| lora.0 as usize);
+    let modules = config.modules.iter().chain(&config.merged).zip(folders);
+    for (index, (module, folder)) in modules.enumerate() {
         let files = ADAPTER_FILES.map(|name| folder.join(name)).to_vec();
         let merged = if config.merged.is_some() { "merged " } else { "" };
-        by_name.insert(&module.name, format!("{merged}{}", hashed(files, folder)?));
+        let of_images = if of_images == Some(index) { "of images " } else { "" };
+        by_name.insert(&module.name, format!("{merged}{of_images}{}", hashed(files, folder)?));
     }
     Ok((!by_name.is_empty()).then(|| serde_json::json!(by_name).to_string()))
 }
@@ -192,7 +195,7 @@ fn hash_file(path: &Path) -> io::Result<blake3::Hash> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_batch_base::config::LoraModule;
+    use vllm_batch_base::config::{LoraId, LoraModule};
 
     #[test]
     fn every_byte_of_a_model_counts() {
@@ -225,7 +228,8 @@ mod tests {
         let module = |name: &str| LoraModule { name: name.to_owned(), dir: root.path().join(name) };
         let of = |names: &[&str], merged: Option<&str>| {
             let modules = names.iter().map(|name| module(name)).collect();
-            let config = LoraConfig { modules, merged: merged.map(module), max_lora_rank: 16 };
+            let loras = LoraConfig::default();
+            let config = LoraConfig { modules, merged: merged.map(module), ..loras };
             let dirs = names.iter().chain(&merged).map(|name| root.path().join(name));
             lora_hashes(&config, &dirs.collect::<Vec<_>>()).unwrap()
         };
@@ -233,6 +237,10 @@ mod tests {
         let both = of(&["a", "b"], None);
         assert_eq!(of(&["b", "a"], None), both, "the order of flags says nothing");
         let alone = of(&["a"], None);
+        let of_images = Some(LoraId(0));
+        let config = LoraConfig { modules: vec![module("a")], of_images, ..LoraConfig::default() };
+        let of_images = lora_hashes(&config, &[root.path().join("a")]).unwrap();
+        assert!(of_images != alone && of_images.unwrap().contains("of images "));
         assert_ne!(of(&[], Some("a")), alone);
         write("a", "README.md", "text");
         assert_eq!(of(&["a"], None), alone);

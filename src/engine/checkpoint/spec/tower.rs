@@ -59,6 +59,9 @@ pub struct TowerSpec {
     /// (hidden_size): an embedding between the whole image, whose rows then have newlines too and
     /// which comes first, and its tiles (DeepSeek-VL2).
     pub separator: Option<NamedShape>,
+    /// Prompts with images are computed with an adapter, which is no part of the model
+    /// (Phi-4-multimodal).
+    pub wants_adapter: bool,
     /// What an image has between its tokens that is of a table (Molmo 2).
     pub marks: Option<MarksSpec>,
     /// Such a picture is made smaller where it has more tokens than so many tiles (OneVision).
@@ -218,6 +221,7 @@ impl TowerSpec {
             deep: Vec::new(),
             newline: None,
             separator: None,
+            wants_adapter: false,
             marks: None,
             max_tiles: None,
             scale: None,

@@ -61,6 +61,7 @@ pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput
         has_axes,
         reads_texts,
         bidirectional: tower.bidirectional,
+        wants_adapter: tower.wants_adapter,
     })
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::lengths::Lengths;
 use crate::config::RunConfig;
+use crate::run::lora_of_row::lora_of_row;
 use crate::run::progress::{Counters, Progress};
 use crate::run::read::{Input, Parsed};
 use crate::run::row_params::RowParams;
@@ -211,6 +212,12 @@ impl<'a> Survey<'a> {
         if let Err(error) = params.check_room(&self.format, &prompt, line) {
             return Ok(Err(error));
         }
+        let has_images = !prompt.media().is_empty();
+        let lora = match lora_of_row(lora, has_images, (&self.config.engine.lora, &self.processor))
+        {
+            Ok(lora) => lora,
+            Err(error) => return Ok(Err(overrides.row_error(&error, line))),
+        };
         match params.work(&self.processor, number, prompt, RowKey(number)) {
             Ok(request) => Ok(Ok(request.with_lora(lora))),
             Err(error) => Ok(Err(overrides.row_error(&error.of_row()?, line))),

@@ -124,7 +124,7 @@ impl ResidentLoras {
         places: &LoraPlaces,
         checkpoint: &mut Checkpoint,
     ) -> Result<Self, EngineError> {
-        let LoraConfig { modules, max_lora_rank, merged } = &config.lora;
+        let LoraConfig { modules, max_lora_rank, merged, of_images: _ } = &config.lora;
         let lost = config.model.on_lost_file;
         let open = |module: &LoraModule| {
             let files = AdapterFiles::open(&module.dir, *max_lora_rank, lost)?;

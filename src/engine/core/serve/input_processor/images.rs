@@ -41,6 +41,8 @@ pub struct ImageInput {
     pub reads_texts: bool,
     /// What tokens see besides those before them.
     pub bidirectional: Bidirectional,
+    /// Prompts with images are computed with an adapter.
+    pub wants_adapter: bool,
 }
 
 impl ImageInput {
@@ -218,6 +220,11 @@ impl InputProcessor {
                 Err(RequestError::new("unsupported_field", message))
             }
         }
+    }
+
+    /// Whether prompts with images are computed with an adapter, which the model has not.
+    pub fn wants_adapter_of_images(&self) -> bool {
+        self.images.as_ref().is_some_and(|images| images.wants_adapter)
     }
 
     /// Media of requests that are under way, of a model that takes images.
