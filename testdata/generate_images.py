@@ -32,13 +32,14 @@ from safetensors.torch import load_file, save_file
 
 from golden_models.check import load
 from golden_models.deepseek_vl2_oracle import DeepseekVL2, DeepseekVL2Processor
-from golden_models.families import FAMILIES, internvl, kimi_vision
+from golden_models.families import FAMILIES, internvl, kimi_vision, phi4_multimodal
 from golden_models.image_mistakes import MISTAKES
 from golden_models.records import with_logits_scaling
 from image_processors import (
     BRACKET, IN_BRACKETS, MODELS, WITH_AXES, AyaVisionProcessor, Gemma3Processor, Gemma4Processor,
     GotOcr2ImageProcessorPil, Molmo2ImageProcessor, Molmo2Processor,
-    Ovis2Processor, PaliGemmaProcessor, QianfanOCRProcessor, SiglipImageProcessor, WHOLE, make_processor, preprocessor_config, shown,
+    Ovis2Processor, PaliGemmaProcessor, Phi4MultimodalImageProcessor, Phi4MultimodalProcessor,
+    QianfanOCRProcessor, SiglipImageProcessor, WHOLE, phi4_tokens, make_processor, preprocessor_config, shown,
 )
 
 TESTDATA = Path(__file__).parent
@@ -62,6 +63,22 @@ ONE_IMAGE_PROMPTS = [
     PROMPTS[3],
 ]
 
+# Of models that read no images as thin as one of these is.
+WIDE_PROMPTS = [
+    PROMPTS[0],
+    ("two images, and text between", ["40_420_90x79_q3_progressive.jpg", "45_420_19x39_q75.jpg"],
+     PROMPTS[1][2]),
+    ("the same image twice", ["50_420_88x10_q75_progressive.jpg"] * 2, PROMPTS[2][2]),
+    PROMPTS[3],
+]
+
+
+def prompts_of(image_processor) -> list[tuple]:
+    if image_processor is Molmo2ImageProcessor:
+        return ONE_IMAGE_PROMPTS
+    return WIDE_PROMPTS if issubclass(image_processor, Phi4MultimodalImageProcessor) else PROMPTS
+
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message.role | capitalize }}"
     "{% if message.content[0].type == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
@@ -80,10 +97,27 @@ def of_image(processor, ids: torch.Tensor) -> torch.Tensor:
     return torch.isin(ids, torch.tensor(processor.image_token_ids))
 
 
+def image_token_id(config) -> int:
+    own = getattr(config, "image_token_id", None)
+    return config.vision_config.image_token_id if own is None else own
+
+
+def features_of(model, pixels: dict) -> list[torch.Tensor]:
+    """Embeddings of images."""
+    if "image_pixel_values" in pixels:
+        embed = model.model.embed_tokens_extend.image_embed
+        token = image_token_id(model.config)
+        ids = torch.full((1, sum(phi4_tokens(pixels))), token)
+        places = torch.zeros(*ids.shape, model.config.hidden_size)
+        return [embed(ids, places, **pixels)[0]]
+    inner = model if hasattr(model, "get_image_features") else model.model
+    return inner.get_image_features(**pixels).pooler_output
+
+
 def logits_of(model, processor, ids, pixels: dict, prompt_len: int) -> torch.Tensor:
     """(tokens, vocabulary), by the multimodal class, which some families tell which tokens are of
     images or of the prompt."""
-    more, is_image = dict(pixels), ids == model.config.image_token_id
+    more, is_image = dict(pixels), ids == image_token_id(model.config)
     if isinstance(processor, WITH_AXES) and hasattr(model.model, "get_rope_index") and pixels:
         more["mm_token_type_ids"] = is_image.int()
     if isinstance(processor, Molmo2Processor):
@@ -131,17 +165,16 @@ def record(model, processor, name: str, files: list[str], text: str) -> dict:
         )
         out["axes"] = axes[:, 0].T.tolist()
     if images:
-        inner = model if hasattr(model, "get_image_features") else model.model
         norm = getattr(model.model, "perception_emb_norm", None)
         if norm is not None:
             # We normalize embeddings of images with those of tokens.
             model.model.perception_emb_norm = torch.nn.Identity()
         given = {key: value for key, value in pixels.items() if key != "image_num_crops"}
-        features = inner.get_image_features(**given).pooler_output
+        features = features_of(model, given)
         # Texts whose class multiplies all embeddings.
         multiplier = getattr(model.config.get_text_config(), "embedding_multiplier", 1.0)
         features = multiplier * torch.cat(list(features)).flatten(0, -2)
-        assert len(features) == int((ids == model.config.image_token_id).sum())
+        assert len(features) == int((ids == image_token_id(model.config)).sum())
         if norm is not None:
             model.model.perception_emb_norm = norm
         if isinstance(processor, Molmo2Processor):
@@ -176,15 +209,12 @@ def check_mistakes(name: str, model, processor) -> None:
         other = copy.deepcopy(model)
         mistake(other)
         moved = 0.0
-        for _, files, text in PROMPTS[:2]:
+        for _, files, text in prompts_of(type(processor.image_processor))[:2]:
             images = [Image.open(TESTDATA / "media" / file).convert("RGB") for file in files]
+            text = text.replace("<image>", shown(type(processor.image_processor)))
             inputs = processor(text=text, images=[images], return_tensors="pt")
             pixels = {k: v for k, v in inputs.items() if k.startswith(("pixel", "image_", "spatial"))}
-            rows = [
-                torch.cat(list((m if hasattr(m, "get_image_features") else m.model)
-                               .get_image_features(**pixels).pooler_output))
-                for m in (model, other)
-            ]
+            rows = [torch.cat(list(features_of(m, pixels))) for m in (model, other)]
             moved = max(moved, float((rows[0] - rows[1]).abs().max()))
         print(f"  {name}: {mistake.__name__} moves an embedding by {moved:.4f}", flush=True)
         assert moved > MIN_MOVED, (name, mistake.__name__, moved)
@@ -220,7 +250,11 @@ def load_model(folder: Path, config: dict):
         tensors = load_file(folder / "model.safetensors")
         return DeepseekVL2(tensors, config, load(folder, FAMILIES[folder.name])).eval()
     if config["model_type"] == "kimi_vl":
-        return load_kimi_vl(folder, config)
+        keys, tensors = kimi_vision.vl_as_k25(config), kimi_vision.of_k25
+        return load_renamed(folder, keys, tensors)
+    if config["model_type"] == "phi4mm":
+        keys, tensors = phi4_multimodal.of_transformers(config), phi4_multimodal.restored
+        return load_renamed(folder, keys, tensors)
     of_hf = transformers.InternVLConfig(**internvl.chat_as_hf(config))
     of_hf._attn_implementation = "eager"
     model = transformers.InternVLForConditionalGeneration(of_hf).float()
@@ -229,13 +263,12 @@ def load_model(folder: Path, config: dict):
     return model.eval()
 
 
-def load_kimi_vl(folder: Path, config: dict):
-    """Kimi K2.5's class, which reads the folder's tensors under its own names."""
+def load_renamed(folder: Path, keys: dict, renamed):
+    """The class of these keys, which reads the folder's tensors under its own names."""
     with tempfile.TemporaryDirectory() as other:
         other = Path(other)
-        keys = kimi_vision.vl_as_k25(config)
         (other / "config.json").write_text(json.dumps(keys))
-        tensors = kimi_vision.of_k25(load_file(folder / "model.safetensors"))
+        tensors = renamed(load_file(folder / "model.safetensors"))
         save_file(tensors, other / "model.safetensors", metadata=dict(format="pt"))
         return load_model(other, keys)
 
@@ -275,8 +308,7 @@ def main() -> None:
         config = json.loads((folder / "config.json").read_text())
         model = load_model(folder, config)
         processor = make_processor(folder, config, image_processor, tile)
-        sees_one = image_processor is Molmo2ImageProcessor
-        prompts = ONE_IMAGE_PROMPTS if sees_one else PROMPTS
+        prompts = prompts_of(image_processor)
         prompts = [record(model, processor, *prompt) for prompt in prompts]
         path = folder / "images.json"
         if check:

@@ -69,6 +69,13 @@ from transformers.models.paddleocr_vl.image_processing_paddleocr_vl import (
 )
 from transformers.models.paddleocr_vl.processing_paddleocr_vl import PaddleOCRVLProcessor
 from transformers.models.paligemma.processing_paligemma import PaliGemmaProcessor
+from transformers.models.phi4_multimodal.feature_extraction_phi4_multimodal import (
+    Phi4MultimodalFeatureExtractor,
+)
+from transformers.models.phi4_multimodal.image_processing_phi4_multimodal import (
+    Phi4MultimodalImageProcessor as Phi4MultimodalImages,
+)
+from transformers.models.phi4_multimodal.processing_phi4_multimodal import Phi4MultimodalProcessor
 from transformers.models.pixtral.image_processing_pixtral import PixtralImageProcessor
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qianfan_ocr.processing_qianfan_ocr import QianfanOCRProcessor
@@ -102,6 +109,46 @@ class KimiVLImageProcessor(Kimi_K25ImageProcessor):
         sides = (size.width, size.height)
         resized = [tvF.to_pil_image(one).resize(sides, Image.Resampling.BICUBIC) for one in image]
         return torch.stack([tvF.pil_to_tensor(one) for one in resized])
+
+
+class Phi4MultimodalImageProcessor(Phi4MultimodalImages):
+    """The same that counts tokens of tiles of any size, and not as if they were of 448 pixels."""
+
+    def _preprocess(self, images, *args, **kwargs):
+        out = super()._preprocess(images, *args, **kwargs)
+        out["num_img_tokens"] = phi4_tokens(out)
+        return out
+
+
+class Phi4MMImageProcessor(Phi4MultimodalImageProcessor):
+    """That of Phi-4-multimodal's own code, in which Pillow resizes."""
+
+    def dynamic_preprocess(self, *args, **kwargs):
+        resize = tvF.resize
+
+        def by_pillow(image, size):
+            resized = tvF.to_pil_image(image).resize(size[::-1], Image.Resampling.BILINEAR)
+            return tvF.pil_to_tensor(resized)
+
+        tvF.resize = by_pillow
+        try:
+            return super().dynamic_preprocess(*args, **kwargs)
+        finally:
+            tvF.resize = resize
+
+
+def phi4_tokens(pixels) -> list[int]:
+    """Tokens of each image, lines and the separator too."""
+    counts = []
+    tile = pixels["image_pixel_values"].shape[-1]
+    for mask, size in zip(pixels["image_attention_mask"], pixels["image_sizes"]):
+        rows, columns = (int(side) // tile for side in size)
+        side = mask.shape[-1]
+        tiles = mask[1 : 1 + rows * columns].view(rows, columns, side, side)
+        shown = tiles.transpose(1, 2).reshape(rows * side, columns * side)
+        high, wide = (-(-int(line.sum()) // 2) for line in (shown[:, 0], shown[0]))
+        counts.append(high * (wide + 1) + 1 + side // 2 * (side // 2 + 1))
+    return counts
 
 
 # (folder, class of the image processor, edges of images and of tiles or patches, or least and
@@ -145,6 +192,9 @@ MODELS = [
     ("paddleocr_vl", PaddleOCRVLImageProcessor, 2048, 8192),
     ("paligemma", SiglipImageProcessor, 32, 16),
     ("paligemma2", SiglipImageProcessor, 40, 25),
+    ("phi4_multimodal", Phi4MultimodalImageProcessor, 4, 48),
+    ("phi4_multimodal_untied", Phi4MultimodalImageProcessor, 6, 48),
+    ("phi4mm", Phi4MMImageProcessor, 4, 48),
     ("pixtral", PixtralImageProcessor, 40, 8),
     ("qianfan_ocr", QianfanImages, 32, 32),
     ("qwen2_5_vl", Qwen2VLImageProcessor, 8192, 16384),
@@ -297,6 +347,22 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict | None:
             pooling_size=[2, 2], processor_class="Molmo2Processor", resample=2,
             size=dict(height=tile, width=tile),
         )
+    if cls is Phi4MultimodalImageProcessor:
+        return dict(
+            do_convert_rgb=True, do_normalize=True, do_rescale=True, dynamic_hd=longest,
+            image_mean=[0.5] * 3, image_processor_type=cls.__name__,
+            image_std=[0.5] * 3, patch_size=PATCH, processor_class="Phi4MultimodalProcessor",
+            resample=3, rescale_factor=1 / 255, size=dict(height=tile, width=tile),
+        )
+    if cls is Phi4MMImageProcessor:
+        # Tiles of its own code are of 448 pixels, and no key says so.
+        return dict(
+            audio_compression_rate=8, audio_downsample_rate=1, audio_feat_stride=1,
+            auto_map=dict(AutoImageProcessor=f"processing_phi4mm.{cls.__name__}"),
+            dynamic_hd=longest, feature_extractor_type="Phi4MMAudioFeatureExtractor",
+            image_processor_type=cls.__name__, patch_size=PATCH, processor_class="Phi4MMProcessor",
+            size=dict(height=tile, width=tile),
+        )
     if cls is MuseGlimmerImageProcessor:
         return dict(
             do_convert_rgb=True, do_normalize=True, do_rescale=True, do_resize=True,
@@ -349,6 +415,7 @@ SHOWN = {
     Molmo2ImageProcessor: "<|image|>",
     PixtralImageProcessor: "[IMG]",
     GotOcr2ImageProcessorPil: "<IMG_CONTEXT>",
+    Phi4MMImageProcessor: "<|endoftext10|>",
 }
 
 
@@ -421,6 +488,14 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         tokenizer.pad_token = "<|endoftext|>"
         sounds, videos = Gemma4AudioFeatureExtractor(), Gemma4VideoProcessor()
         return Gemma4Processor(sounds, images, tokenizer, videos)
+    if image_processor is Phi4MMImageProcessor:
+        names = dict(image_token="<|endoftext10|>", audio_token="<|endoftext11|>")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        return Phi4MultimodalProcessor(images, Phi4MultimodalFeatureExtractor(), tokenizer)
+    if image_processor is Phi4MultimodalImageProcessor:
+        names = dict(image_token="<image>", audio_token="<|im_start|>")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
+        return Phi4MultimodalProcessor(images, Phi4MultimodalFeatureExtractor(), tokenizer)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     if image_processor is Molmo2ImageProcessor:
         file = folder / "processor_config.json"

@@ -48,6 +48,7 @@ from transformers.models.vit.image_processing_vit import ViTImageProcessor
 
 import generate_media
 from golden_models.deepseek_vl2_oracle import DeepseekVL2Processor
+from image_processors import Phi4MultimodalImageProcessor
 
 VERSIONS = {
     "pillow": PIL.__version__,
@@ -504,6 +505,21 @@ PROCESSORS = [
         [(64, 48), (300, 90), (33, 80), (1, 1), (16, 16), (17, 3)],
     ),
     (
+        "phi4_multimodal",
+        Phi4MultimodalImageProcessor,
+        {**SCALED, **HALF, "dynamic_hd": 5, "patch_size": 14, "resample": 3,
+         "size": {"height": 84, "width": 84}},
+        (14, 2),
+        [(64, 48), (300, 90), (84, 84), (20, 150), (85, 83), (400, 399), (700, 60), (83, 168)],
+    ),
+    (
+        "phi4_multimodal_large",
+        Phi4MultimodalImageProcessor,
+        {**SCALED, **HALF},
+        (14, 2),
+        [(64, 48), (500, 333), (449, 20)],
+    ),
+    (
         "mistral3",
         PixtralImageProcessor,
         {**SCALED, **CLIP, "size": {"longest_edge": 154}, "patch_size": 28, "resample": 3},
@@ -598,7 +614,8 @@ def processed():
         for seed, (width, height) in enumerate(sizes, 100):
             source = Image.fromarray(generate_media.noise(width, height, seed))
             result = processor(source, return_tensors="pt")
-            values = result["pixel_values"]
+            is_phi4 = processor_class is Phi4MultimodalImageProcessor
+            values = result["image_pixel_values" if is_phi4 else "pixel_values"]
             if processor_class is Molmo2ImageProcessor:
                 grids = [[processor.size["height"] // patch] * 2] * len(values)
                 # As its tower reads them, in another order.
@@ -623,6 +640,7 @@ def processed():
                 tiles = values.reshape(-1, *values.shape[-3:])
                 if processor_class in (
                     LlavaNextImageProcessor, LlavaOnevisionImageProcessor, DeepseekVLV2Processor,
+                    Phi4MultimodalImageProcessor,
                 ):
                     tiles = tiles.roll(-1, 0)  # the whole image is behind its tiles, as elsewhere
                 grids = [[tile.shape[1] // patch, tile.shape[2] // patch] for tile in tiles]
@@ -637,6 +655,8 @@ def processed():
                 whole = Ovis2Processor.__new__(Ovis2Processor)
                 whole.image_seq_length = (28 // patch // merge) ** 2
                 tokens = whole.replace_image_token(result, 0).count("<")
+            if is_phi4:
+                (tokens,) = result["num_img_tokens"]
             if processor_class is LlavaNextImageProcessor:
                 tokens = tokens_of_next(processor, (width, height), patch)
             if processor_class is LlavaOnevisionImageProcessor:

@@ -55,7 +55,13 @@ CHATS = [
 ONE_IMAGE = ("molmo2",)
 
 
+# What models that read no images as thin as one have in its place.
+NOT_THIN = {"thin.png": "45_420_19x39_q75.jpg", "rgb.png": "40_420_90x79_q3_progressive.jpg"}
+
+
 def chats(base: str) -> list[tuple]:
+    if base.startswith("phi4_multimodal"):
+        return [([NOT_THIN.get(file, file) for file in files], chat) for files, chat in CHATS]
     return [chat for chat in CHATS if len(chat[0]) < 2 or not base.startswith(ONE_IMAGE)]
 
 
@@ -189,13 +195,15 @@ def reference(model, processor, files: list[str], content: list) -> dict:
     prompt_len = ids.shape[1]
     return greedy(
         lambda ids: generate_images.logits_of(model, processor, ids, pixels, prompt_len)[-1],
-        ids, [model.config.image_token_id, *getattr(model.config, "visual_indicator_token_ids", [])],
+        ids, [generate_images.image_token_id(model.config), *getattr(model.config, "visual_indicator_token_ids", [])],
     )
 
 
 def ours(folder: Path) -> tuple[list[dict], str]:
     rows = []
-    base = "molmo2" if "Molmo2" in (folder / "config.json").read_text() else ""
+    config = (folder / "config.json").read_text()
+    named = dict(Molmo2="molmo2", Phi4Multimodal="phi4_multimodal")
+    base = next((base for name, base in named.items() if name in config), "")
     for files, content in chats(base):
         left = iter(files)
         parts = parts_of(content)

@@ -9,8 +9,8 @@ FOLDERS = [
     "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
     "llava_onevision", "ministral3_multimodal", "mistral3", "muse_glimmer", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
     "granite_vision", "hyperclovax_vision", "idefics3", "internvl", "lfm2_vl", "lighton_ocr", "llava", "llava_next",
-    "llava_onevision", "ministral3_multimodal", "mistral3", "molmo2", "molmo2_o", "muse_glimmer", "ovis2", "paddleocr_vl", "paligemma", "paligemma2", "pixtral", "qianfan_ocr",
-    "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
+    "llava_onevision", "ministral3_multimodal", "mistral3", "molmo2", "molmo2_o", "muse_glimmer", "ovis2", "paddleocr_vl", "paligemma", "paligemma2",
+    "phi4_multimodal", "phi4_multimodal_untied", "pixtral", "qianfan_ocr", "qwen2_5_vl", "qwen2_vl", "qwen3_5_moe_multimodal", "qwen3_5_multimodal", "qwen3_vl",
     "qwen3_vl_moe", "smolvlm", "vipllava",
 ]
 
@@ -66,6 +66,7 @@ TEXTS = {
     "starcoder2": {},
 }
 NOT_UNTIED = ("smollm3", "starcoder2")
+PHI4_TILE = {"vision_config.image_size": 32, "vision_config.crop_size": 32}
 
 for base in FOLDERS:
     case(base, "same")
@@ -253,3 +254,20 @@ case("lfm2_vl", "projector", {"projector_hidden_act": "silu", "projector_hidden_
 case("lfm2_vl", "table", vision(num_patches=49))
 for base in ("paligemma", "paligemma2"):
     case(base, "sizes", vision(hidden_size=32, num_attention_heads=4, num_hidden_layers=1))
+for base in ("phi4_multimodal", "phi4_multimodal_untied"):
+    tile = {"size": {"height": 32, "width": 32}}
+    case(base, "small", PHI4_TILE, tile)
+    case(base, "patch4", {**PHI4_TILE, **vision(patch_size=4)}, {**tile, "patch_size": 4})
+    large = {"vision_config.image_size": 112, "vision_config.crop_size": 112}
+    case(base, "large", large, {"size": {"height": 112, "width": 112}})
+    published = {"vision_config.image_size": 448, "vision_config.crop_size": 448, "vision_config.patch_size": 14}
+    context = {"max_position_embeddings": 2048, "original_max_position_embeddings": 2048}
+    sizes = {"size": {"height": 448, "width": 448}, "patch_size": 14}
+    case(base, "published", {**published, **context}, sizes)
+    for num in (1, 2, 3, 12):
+        case(base, f"tiles{num}", PHI4_TILE, {**tile, "dynamic_hd": num})
+    for layer in (-1, 1, 2):
+        case(base, f"layer{layer}", vision(feature_layer=layer))
+    case(base, "sizes", vision(hidden_size=40, num_attention_heads=5, intermediate_size=24))
+    case(base, "numbers", {}, {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.3, 0.2]})
+    case(base, "tied", {"tie_word_embeddings": base.endswith("untied")})

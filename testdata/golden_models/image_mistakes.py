@@ -92,6 +92,55 @@ MOONVIT = [
     without_pre_norm, without_positions,
 ]
 VL2 = [exact_gelu, by_patch, edges_repeated, without_newlines, separator_is_newline]
+def image_embed(model: nn.Module) -> nn.Module:
+    return model.model.embed_tokens_extend.image_embed
+
+
+def unmasked(module, args, kwargs):
+    mask = torch.ones_like(kwargs["patch_attention_mask"])
+    return args, kwargs | dict(patch_attention_mask=mask)
+
+
+def all_seen(model: nn.Module) -> None:
+    """What is beside an image is seen too."""
+    image_embed(model).img_processor.register_forward_pre_hook(unmasked, with_kwargs=True)
+
+
+def own_positions(model: nn.Module) -> None:
+    """Patches have positions of their place in a tile, and not in what of it is the image."""
+    embeddings = image_embed(model).img_processor.embeddings
+    embeddings.register_forward_pre_hook(unmasked, with_kwargs=True)
+
+
+def other_layer(model: nn.Module) -> None:
+    image_embed(model).layer_idx = -1
+
+
+def whole_line(model: nn.Module) -> None:
+    """The separator is as the rows that stand behind lines."""
+    embed = image_embed(model)
+    embed.global_img_feature_extensor.data = embed.sub_img_feature_extensor.data[0].clone()
+
+
+def whole_antialiased(model: nn.Module) -> None:
+    """The whole picture is what its tiles would make by means."""
+    embed = image_embed(model)
+    embed.register_forward_pre_hook(antialiased, with_kwargs=True)
+
+
+def antialiased(module, args, kwargs):
+    values = kwargs["image_pixel_values"].clone()
+    tile = values.shape[-1]
+    for image, (height, width) in zip(values, kwargs["image_sizes"].tolist()):
+        rows, columns = height // tile, width // tile
+        tiles = image[1 : 1 + rows * columns].view(rows, columns, 3, tile, tile)
+        picture = tiles.permute(2, 0, 3, 1, 4).reshape(1, 3, height, width)
+        image[0] = F.interpolate(picture, (tile, tile), mode="bicubic", antialias=True)[0]
+    return args, kwargs | dict(image_pixel_values=values)
+
+
+PHI4 = [all_seen, own_positions, other_layer, whole_line, whole_antialiased]
 MISTAKES: dict[str, list[Callable[[nn.Module], None]]] = {
+    "phi4_multimodal": PHI4, "phi4_multimodal_untied": PHI4, "phi4mm": PHI4,
     "deepseek_vl2": VL2, "deepseek_vl2_tiny": VL2, "kimi_k25": MOONVIT, "kimi_vl": MOONVIT,
 }

@@ -312,6 +312,13 @@ def shared_ovis2_images() -> Tokenizer:
     return tokenizer
 
 
+def shared_phi4_images() -> Tokenizer:
+    """The same with what Phi-4-multimodal's own code has for images and sounds."""
+    tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
+    add_tokens(tokenizer, ["<|endoftext|>", "<end_of_utterance>", "<|endoftext10|>", "<|endoftext11|>"])
+    return tokenizer
+
+
 def shared_pixtral_images() -> Tokenizer:
     """The same with what Pixtral's prompts have for images."""
     tokenizer = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 286)
@@ -336,6 +343,7 @@ SHARED: dict[str, tuple[Callable[[], Tokenizer], dict]] = {
     "paligemma_images": (
         shared_images, dict(bos_token="<|im_start|>", eos_token="<end_of_utterance>"),
     ),
+    "phi4_images": (shared_phi4_images, dict(eos_token="<end_of_utterance>")),
     "pixtral_images": (shared_pixtral_images, dict(eos_token="<end_of_utterance>")),
 }
 

@@ -228,6 +228,9 @@ families! {
     phi
     phi3
     phi4_mini
+    phi4_multimodal
+    phi4_multimodal_untied
+    phi4mm
     phimoe
     pixtral
     qianfan_ocr

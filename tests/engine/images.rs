@@ -18,7 +18,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 45] = [
+const MODELS: [&str; 48] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -56,6 +56,9 @@ const MODELS: [&str; 45] = [
     "testdata/golden/ovis2",
     "testdata/golden/paligemma",
     "testdata/golden/paligemma2",
+    "testdata/golden/phi4_multimodal",
+    "testdata/golden/phi4_multimodal_untied",
+    "testdata/golden/phi4mm",
     "testdata/golden/pixtral",
     "testdata/golden/internvl_chat",
     "testdata/golden/granite_vision",
@@ -113,13 +116,16 @@ fn rows(config: &EngineConfig) -> Vec<(Prompt, SamplingParams)> {
     let has_scores = !config.model.model_dir.ends_with("paligemma2") && !sees_one;
     let prompt_logprobs = has_scores.then_some(NumLogprobs::Top(1));
     let scored = SamplingParams { prompt_logprobs, ..params(4) };
+    // Nor does Phi-4-multimodal read as thin an image.
+    let is_wide = config.model.model_dir.to_string_lossy().contains("phi4m");
+    let thin = if is_wide { "<45_420_19x39_q75.jpg>" } else { "<thin.png>" };
     let num_images = |(prompt, _): &(Prompt, SamplingParams)| {
         prompt.media().iter().map(|media| media.len()).sum::<usize>()
     };
     let rows = vec![
         (chat(&wide), params(12)),
         (chat(&["What is this?"]), params(5)),
-        (chat(&["First ", "<thin.png>", " then, much later, ", "<palette8.png>", "?"]), params(9)),
+        (chat(&["First ", thin, " then, much later, ", "<palette8.png>", "?"]), params(9)),
         (chat(&["<rgb.png>", "<rgb.png>", "Both?"]), penalized),
         (chat(&wide), sampled),
         (chat(&["<wide2.png>", "What is that?"]), scored.clone()),

@@ -186,6 +186,8 @@ const PUBLISHED: &[Published] = &[
     ("phi-3-mini-4k-instruct", 3_821_079_552, 4_096),
     ("phi-3.5-mini-instruct", 3_821_079_552, 131_072),
     ("phi-4-mini-instruct", 3_836_021_760, 131_072),
+    // Without sounds, the last layer of SigLIP and what stands behind it.
+    ("phi-4-multimodal-instruct", 4_247_091_616, 131_072),
     ("phi-4-reasoning", 14_659_507_200, 32_768),
     ("phi-4", 14_659_507_200, 16_384),
     ("pixtral-12b", 12_682_739_712, 1_024_000),

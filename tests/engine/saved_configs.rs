@@ -65,6 +65,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("QianfanOCRForConditionalGeneration", "`vision_config` is missing"),
     ("PaddleOCRVLForConditionalGeneration", "`vision_config` is missing"),
     ("PaliGemmaForConditionalGeneration", "`vision_config` is missing"),
+    ("Phi4MultimodalForCausalLM", "`vision_config` is missing"),
     ("InternVLForConditionalGeneration", "`vision_config` is missing"),
     ("Kimi_K25ForConditionalGeneration", "`vision_config` is missing"),
     ("LightOnOcrForConditionalGeneration", "`vision_config` is missing"),

@@ -20,11 +20,17 @@ const UNKNOWN: &str = "The model `nobody` does not exist.";
 /// Writes an adapter of the tiny model's `q_proj` and `v_proj`, as PEFT saves it, of numbers that
 /// `seed` decides. 0: B is zero, and so is what it adds.
 fn write_adapter(folder: &Path, seed: u32) {
+    write_adapter_of(&["q_proj", "v_proj"], (LAYERS, WIDTH), (folder, seed));
+}
+
+/// The same of other modules of attention, of a model of so many layers and such a width.
+fn write_adapter_of(modules: &[&str], sizes: (usize, usize), (folder, seed): (&Path, u32)) {
+    let (layers, width) = sizes;
     fs::create_dir_all(folder).unwrap();
     let config = json!({
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "tiny",
         "r": RANK, "lora_alpha": 2 * RANK, "lora_dropout": 0.0, "bias": "none",
-        "target_modules": ["q_proj", "v_proj"],
+        "target_modules": modules,
     });
     fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
@@ -33,14 +39,14 @@ fn write_adapter(folder: &Path, seed: u32) {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / (1u32 << 24) as f32 - 0.5
     };
-    for layer in 0..LAYERS {
-        for module in ["q_proj", "v_proj"] {
-            for (part, shape) in [("lora_A", [RANK, WIDTH]), ("lora_B", [WIDTH, RANK])] {
+    for layer in 0..layers {
+        for module in modules {
+            for (part, shape) in [("lora_A", [RANK, width]), ("lora_B", [width, RANK])] {
                 let name = format!(
                     "base_model.model.model.layers.{layer}.self_attn.{module}.{part}.weight"
                 );
                 let begin = data.len();
-                for _ in 0..RANK * WIDTH {
+                for _ in 0..RANK * width {
                     let value = if part == "lora_B" && seed == 0 { 0.0 } else { number() };
                     data.extend(f32::to_le_bytes(value));
                 }
@@ -501,4 +507,51 @@ fn an_adapter_that_is_not_read_refuses_the_run() {
     let output = completed(folder.path(), &input, &MODULES);
     assert_exit(&output, 7);
     assert!(text(&output.stderr).contains("no adapter_model.safetensors"));
+}
+
+/// Phi-4-multimodal in the layout of its own code: answers to images are those of an adapter.
+#[test]
+fn rows_with_images_that_name_no_adapter_have_that_of_images() {
+    let folder = temporary();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    write_adapter_of(&["o_proj"], (2, 32), (&folder.path().join("a"), 1));
+    write_adapter_of(&["o_proj"], (2, 32), (&folder.path().join("b"), 2));
+    fs::copy(root.join("testdata/media/wide2.png"), folder.path().join("c.png")).unwrap();
+    let model = root.join("testdata/golden/phi4mm");
+    let answers = |asked: &[Value], flags: &[&str]| {
+        let lines: String = asked.iter().map(|row| format!("{row}\n")).collect();
+        fs::write(folder.path().join("in.jsonl"), lines).unwrap();
+        let model = model.to_str().unwrap();
+        let fixed = ["run", "-qq", "--model", model, "-i", "in.jsonl", "--chat"];
+        let mut command = vllm_batch(folder.path(), &fixed);
+        let command = command.args(["--allowed-local-media-path", "."]).args(SHORT);
+        let output = finish(command.args(flags), "");
+        let answered = rows(text(&output.stdout));
+        answered.iter().map(|row| (row["response"].clone(), error_code(row))).collect::<Vec<_>>()
+    };
+    let image = json!({"image": "c.png", "prompt": "What is this?"});
+    let alone = json!({"prompt": "What is this?"});
+    let bare = answers(&[image.clone(), alone.clone()], &[]);
+    assert_eq!((&bare[0].1[..], &bare[1].1[..]), ("no_image_input", ""));
+    let named = |name: &str| {
+        let mut row = image.clone();
+        row["lora"] = json!(name);
+        row
+    };
+    let modules = ["--lora-modules", "a=./a", "b=./b"];
+    let of_each = answers(&[named("a"), named("b")], &modules);
+    assert!(of_each[0] != of_each[1] && of_each.iter().all(|(_, code)| code.is_empty()));
+    let default = ["--default-mm-loras", r#"{"image": "./b"}"#, "--lora-modules", "a=./a"];
+    let asked = [image.clone(), named("a"), alone, named("image")];
+    let found = answers(&asked, &default);
+    assert_eq!(found[..2], [of_each[1].clone(), of_each[0].clone()]);
+    assert_eq!(found[2..], [bare[1].clone(), of_each[1].clone()]);
+    let merged = answers(&[image], &["--lora-modules", "b=./b", "--lora-merge", "b"]);
+    assert_eq!(merged[0].1, "");
+    let none = answers(&asked[..1], &["--default-mm-loras", r#"{"image": "./none"}"#]);
+    assert!(none.is_empty());
+}
+
+fn error_code(row: &Value) -> String {
+    row["error"]["code"].as_str().unwrap_or_default().to_owned()
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 pub const NESTED_CONFIGS: &[&str] = &[
     "attn_config",
     "audio_config",
+    "embd_layer",
     "language_config",
     "llm_config",
     "projector_config",

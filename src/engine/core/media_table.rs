@@ -277,7 +277,7 @@ impl TableMedium {
             return Ok(());
         }
         let patches = self.decode()?;
-        let num_bytes = patches.samples.len();
+        let num_bytes = patches.num_bytes();
         let mut state = self.table.state();
         if let Some(known) = state.known.get_mut(&self.key()) {
             known.is_sound = true;
@@ -291,7 +291,7 @@ impl TableMedium {
 
     fn take(&self) -> Option<Patches> {
         let patches = self.patches.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        self.table.state().patch_bytes -= patches.samples.len();
+        self.table.state().patch_bytes -= patches.num_bytes();
         Some(patches)
     }
 }

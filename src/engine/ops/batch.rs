@@ -88,6 +88,9 @@ pub struct Batch {
     /// (num_seqs) or fewer: tokens of each sequence that see all of each other, also past a window;
     /// 0 of those that are not there.
     pub prefix_lens: Vec<u32>,
+    /// (num_texts) or empty: tokens of each text that are seen, the first ones, of a vision tower's
+    /// step; empty: all.
+    pub seen_lens: Vec<u32>,
     /// (num_tokens) segment of each token, of an encoder's step; else empty.
     pub token_types: Vec<u32>,
     /// (num_tokens) where its K and V go: block id * block_size + offset.
@@ -134,6 +137,7 @@ impl Batch {
             axes: Vec::new(),
             attended_ends: Vec::new(),
             prefix_lens: Vec::new(),
+            seen_lens: Vec::new(),
             token_types: Vec::new(),
             slot_mapping: vec![0, 1, block * block_size + 2],
             query_start_loc: vec![0, 2, 3],
@@ -156,6 +160,7 @@ impl Batch {
             &mut self.positions,
             &mut self.attended_ends,
             &mut self.prefix_lens,
+            &mut self.seen_lens,
             &mut self.slot_mapping,
             &mut self.query_start_loc,
             &mut self.seq_lens,
@@ -182,6 +187,12 @@ impl Batch {
             *to += first;
         });
         own
+    }
+
+    /// Tokens of a text that its tokens see, of a step of whole texts.
+    pub fn seen_len(&self, text: usize) -> u32 {
+        let len = self.query_start_loc[text + 1] - self.query_start_loc[text];
+        self.seen_lens.get(text).copied().unwrap_or(len)
     }
 
     /// The last sequence, from this token on, is computed with an adapter, or with none. Its tokens

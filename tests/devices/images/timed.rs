@@ -54,7 +54,8 @@ fn image(spec: &TowerSpec, side: usize) -> Patches {
     let num_bytes = layout.num_patches() * 3 * spec.patch_size * spec.patch_size;
     let samples = (0..num_bytes).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8);
     let (patch_size, num_frames) = (spec.patch_size, spec.num_frames());
-    Patches { layout, patch_size, order, num_frames, samples: samples.collect() }
+    let samples = samples.collect();
+    Patches { layout, patch_size, order, num_frames, samples, whole: Vec::new() }
 }
 
 /// Operations of an image: two for each weight of its patches or tokens, and four for each pair and

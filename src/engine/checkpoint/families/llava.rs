@@ -283,15 +283,8 @@ pub(super) struct FeatureLayers {
 }
 
 impl FeatureLayers {
-    /// The input of the first layer is 0. Or they count backwards from the last one's output,
-    /// which is -1.
     pub(super) fn read(config: &HfConfig, num_layers: usize) -> Result<Self, EngineError> {
-        let last = num_layers as i64;
-        let read = |value: &Value| {
-            let state = value.as_i64()?;
-            let num_before = if state < 0 { last + 1 + state } else { state };
-            usize::try_from(num_before).ok().filter(|num| *num <= num_layers)
-        };
+        let read = |value: &Value| layers_before(value.as_i64()?, num_layers);
         let states = match config.root().value("vision_feature_layer") {
             None => read(&json!(-2)).map(|num| (vec![num], false)),
             Some(Value::Array(states)) => {
@@ -312,6 +305,13 @@ impl FeatureLayers {
     fn num_states(&self) -> usize {
         self.states.len().max(1)
     }
+}
+
+/// How many of so many layers there are before a state: the input of the first one is 0, and the
+/// output of the last one -1.
+pub(super) fn layers_before(state: i64, num_layers: usize) -> Option<usize> {
+    let num_before = if state < 0 { num_layers as i64 + 1 + state } else { state };
+    usize::try_from(num_before).ok().filter(|num| *num <= num_layers)
 }
 
 /// How many layers there are before the one state that `vision_feature_layer` names.

@@ -113,6 +113,7 @@ mod pangu_embedded;
 mod persimmon;
 mod phi;
 mod phi3;
+mod phi4_multimodal;
 mod phimoe;
 mod pixtral;
 #[cfg(test)]
@@ -461,6 +462,18 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("PanguEmbeddedForCausalLM", pangu_embedded::spec, "openPangu Embedded 1B, 7B"),
     family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
     family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
+    seeing(
+        "Phi4MMForCausalLM",
+        phi4_multimodal::own_spec,
+        phi4_multimodal::own_tower,
+        "Phi-4-multimodal",
+    ),
+    seeing(
+        "Phi4MultimodalForCausalLM",
+        phi4_multimodal::spec,
+        phi4_multimodal::tower,
+        "Phi-4-multimodal, as transformers has it",
+    ),
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
     family("PhimoeForCausalLM", phimoe::spec, "Phi-3.5-MoE"),
     seeing(

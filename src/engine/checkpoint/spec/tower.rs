@@ -56,9 +56,12 @@ pub struct TowerSpec {
     /// (hidden_size): an embedding behind each row of an image, where tiles are laid out as one
     /// picture (LLaVA-NeXT).
     pub newline: Option<NamedShape>,
-    /// (hidden_size): an embedding between the whole image, whose rows then have newlines too and
-    /// which comes first, and its tiles (DeepSeek-VL2).
+    /// (hidden_size): an embedding between the whole image, whose rows then have newlines too, and
+    /// its tiles (DeepSeek-VL2).
     pub separator: Option<NamedShape>,
+    /// Both have the width of the tower, and go through the connector as means of patches do
+    /// (Phi-4-multimodal).
+    pub connects_lines: bool,
     /// Prompts with images are computed with an adapter, which is no part of the model
     /// (Phi-4-multimodal).
     pub wants_adapter: bool,
@@ -221,6 +224,7 @@ impl TowerSpec {
             deep: Vec::new(),
             newline: None,
             separator: None,
+            connects_lines: false,
             wants_adapter: false,
             marks: None,
             max_tiles: None,

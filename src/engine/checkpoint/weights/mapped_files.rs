@@ -155,7 +155,16 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("layers.", "language_model.model.blocks."),
     ("mm_projector.", "model.mm_projector."),
     ("vision_tower.patch_embed.", "vision_tower.encoder.patch_embed."),
+    // As Phi-4-multimodal's own code has them.
+    ("embed_tokens_extend.image_embed.img_projection_up.", PHI4_UP),
+    ("embed_tokens_extend.image_embed.img_projection_down.", PHI4_DOWN),
+    ("embed_tokens_extend.image_embed.sub_img_feature_extensor", PHI4_NEWLINE),
+    ("embed_tokens_extend.image_embed.global_img_feature_extensor", PHI4_SEPARATOR),
 ];
+const PHI4_UP: &str = "model.embed_tokens_extend.image_embed.img_projection.0.";
+const PHI4_DOWN: &str = "model.embed_tokens_extend.image_embed.img_projection.2.";
+const PHI4_NEWLINE: &str = "model.embed_tokens_extend.image_embed.sub_GN";
+const PHI4_SEPARATOR: &str = "model.embed_tokens_extend.image_embed.glb_GN";
 
 impl MappedFiles {
     /// Maps them, and reads what they have.
@@ -443,7 +452,12 @@ impl MappedFiles {
                 .map(|name| format!("{name}LayerNorm.gamma"))
                 .or_else(|| bias.map(|name| format!("{name}LayerNorm.beta")))
         };
-        found.or_else(|| candidates.iter().filter_map(old).find_map(entry))
+        // What adapters within the files make of it.
+        let adapted = || {
+            let module = name.strip_suffix(".weight")?;
+            entry(format!("{module}.base_layer.weight"))
+        };
+        found.or_else(|| candidates.iter().filter_map(old).find_map(entry)).or_else(adapted)
     }
 
     /// The same, where it is what the model asks for.

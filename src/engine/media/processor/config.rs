@@ -9,7 +9,7 @@ use super::filled::Filled;
 use super::keys::{Keys, Sides};
 use super::sizes::{Areas, Crops, Size, SmallSides, Splits};
 use super::{GridChoice, ImageProcessor, Normalization, PatchOrder, Side, Sizing, Tower};
-use super::{grid, joined};
+use super::{grid, joined, padded};
 use crate::resize::{Backend, Filter};
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
@@ -57,7 +57,7 @@ impl ImageProcessor {
         }
         let backend = match family.kind {
             // Their code has no other.
-            Kind::FilledByChunk | Kind::FilledOrRefused => Backend::Pillow,
+            Kind::FilledByChunk | Kind::FilledOrRefused | Kind::PaddedByPillow => Backend::Pillow,
             _ => backend,
         };
         let size = size(&mut keys, family)?;
@@ -100,6 +100,9 @@ impl ImageProcessor {
             }
             Kind::Joined => joined::read(&mut keys, size, (tower, processor.filter))?,
             Kind::Covering => grid::read_behind(&mut keys, size)?,
+            Kind::Padded | Kind::PaddedByPillow => {
+                padded::read(&mut keys, size, (tower, processor.filter))?
+            }
         };
         if family.kind != Kind::Fixed {
             keys.flag("do_pad", false)?;
@@ -166,7 +169,9 @@ fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
         | Kind::Crops
         | Kind::Letterbox
         | Kind::Joined
-        | Kind::Covering => sides.both().map(|size| Asked::Side(Side::Both(size))),
+        | Kind::Covering
+        | Kind::Padded
+        | Kind::PaddedByPillow => sides.both().map(|size| Asked::Side(Side::Both(size))),
         Kind::Filled => {
             let sides = sides.only(["max_width", "max_height"]);
             sides.map(|[width, height]| Asked::Side(Side::Both(Size { width, height })))

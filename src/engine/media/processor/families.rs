@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Views,
     Joined,
     Covering,
+    Padded,
+    PaddedByPillow,
 }
 
 /// A size where a configuration has none.
@@ -71,6 +73,16 @@ const KIMI_K25: Family = Family {
     names: &["Kimi_K25ImageProcessor"],
     kind: Kind::Filled,
     size: DefaultSize::Square(512),
+    filter: Filter::Bicubic,
+    mean_and_std: HALF,
+    crop: None,
+    squares: Squares::None,
+};
+
+const PHI4_MULTIMODAL: Family = Family {
+    names: &["Phi4MultimodalImageProcessor"],
+    kind: Kind::Padded,
+    size: DefaultSize::Square(448),
     filter: Filter::Bicubic,
     mean_and_std: HALF,
     crop: None,
@@ -278,6 +290,8 @@ pub(super) const FAMILIES: &[Family] = &[
         crop: None,
         squares: Squares::None,
     },
+    PHI4_MULTIMODAL,
+    Family { names: &["Phi4MMImageProcessor"], kind: Kind::PaddedByPillow, ..PHI4_MULTIMODAL },
     // InternVL's and Aya Vision's.
     Family {
         names: &["GotOcr2ImageProcessor"],

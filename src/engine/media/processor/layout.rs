@@ -71,6 +71,13 @@ pub enum Lines {
     /// One behind each row of the whole image too, and a separator behind all of these
     /// (DeepSeek-VL2).
     OfAll,
+    /// The same with the middle first, then the separator, then the whole image. Of the picture
+    /// only so many rows of patches, and patches of such a row, are of the image: no patch sees
+    /// others (Phi-4-multimodal).
+    WholeLast {
+        /// Rows, and patches of one.
+        patches: [usize; 2],
+    },
 }
 
 impl Lines {
@@ -78,7 +85,7 @@ impl Lines {
     pub fn num(self) -> usize {
         match self {
             Self::OfMiddle => 1,
-            Self::OfAll => 2,
+            Self::OfAll | Self::WholeLast { .. } => 2,
         }
     }
 }
@@ -153,7 +160,7 @@ impl Layout {
                 let [rows, columns] = middle.shown();
                 let beside = match middle.lines {
                     Lines::OfMiddle => 0,
-                    Lines::OfAll => self.sides()[0] + 1,
+                    Lines::OfAll | Lines::WholeLast { .. } => self.sides()[0] + 1,
                 };
                 self.tokens_per_tile() + beside + rows * (columns + 1)
             }
@@ -178,17 +185,33 @@ impl Layout {
             Some(_) => first_mixture + row * columns + column,
         };
         let whole: Vec<_> = (newline - of_tile..newline).collect();
-        let whole = match middle.lines {
-            Lines::OfMiddle => whole,
-            Lines::OfAll => {
-                let rows = whole.chunks(self.sides()[1]);
-                let rows = rows.flat_map(|row| row.iter().copied().chain([newline]));
-                rows.chain([newline + 1]).collect()
-            }
+        let in_lines = || {
+            let rows = whole.chunks(self.sides()[1]);
+            rows.flat_map(|row| row.iter().copied().chain([newline])).collect::<Vec<_>>()
         };
         let row = |row| (0..columns).map(move |column| place(row, column));
-        let rows = (0..rows).flat_map(|at| row(at).chain([newline]));
-        Some(whole.into_iter().chain(rows).map(|source| source as u32).collect())
+        let rows = (0..rows).flat_map(|at| row(at).chain([newline])).collect::<Vec<_>>();
+        let separator = vec![newline + 1];
+        let sources = match middle.lines {
+            Lines::OfMiddle => [whole, rows].concat(),
+            Lines::OfAll => [in_lines(), separator, rows].concat(),
+            Lines::WholeLast { .. } => [rows, separator, in_lines()].concat(),
+        };
+        Some(sources.into_iter().map(|source| source as u32).collect())
+    }
+
+    /// Rows of patches of a tile that are of the image, and patches of such a row, where there are
+    /// others; those that are first.
+    pub fn shown(&self, tile: usize) -> Option<[usize; 2]> {
+        let Lines::WholeLast { patches: [rows, columns] } = self.middle?.lines else { return None };
+        if tile + 1 == self.num_tiles() {
+            return Some([self.rows, self.columns]);
+        }
+        let of_tile = |at: usize, all: usize, side: usize| (all - at * side).min(side);
+        Some([
+            of_tile(tile / self.tile_columns, rows, self.rows),
+            of_tile(tile % self.tile_columns, columns, self.columns),
+        ])
     }
 
     /// Tokens of the whole image and of its tiles, with the marks of a grid.

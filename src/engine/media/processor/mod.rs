@@ -9,6 +9,7 @@ mod joined;
 mod keys;
 mod layout;
 mod normalization;
+mod padded;
 mod patches;
 mod sizes;
 
@@ -28,6 +29,7 @@ use crate::rgb::Rgb8;
 
 use filled::Filled;
 use grid::{Grid, GridChoice};
+use padded::Padded;
 use sizes::{Areas, Crops, Size, Splits};
 
 /// Pixels that an image may have once it is resized: what a long and thin one would grow to.
@@ -97,6 +99,9 @@ enum Sizing {
     /// Tiles of one size that overlap, in the grid that the image fits into by the least scale;
     /// behind the whole image (Molmo 2).
     Joined { tile: usize, max_tiles: usize, joined: Joined },
+    /// Tiles of one size, as many as the image fills or begins, in whose upper left corner it is;
+    /// beside the whole picture (Phi-4-multimodal).
+    Padded(Padded),
 }
 
 /// A size that is asked for.
@@ -186,6 +191,9 @@ impl ImageProcessor {
             Sizing::Joined { joined, .. } => {
                 Layout { marks: Some(Marks::Joined(joined)), ..layout }
             }
+            Sizing::Padded(_) => {
+                Layout { middle: Some(Padded::middle(steps, self.tower)), ..layout }
+            }
             _ => layout,
         }
     }
@@ -258,6 +266,7 @@ impl ImageProcessor {
                     }
                 }
             }
+            Sizing::Padded(padded) => padded.steps(size)?,
             Sizing::Filled(filled) => {
                 let (resized, tile) = filled.sizes(size, self.tower)?;
                 whole(size, resized, tile)
@@ -317,7 +326,15 @@ impl ImageProcessor {
 
     /// Bytes of the patches of an image.
     pub fn num_patch_bytes(&self, layout: Layout) -> usize {
-        layout.num_patches() * 3 * self.tower.patch_size.pow(2)
+        let of_patch = 3 * self.tower.patch_size.pow(2);
+        let (rows, columns) = layout.grid(layout.num_tiles() - 1);
+        match self.sizing {
+            Sizing::Padded(_) => {
+                let of_whole = rows * columns * size_of::<f32>();
+                (layout.num_patches() - rows * columns + of_whole) * of_patch
+            }
+            _ => layout.num_patches() * of_patch,
+        }
     }
 
     /// The tiles of an image, if it is cut.
@@ -388,6 +405,7 @@ impl ImageProcessor {
                 let window = joined.window_in_pixels(steps.tile, self.tower.patch_size);
                 patches.push_tiles(&resized, steps.splits, window);
             }
+            Sizing::Padded(_) => padded::push(&mut patches, &resized, &steps, self.normalization()),
             Sizing::Letterbox { colour, .. } => {
                 patches.push_tile(&patches::padded(&resized, steps.tile, *colour), (0, 0));
             }
@@ -409,6 +427,9 @@ impl ImageProcessor {
     fn resized(&self, image: &Rgb8, size: Size) -> Rgb8 {
         match self.sizing {
             Sizing::Joined { .. } => resize_between(image, size.width, size.height),
+            Sizing::Padded(_) => {
+                resize(image, size.width, size.height, Filter::Bilinear, self.backend)
+            }
             _ => resize(image, size.width, size.height, self.filter, self.backend),
         }
     }

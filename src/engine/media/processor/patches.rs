@@ -15,7 +15,7 @@ pub enum PatchOrder {
 }
 
 /// The patches of an image, not normalised yet: a byte for each sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Patches {
     /// Tiles, patches and tokens.
     pub layout: Layout,
@@ -27,6 +27,8 @@ pub struct Patches {
     pub num_frames: usize,
     /// `[num_patches, 3, patch_size, patch_size]`
     pub samples: Vec<u8>,
+    /// Numbers of the last tile, where it has these in the place of bytes; else empty.
+    pub whole: Vec<f32>,
 }
 
 impl Patches {
@@ -37,7 +39,18 @@ impl Patches {
         num_frames: usize,
     ) -> Self {
         let samples = Vec::with_capacity(layout.num_patches() * patch_size * patch_size * 3);
-        Patches { layout, patch_size, order, num_frames, samples }
+        Patches { layout, patch_size, order, num_frames, samples, whole: Vec::new() }
+    }
+
+    /// Bytes that it takes.
+    pub fn num_bytes(&self) -> usize {
+        self.samples.len() + size_of_val(&self.whole[..])
+    }
+
+    /// The numbers of one of the tiles, where it has these.
+    pub fn numbers_of(&self, tile: usize) -> Option<&[f32]> {
+        let is_whole = tile + 1 == self.layout.num_tiles() && !self.whole.is_empty();
+        is_whole.then_some(&self.whole[..])
     }
 
     /// Patches of one of the tiles.
@@ -107,6 +120,7 @@ impl Patches {
                 floats.extend(band.iter().map(|&sample| table[usize::from(sample)]));
             }
         }
+        floats.extend_from_slice(&self.whole);
         floats
     }
 }

@@ -40,7 +40,7 @@ fn tokens_and_floats_are_those_of_transformers() {
         assert_eq!(layout.num_tokens(), number(&line["tokens"]), "{line}");
         let patches = processor.patches(&image, Company::None).expect("patches");
         assert_eq!(patches.layout, layout, "{line}");
-        assert_eq!(patches.samples.len() % layout.num_patches(), 0);
+        assert_eq!(patches.num_bytes(), processor.num_patch_bytes(layout));
         let floats = patches.floats(processor.normalization());
         assert_eq!(floats.len(), number(&line["shape"][0]) * number(&line["shape"][1]), "{line}");
         let bytes: Vec<u8> = floats.iter().flat_map(|number| number.to_le_bytes()).collect();

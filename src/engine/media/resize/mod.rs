@@ -2,6 +2,7 @@
 //! and whole numbers, so that an image's bytes depend on nothing beside it.
 
 mod between;
+mod cubic;
 mod taps;
 
 #[cfg(test)]
@@ -12,6 +13,7 @@ use std::collections::VecDeque;
 use crate::rgb::Rgb8;
 
 pub(crate) use between::resize_between;
+pub(crate) use cubic::cubic_numbers;
 use taps::Taps;
 
 /// What weighs the pixels around a place.

@@ -62,12 +62,13 @@ fn padded(num: usize) -> usize {
     num.next_multiple_of(TILE_COLUMNS)
 }
 
-/// Attention of one head over the tokens `first..first + len`.
+/// Attention of one head from the tokens `first..first + num_queries` to `first..first + len`.
 pub(super) struct TilePass<'a> {
     pub qkv: &'a Tensor,
     pub shape: EncoderAttentionShape<'a>,
     pub head: usize,
     pub first: usize,
+    pub num_queries: usize,
     pub len: usize,
     pub isa: Isa,
     pub unit: TileUnit,
@@ -77,8 +78,8 @@ pub(super) struct TilePass<'a> {
 impl TilePass<'_> {
     pub(super) fn run(&self, workspace: &mut Workspace) {
         self.pack(workspace);
-        for query in (0..self.len).step_by(MAX_QUERIES) {
-            let num = MAX_QUERIES.min(self.len - query);
+        for query in (0..self.num_queries).step_by(MAX_QUERIES) {
+            let num = MAX_QUERIES.min(self.num_queries - query);
             let Self { shape, head, len, .. } = *self;
             let queries = Queries { shape, head, len, first: query, num, is_coarse: true };
             let tiles = RowTiles::new(self.unit, (0, num));

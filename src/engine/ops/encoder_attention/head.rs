@@ -40,12 +40,13 @@ impl Workspace {
     }
 }
 
-/// Attention of one head over the tokens `first..first + len`.
+/// Attention of one head from the tokens `first..first + num_queries` to `first..first + len`.
 pub(super) struct HeadPass<'a> {
     pub qkv: &'a Tensor,
     pub shape: EncoderAttentionShape<'a>,
     pub head: usize,
     pub first: usize,
+    pub num_queries: usize,
     pub len: usize,
     pub workspace: &'a mut Workspace,
     pub out: SharedRows,
@@ -58,11 +59,11 @@ impl Kernel for HeadPass<'_> {
         // SAFETY: dispatched for this CPU.
         unsafe {
             self.pack::<V>();
-            while query + TILE <= self.len {
+            while query + TILE <= self.num_queries {
                 self.queries::<V, TILE>(query);
                 query += TILE;
             }
-            while query < self.len {
+            while query < self.num_queries {
                 self.queries::<V, 1>(query);
                 query += 1;
             }

@@ -1,6 +1,6 @@
-//! encoder_attention: every token of a text attends to the tokens of its text: to all, to those
-//! near it, or, in a decoder's layers, to those up to it. Texts lie one after the other, without
-//! padding; K and V are those of the same pass.
+//! encoder_attention: every token of a text attends to the tokens of its text: to all, to the first
+//! ones, to those near it, or, in a decoder's layers, to those up to it. Texts lie one after the
+//! other, without padding; K and V are those of the same pass.
 //!
 //! One order, which the text alone decides. On the CPU: scores are sums over head_dim upward; the
 //! softmax sums lane i over the positions i, i + LANES, ...; P·V runs over positions upward. Tiles
@@ -28,6 +28,7 @@ use vllm_batch_device::simd::tiles::TileUnit;
 use vllm_batch_device::tensor::SharedMut;
 use vllm_batch_device::{Cpu, Device, KvCache, Tensor, bytes_of};
 
+use super::batch::Batch;
 use super::shared_rows::SharedRows;
 use super::{HeadTransform, Step, TextLimits, norm_and_rotate, norm_rotary_and_cache};
 use by_tiles::TilePass;
@@ -230,8 +231,7 @@ pub fn encoder_attention(
     out.set_num_rows(qkv.num_rows());
     match device {
         Device::Cpu(cpu) => {
-            let texts = &step.batch.query_start_loc;
-            on_cpu(cpu, (qkv, texts), shape, &mut scratch.on_cpu, out);
+            on_cpu(cpu, (qkv, step.batch), shape, &mut scratch.on_cpu, out);
         }
         Device::Cuda(gpu) => {
             let cache = scratch.cache.as_ref().expect("a GPU's scratch has a cache");
@@ -240,15 +240,16 @@ pub fn encoder_attention(
     }
 }
 
-/// Row i is the tokens `row_starts[i]..row_starts[i + 1]` of `qkv`.
+/// Row i is a text's tokens, which follow those of the text before it in `qkv`.
 fn on_cpu(
     cpu: &Cpu,
-    (qkv, row_starts): (&Tensor, &[u32]),
+    (qkv, batch): (&Tensor, &Batch),
     shape: EncoderAttentionShape<'_>,
     scratch: &mut CpuScratch,
     out: &mut Tensor,
 ) {
     let QkvHeads { num_heads, head_dim, .. } = shape.heads;
+    let row_starts = &batch.query_start_loc[..];
     assert_eq!(row_starts.last().map(|end| *end as usize), Some(qkv.num_rows()));
     let lens = || row_starts.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
     let work = || {
@@ -272,15 +273,17 @@ fn on_cpu(
         let (floats, tiles) = unsafe { &mut workspaces.slice(thread, 1)[0] };
         let (row, head) = (item / num_heads, item % num_heads);
         let first = row_starts[row] as usize;
-        let len = row_starts[row + 1] as usize - first;
+        let num_queries = row_starts[row + 1] as usize - first;
+        let len = batch.seen_len(row) as usize;
         match unit {
             Some(unit) => {
                 let isa = cpu.isa;
-                TilePass { qkv, shape, head, first, len, isa, unit, out }.run(tiles);
+                TilePass { qkv, shape, head, first, num_queries, len, isa, unit, out }.run(tiles);
             }
             None => {
                 let workspace = floats;
-                dispatch(cpu.isa, HeadPass { qkv, shape, head, first, len, workspace, out });
+                let pass = HeadPass { qkv, shape, head, first, num_queries, len, workspace, out };
+                dispatch(cpu.isa, pass);
             }
         }
     });

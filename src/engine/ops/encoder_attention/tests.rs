@@ -113,3 +113,43 @@ fn each_row_is_the_definition_and_the_same_alone() {
         }
     }
 }
+
+/// Tokens behind those that are seen have what a text of those alone would give their queries.
+#[test]
+fn tokens_that_are_not_seen_see_the_first_ones() {
+    let heads = QkvHeads { num_heads: 4, num_kv_heads: 2, head_dim: 24 };
+    let (before, after, bias) = (None, None, None);
+    let shape = EncoderAttentionShape { heads, scale: 0.7, soft_cap: None, before, after, bias };
+    let (lens, seen_lens) = ([40u32, 33, 8], [35u32, 33, 5]);
+    let (width, out_width) = ((4 + 2 * 2) * 24, 4 * 24);
+    let qkv = tensor(81, width, 7);
+    for (isa, dtype) in Isa::all_available()
+        .into_iter()
+        .flat_map(|isa| [DType::Float32, DType::BFloat16].map(|dtype| (isa, dtype)))
+    {
+        let device = Device::cpu_with_isa(3, isa);
+        let run = |qkv: &Tensor, starts: Vec<u32>, seen_lens: Vec<u32>| {
+            let limits =
+                TextLimits { max_num_tokens: 81, max_num_texts: 3, ..TextLimits::default() };
+            let mut scratch = EncoderScratch::new((&device, dtype), heads, limits).expect("memory");
+            let mut out = Tensor::zeros(qkv.num_rows(), out_width);
+            let batch = Batch { query_start_loc: starts, seen_lens, ..Batch::default() };
+            let step = Step::on_host(&batch);
+            encoder_attention(&device, (qkv, step), shape, &mut scratch, &mut out);
+            out
+        };
+        let out = run(&qkv, vec![0, 40, 73, 81], seen_lens.to_vec());
+        let mut first = 0;
+        for (len, seen) in lens.into_iter().zip(seen_lens).map(|(a, b)| (a as usize, b as usize)) {
+            for query in 0..len {
+                let mut alone = qkv.values()[first * width..][..seen * width].to_vec();
+                let of_query = &qkv.values()[(first + query) * width..][..out_width];
+                alone[..out_width].copy_from_slice(of_query);
+                let alone = Tensor::from_vec(alone, width);
+                let alone = run(&alone, vec![0, seen as u32], Vec::new());
+                assert_eq!(alone.row(0), out.row(first + query), "{isa:?} {dtype:?}, {query}");
+            }
+            first += len;
+        }
+    }
+}

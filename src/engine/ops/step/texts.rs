@@ -123,16 +123,17 @@ impl TextPlaces {
         }
     }
 
-    /// One unit per tile of a text. All tokens may see the whole text.
+    /// One unit per tile of a text. All tokens may see the whole text, or as much as is seen of it.
     pub(super) fn list_work(
         &self,
         batch: &Batch,
         tokens_per_item: u32,
         work: &mut Vec<AttentionWork>,
     ) {
-        for (text, first_block) in batch.query_start_loc.windows(2).zip(&self.first_blocks) {
+        let texts = batch.query_start_loc.windows(2).zip(&self.first_blocks);
+        for (index, (text, first_block)) in texts.enumerate() {
             let tokens = text[0]..text[1];
-            let end = text[1] - text[0];
+            let end = batch.seen_len(index);
             let of_text = work_of(tokens, tokens_per_item, (*first_block, 0));
             work.extend(of_text.map(|work| AttentionWork { end, ..work }));
         }
@@ -169,5 +170,8 @@ mod tests {
         let expected =
             [of(0, 1, 0, 0, 1), of(1, 17, 1, 0, 17), of(18, 20, 3, 0, 32), of(38, 12, 3, 20, 32)];
         assert_eq!(work, expected);
+        work.clear();
+        places.list_work(&Batch { seen_lens: vec![1, 9, 32], ..batch }, 20, &mut work);
+        assert_eq!(work.iter().map(|work| work.end).collect::<Vec<_>>(), [1, 9, 32, 32]);
     }
 }

@@ -183,6 +183,40 @@ impl Connector {
         products.try_for_each(|weight| weight.prepare(device, activation, max_num_patches))
     }
 
+    /// What it makes of rows (num_rows, width) in the place of means of patches.
+    ///
+    /// # Errors
+    /// The device has no memory, or cannot run a product.
+    pub(super) fn of_pooled(&self, device: &Device, rows: &Tensor) -> Result<Tensor, EngineError> {
+        let num_rows = rows.num_rows();
+        self.prepare(device, num_rows)?;
+        let tensor = |width| {
+            let num_padded = device.padded_rows(num_rows);
+            let mut tensor = device.tensor(num_padded, width, Precision::Activation)?;
+            tensor.set_num_rows(num_rows);
+            Ok::<_, EngineError>(tensor)
+        };
+        let mut x = tensor(rows.width())?;
+        ops::replace_rows(device, rows.rows_from(0), x.rows_from_mut(0), num_rows);
+        let product = |x: &Tensor, weight: &LinearWeight| {
+            let mut out = tensor(weight.shape().0)?;
+            ops::linear(device, x, weight, &mut out);
+            // What is read is there until it was.
+            device.check()?;
+            Ok::<_, EngineError>(out)
+        };
+        for step in &self.steps {
+            match step {
+                Step::MeanPool => {}
+                Step::Norm(norm) => ops::norm_in_place(device, &mut x, norm),
+                Step::Linear(weight) => x = product(&x, weight)?,
+                Step::Activate(activation) => ops::activate(device, *activation, &mut x),
+                _ => unreachable!("a connector of means has no such step"),
+            }
+        }
+        product(&x, &self.last)
+    }
+
     /// Embeddings of the tokens whose patches these rows of the stream are, one token after the
     /// other. `tiles`: which of the rows are those of each tile; `groups`: of each token, where
     /// tiles share tokens.

@@ -18,6 +18,7 @@ mod picture;
 mod recurrent;
 pub mod resident_loras;
 mod selective;
+mod shown;
 pub mod stage_rows;
 mod stream;
 mod streams;

@@ -109,7 +109,8 @@ fn marks_of_table(
 fn lines(loader: &mut Loader<'_>, spec: &TowerSpec) -> Result<Option<Tensor>, EngineError> {
     let tensors: Vec<_> = spec.newline.iter().chain(&spec.separator).collect();
     let Some((_, shape)) = tensors.first() else { return Ok(None) };
-    let mut rows = loader.device.tensor(tensors.len(), shape[0], Precision::Activation)?;
+    let width = shape.iter().product();
+    let mut rows = loader.device.tensor(tensors.len(), width, Precision::Activation)?;
     rows.set_num_rows(tensors.len());
     for (index, tensor) in tensors.into_iter().enumerate() {
         let values = loader.row(tensor)?;

@@ -4,9 +4,10 @@
 use super::connector::{Connector, ConnectorBuffers};
 use super::loading::{LayerWeights, Loader, prepare_layers, rotary_table};
 use super::picture::{between_tokens, packed};
+use super::shown::Shown;
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers, TextWindows};
-use super::tower_pass::{NO_PATCH, Pass, PlacedTile, places};
+use super::tower_pass::{NO_PATCH, Pass, PlacedTile, places, positions_of};
 use super::windows::Windows;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
@@ -114,13 +115,16 @@ impl Tower {
         let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, Self::STEP_PATCHES));
         let ropes = ropes.collect::<Result<_, _>>()?;
         let num_states = [spec.num_states()].into_iter().chain(std::iter::repeat(1));
-        let (between, added) = between_tokens(&mut loader, &spec)?;
+        let (mut between, added) = between_tokens(&mut loader, &spec)?;
         let connectors = spec.connectors().zip(num_states);
         let connectors = connectors
             .map(|(connector, num)| {
                 Connector::load(&mut loader, connector, (&spec, num), added.as_deref())
             })
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        if let (true, Some(lines)) = (spec.connects_lines, &between) {
+            between = Some(connectors[0].of_pooled(device, lines)?);
+        }
         let weights = Weights {
             layers,
             patches: loader.linear(&spec.patches)?,
@@ -264,7 +268,11 @@ impl Tower {
         let num_between = middle.map_or(0, |middle| middle.lines.num());
         let own = [&self.spec.newline, &self.spec.separator].into_iter().flatten().count();
         let of_tower = self.spec.marks.as_ref().map(|marks| marks.ids.len());
-        if num_between != own || marks.map(Marks::num) != of_tower {
+        let is_padded = image.layout.shown(0).is_some();
+        if num_between != own
+            || marks.map(Marks::num) != of_tower
+            || is_padded != self.spec.connects_lines
+        {
             return Err(EngineError::Model(
                 "the image processor and the vision tower are of different models: only one of \
                  them has newlines or marks; help: preprocessor_config.json is another model's"
@@ -283,6 +291,8 @@ impl Tower {
         let is_fit = match positions.fit {
             GridFit::OwnAlone => (rows, columns) == (side, side),
             GridFit::ByAxis => rows.max(columns) <= side,
+            // Of a part of a tile.
+            GridFit::SameShare if is_padded => (rows, columns) == (side, side),
             GridFit::SameShare
             | GridFit::Between
             | GridFit::BetweenMiddles
@@ -341,7 +351,7 @@ impl Tower {
         let num_frames = spec.num_frames();
         let scale = spec.scale;
         let pass = Pass { device, num_frames, scale, weights, step, tiles: &tiles };
-        pass.embed((tables, mixed), (scratch, samples), stream);
+        pass.embed((tables, mixed), (scratch, samples), stream)?;
         let num_tokens = step.batch.num_tokens();
         let mut first = 0;
         for end in spec.stops() {
@@ -395,19 +405,11 @@ impl Tower {
             let image = &images[tile.image];
             let Patches { layout, order, .. } = *image;
             let first = batch.positions.len();
+            let shown = Shown::new((layout, tile.index), order);
             batch.positions.extend(0..num_class_tokens);
-            match &spec.positions {
-                None => {}
-                Some(positions) if positions.are_mixed() => {
-                    let mix = positions.mix(layout.grid(tile.index));
-                    places((layout, tile.index), order).for_each(|place| mixed.push(mix.of(place)));
-                }
-                Some(positions) => {
-                    assert_eq!(order, PatchOrder::Rows, "positions are row after row");
-                    let (rows, columns) = layout.grid(tile.index);
-                    let of_grid = positions.of_grid(rows, columns);
-                    batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
-                }
+            if let Some(positions) = &spec.positions {
+                let of_grid = positions_of(positions, (image, tile.index), shown.as_ref(), mixed);
+                batch.positions.extend(of_grid.map(|position| num_class_tokens + position));
             }
             if spec.rope.is_some() {
                 batch.axes.resize(batch.positions.len(), [0; 3]);
@@ -421,18 +423,23 @@ impl Tower {
                     }
                 }
             }
-            let num_rows = num_class_tokens as usize + image.num_patches_of(tile.index);
-            batch.positions.resize(first + num_rows, 0);
             let tile = PlacedTile {
                 image,
                 of_image: tile.image,
                 index: tile.index,
                 windows: tile.windows.as_ref(),
+                shown,
                 first,
                 num_class_tokens: num_class_tokens as usize,
                 is_one_row: spec.connector.gives_one_row(),
                 is_class_token: spec.connector.reads_class_token(),
             };
+            let num_rows = tile.num_class_tokens + tile.num_patches();
+            batch.positions.resize(first + num_rows, 0);
+            if let Some(shown) = &tile.shown {
+                let num_seen = tile.num_class_tokens + shown.num_seen;
+                batch.seen_lens.push(num_seen as u32);
+            }
             batch.logits_indices.extend(tile.by_token());
             if let Some(of_tile) = tile.windows {
                 let ends = of_tile.ends.iter().map(|end| first as u32 + end);

@@ -5,10 +5,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::connector::ConnectorBuffers;
+use super::shown::Shown;
 use super::stream::Stream;
 use super::tower::{Tower, Weights};
 use super::windows::Windows;
-use vllm_batch_device::{Device, Tensor};
+use vllm_batch_base::EngineError;
+use vllm_batch_checkpoint::spec::GridPositions;
+use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::{Layout, PatchOrder, Patches};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{BandTables, MixedRows, PatchScratch, Step};
@@ -22,6 +25,8 @@ pub(super) struct PlacedTile<'a> {
     /// Which of its tiles.
     pub index: usize,
     pub windows: Option<&'a Windows>,
+    /// Of a tile that is not all of the image.
+    pub shown: Option<Shown>,
     /// Its first row of the stream.
     pub first: usize,
     /// Tokens before its patches.
@@ -33,17 +38,38 @@ pub(super) struct PlacedTile<'a> {
 }
 
 impl PlacedTile<'_> {
-    /// The samples of its patches, in the order of the stream.
+    /// Rows of the stream that are its patches.
+    pub(super) fn num_patches(&self) -> usize {
+        let of_tile = || self.image.num_patches_of(self.index);
+        self.shown.as_ref().map_or_else(of_tile, |shown| shown.patches.len())
+    }
+
+    /// The samples of its patches, in the order of the stream: zeros where it has numbers.
     fn bytes(&self) -> Cow<'_, [u8]> {
         let layout = self.image.layout;
-        let of_patch = self.image.samples.len() / layout.num_patches();
+        let of_patch = 3 * self.image.patch_size.pow(2);
+        if self.image.numbers_of(self.index).is_some() {
+            return Cow::Owned(vec![0; self.num_patches() * of_patch]);
+        }
         let (rows, columns) = layout.grid(self.index);
         let first = self.index * layout.rows * layout.columns * of_patch;
         let bytes = &self.image.samples[first..first + rows * columns * of_patch];
-        match self.windows {
-            None => Cow::Borrowed(bytes),
-            Some(windows) => Cow::Owned(windows.ordered(bytes)),
+        match (&self.shown, self.windows) {
+            (Some(shown), _) => Cow::Owned(shown.ordered(bytes, of_patch)),
+            (None, Some(windows)) => Cow::Owned(windows.ordered(bytes)),
+            (None, None) => Cow::Borrowed(bytes),
         }
+    }
+
+    /// The numbers that it has in place of these, and their first row of the stream.
+    fn numbers(&self) -> Option<(usize, Vec<f32>)> {
+        let numbers = self.image.numbers_of(self.index)?;
+        let of_patch = 3 * self.image.patch_size.pow(2);
+        let numbers = match &self.shown {
+            None => numbers.to_vec(),
+            Some(shown) => shown.ordered(numbers, of_patch),
+        };
+        Some((self.first + self.num_class_tokens, numbers))
     }
 
     /// Rows of the stream that are its patches, those of a token beside each other; or the one that
@@ -58,9 +84,14 @@ impl PlacedTile<'_> {
             // Groups say which of them are a token's.
             return (first..).take(self.image.num_patches_of(self.index)).collect();
         }
-        match self.windows {
-            None => patches_by_token((layout, self.index), order, first),
-            Some(windows) => windows.rows(first),
+        match (&self.shown, self.windows) {
+            (Some(shown), _) => {
+                let by_token = patches_by_token((layout, self.index), order, 0);
+                let rows = shown.rows(first);
+                by_token.into_iter().map(|patch| rows[patch as usize]).collect()
+            }
+            (None, Some(windows)) => windows.rows(first),
+            (None, None) => patches_by_token((layout, self.index), order, first),
         }
     }
 }
@@ -85,7 +116,7 @@ impl Pass<'_> {
         (tables, mixed): (&BandTables, &MixedRows),
         (scratch, samples): (&mut PatchScratch, &mut Tensor),
         stream: &mut Stream,
-    ) {
+    ) -> Result<(), EngineError> {
         let Self { device, num_frames, weights, step, tiles, .. } = *self;
         stream.begin(step);
         stream.loras.begin(device, step.num_rows(), 0);
@@ -96,6 +127,7 @@ impl Pass<'_> {
             bytes.chunks(Tower::STEP_PATCHES * samples.width() / num_frames).enumerate()
         {
             ops::patch_values(device, (bytes, scratch), (tables, num_frames), samples);
+            self.replace_numbers(chunk * Tower::STEP_PATCHES, samples)?;
             let out = delta.rows_from_mut(chunk * Tower::STEP_PATCHES);
             let num_rows = samples.num_rows();
             ops::linear_rows(device, samples.rows_from(0), &weights.patches, out, num_rows);
@@ -121,6 +153,26 @@ impl Pass<'_> {
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);
         }
+        Ok(())
+    }
+
+    /// Numbers in the place of samples, whose first row is this one of the stream.
+    fn replace_numbers(&self, first: usize, samples: &mut Tensor) -> Result<(), EngineError> {
+        let (width, end) = (samples.width(), first + samples.num_rows());
+        for (row, numbers) in self.tiles.iter().filter_map(PlacedTile::numbers) {
+            assert_eq!(self.num_frames, 1, "numbers are of one frame");
+            let rows = row.max(first)..(row + numbers.len() / width).min(end);
+            if rows.is_empty() {
+                continue;
+            }
+            let own = &numbers[(rows.start - row) * width..(rows.end - row) * width];
+            let own = self.device.upload_as(own, width, Precision::Activation)?;
+            let out = samples.rows_from_mut(rows.start - first);
+            ops::replace_rows(self.device, own.rows_from(0), out, rows.len());
+            // What is on the device is read before it goes.
+            self.device.check()?;
+        }
+        Ok(())
     }
 
     /// The samples of all rows, so many of each; class tokens have zeros, and are replaced.
@@ -210,6 +262,26 @@ fn patches_by_token((layout, tile): (Layout, usize), order: PatchOrder, first: u
             places_of(whole, side).map(row).collect()
         }
     }
+}
+
+/// Positions of the patches of a tile that are of its image; mixtures of them are added to `mixed`.
+pub(super) fn positions_of(
+    positions: &GridPositions,
+    (image, tile): (&Patches, usize),
+    shown: Option<&Shown>,
+    mixed: &mut MixedRows,
+) -> impl Iterator<Item = u32> + use<> {
+    let Patches { layout, order, .. } = *image;
+    let (rows, columns) = shown.map_or_else(|| layout.grid(tile), |shown| shown.grid);
+    let is_mixed = positions.are_mixed();
+    if is_mixed {
+        let mix = positions.mix((rows, columns));
+        places((layout, tile), order).for_each(|place| mixed.push(mix.of(place)));
+    } else {
+        assert_eq!(order, PatchOrder::Rows, "positions are row after row");
+    }
+    let rows = if is_mixed { 0 } else { rows };
+    positions.of_grid(rows, columns)
 }
 
 /// Row and column of each patch of a tile, in this order of them.

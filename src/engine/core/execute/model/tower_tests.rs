@@ -48,7 +48,8 @@ fn image((rows, columns): (usize, usize), (tile_rows, tile_columns): (usize, usi
         (patch.wrapping_mul(40_503) >> (sample % 3 * 5)) as u8 ^ (sample * 19) as u8
     });
     let samples = samples.collect();
-    Patches { layout, patch_size: 2, order: PatchOrder::Rows, num_frames: 1, samples }
+    let (order, whole) = (PatchOrder::Rows, Vec::new());
+    Patches { layout, patch_size: 2, order, num_frames: 1, samples, whole }
 }
 
 #[test]
