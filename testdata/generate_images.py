@@ -38,7 +38,7 @@ from golden_models.records import with_logits_scaling
 from image_processors import (
     BRACKET, IN_BRACKETS, MODELS, WITH_AXES, AyaVisionProcessor, Gemma3Processor, Gemma4Processor,
     GotOcr2ImageProcessorPil, Molmo2ImageProcessor, Molmo2Processor,
-    Ovis2Processor, PaliGemmaProcessor, Phi4MultimodalImageProcessor, Phi4MultimodalProcessor,
+    Ovis2Processor, PaliGemmaProcessor, Phi4MultimodalImageProcessor,
     QianfanOCRProcessor, SiglipImageProcessor, WHOLE, phi4_tokens, make_processor, preprocessor_config, shown,
 )
 

@@ -195,7 +195,11 @@ def reference(model, processor, files: list[str], content: list) -> dict:
     prompt_len = ids.shape[1]
     return greedy(
         lambda ids: generate_images.logits_of(model, processor, ids, pixels, prompt_len)[-1],
-        ids, [generate_images.image_token_id(model.config), *getattr(model.config, "visual_indicator_token_ids", [])],
+        ids,
+        [
+            generate_images.image_token_id(model.config),
+            *getattr(model.config, "visual_indicator_token_ids", []),
+        ],
     )
 
 

@@ -380,8 +380,7 @@ impl ImageProcessor {
             Sizing::Crops(_) if steps.splits != Splits::NONE => {
                 let split = self.resized(image, steps.splits.size(steps.tile));
                 patches.push_tiles(&split, steps.splits, steps.tile);
-                let last = layout.num_tiles() - 1;
-                patches.push_grid(&resized, (0, 0), layout.grid(last));
+                patches.push_grid(&resized, (0, 0), layout.grid(layout.num_tiles() - 1));
             }
             Sizing::AnyRes { .. } if steps.splits != Splits::NONE => {
                 let split = patches::padded(&resized, steps.splits.size(steps.tile), [0; 3]);
