@@ -29,6 +29,7 @@ use super::cuda::{
     Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, PinnedBuffer, Plain, Properties,
     Runtime, Staging,
 };
+use super::kernel_set::KernelSet;
 use super::limits::Limits;
 use super::op_times::{Op, OpTimes, Work};
 use super::tensor::SharedMut;
@@ -181,30 +182,39 @@ impl Gpu {
         self.runtime.driver().properties()
     }
 
-    /// Names the set of kernels: outputs are equal only within one. The versions of cuBLASLt and
-    /// NVRTC are part of it, and a hash of the bits of matrix products, which two models of GPU of
-    /// one generation may not share. To be asked once all products are prepared.
+    /// Names the set of kernels, as [`Gpu::kernels`].
     pub fn kernel_set(&self) -> String {
+        self.kernels().name()
+    }
+
+    /// The set of kernels. The versions of cuBLASLt and NVRTC are part of it, and the bits of
+    /// matrix products, which two models of GPU of one generation may not share. To be asked once
+    /// all products are prepared.
+    pub fn kernels(&self) -> KernelSet {
         let (major, minor) = self.properties().compute_capability;
-        let fp8 = match self.quantization() {
+        let weights = match self.quantization() {
             Some(Quantization::Fp8) => "-fp8",
             None | Some(Quantization::Int8) => "",
         };
-        let codes = if self.has_codes.load(Ordering::Relaxed) { "-codes" } else { "" };
         let cache = match self.kv_cache_dtype() {
             KvCacheDType::Auto => "",
             KvCacheDType::Fp8 => "-kv8f16",
         };
         let ranks = self.rank().map(|rank| format!("-tp{}", rank.num_ranks()));
-        let narrowed = format!("{fp8}{codes}{cache}{}", ranks.unwrap_or_default());
-        match &**self.runtime.driver() {
+        let kind = match &**self.runtime.driver() {
             Driver::Cuda(driver) => {
                 let lt = gemm::cublas_version();
                 let nvrtc = driver.compiler().version_name();
-                let bits = lock(&self.matmul).references().unwrap_or_default();
-                format!("cuda-sm{major}{minor}-lt{lt}-nvrtc{nvrtc}-{bits}{narrowed}")
+                format!("cuda-sm{major}{minor}-lt{lt}-nvrtc{nvrtc}")
             }
-            Driver::Host(_) => format!("cuda-shim{narrowed}"),
+            Driver::Host(_) => "cuda-shim".to_owned(),
+        };
+        KernelSet {
+            products: lock(&self.matmul).references(),
+            weights,
+            has_codes: self.has_codes.load(Ordering::Relaxed),
+            others: format!("{cache}{}", ranks.unwrap_or_default()),
+            ..KernelSet::of_kind(kind)
         }
     }
 

@@ -7,6 +7,7 @@
 
 pub mod cuda;
 pub mod gpu;
+mod kernel_set;
 pub mod kv_cache;
 pub mod limits;
 pub mod memory;
@@ -20,6 +21,7 @@ pub mod thread_pool;
 
 pub use cuda::memory::bytes_of;
 pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
+pub use kernel_set::KernelSet;
 pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache, StateLayerMut};
 pub use narrow_inputs::NarrowInputs;
 pub use open::{
@@ -129,10 +131,17 @@ impl Device {
 
     /// Names the set of kernels in use: outputs are equal only within one set.
     pub fn kernel_set(&self) -> String {
+        self.kernels().name()
+    }
+
+    /// The set of kernels in use.
+    pub fn kernels(&self) -> KernelSet {
         match self {
-            Device::Cpu(cpu) if cpu.int8 => format!("cpu-{}-int8-groups", cpu.isa.kernel_set()),
-            Device::Cpu(cpu) => format!("cpu-{}", cpu.isa.kernel_set()),
-            Device::Cuda(gpu) => gpu.kernel_set(),
+            Device::Cpu(cpu) => {
+                let int8 = if cpu.int8 { "-int8-groups" } else { "" };
+                KernelSet::of_kind(format!("cpu-{}{int8}", cpu.isa.kernel_set()))
+            }
+            Device::Cuda(gpu) => gpu.kernels(),
         }
     }
 

@@ -41,6 +41,7 @@ enum LoadedExecutor {
 /// What `EngineInfo` says of a model.
 struct Facts {
     why_cpu: Option<WhyCpu>,
+    kernel_set: String,
     device_name: String,
     num_threads: usize,
     weight_bytes: u64,
@@ -101,6 +102,7 @@ impl LoadedModel {
             draft.as_ref().map_or((0, 0), |draft| (draft.weight_bytes, draft.kv_cache_bytes));
         let facts = Facts {
             why_cpu,
+            kernel_set: device.kernel_set(),
             device_name: match executor.num_ranks() {
                 1 => device.name(),
                 count => format!("{count} x {}, one model", device.name()),
@@ -126,6 +128,7 @@ impl LoadedModel {
         let executor = StagedExecutor::new(Arc::clone(&stages), config.cache.pool)?;
         let facts = Facts {
             why_cpu: what.why_cpu,
+            kernel_set: what.kernel_set,
             device_name: what.device_name,
             num_threads: what.num_threads,
             weight_bytes: what.weight_bytes,
@@ -177,7 +180,7 @@ impl LoadedModel {
         EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: summary.checkpoint_format(),
-            kernel_set: config.lora.kernel_set(&self.device.kernel_set()),
+            kernel_set: config.lora.kernel_set(&facts.kernel_set),
             device_name: std::mem::take(&mut facts.device_name),
             why_cpu: facts.why_cpu.take(),
             notes: std::mem::take(&mut facts.notes),

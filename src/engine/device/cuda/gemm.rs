@@ -17,14 +17,15 @@ mod tests;
 mod trial;
 mod tuning;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cudarc::cublaslt::sys::cublasLtGetVersion;
 use cudarc::driver::sys::{CUfunction, CUstream};
 
 use handle::Handle;
 use operation::{Backend, NO_REDUCTION, Operation, Rows};
-use table::{Algorithm, Choice, hash_of_references};
+pub use table::hash_of_references;
+use table::{Algorithm, Choice};
 use trial::{REFERENCE_ROWS, Trial};
 
 pub use adversary::Random;
@@ -180,10 +181,10 @@ impl Gemm {
         offered().is_ok_and(|algorithms| !algorithms.is_empty())
     }
 
-    /// A hash of the bits of the references of all GEMMs that are prepared.
-    pub fn references(&self) -> String {
+    /// The bits of the references of all GEMMs that are prepared, by their shapes.
+    pub fn references(&self) -> BTreeMap<String, String> {
         let plans = self.plans.iter();
-        hash_of_references(plans.map(|(key, plan)| (key.to_string(), plan.reference.as_str())))
+        plans.map(|(key, plan)| (key.to_string(), plan.reference.clone())).collect()
     }
 
     fn plan(

@@ -1,7 +1,7 @@
 //! Matrix products of a GPU: cuBLASLt with algorithms that give the same bits for every number of
 //! rows; on the CPU shim, a loop.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -111,8 +111,8 @@ impl MatmulEngine {
         lt.gemm.has(key(shape))
     }
 
-    /// A hash of the bits of the references; None on the shim.
-    pub(super) fn references(&self) -> Option<String> {
+    /// The bits of the references, by the shape of the product; None on the shim.
+    pub(super) fn references(&self) -> Option<BTreeMap<String, String>> {
         match self {
             Self::Lt(lt) => Some(lt.gemm.references()),
             Self::Host(_) => None,

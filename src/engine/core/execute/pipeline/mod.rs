@@ -28,7 +28,7 @@ use crate::media_table::MediaTable;
 use vllm_batch_base::config::{DeviceKind, EngineConfig};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::thread_pool::num_physical_cores;
-use vllm_batch_device::{Device, WhyCpu};
+use vllm_batch_device::{Device, KernelSet, WhyCpu};
 use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
 
 /// The stages of a model. Dropped, their threads end.
@@ -50,6 +50,8 @@ pub struct StagesInfo {
     pub why_cpu: Option<WhyCpu>,
     /// Devices, in words.
     pub device_name: String,
+    /// That of one device with all layers.
+    pub kernel_set: String,
     /// Threads of the CPU.
     pub num_threads: usize,
     /// Blocks of an engine, in each stage.
@@ -95,7 +97,7 @@ type LoadedExecutor = (Arc<Device>, LoadedStage, ModelExecutor);
 
 /// What a stage has.
 struct LoadedStage {
-    kernel_set: String,
+    kernels: KernelSet,
     device_name: String,
     num_threads: usize,
     num_blocks: usize,
@@ -142,7 +144,7 @@ impl StageOfModel {
         let shape = executor.cache_shape();
         let element_bytes = config.cache.kv_cache_dtype.size_bytes(summary.dtype);
         let loaded = LoadedStage {
-            kernel_set: device.kernel_set(),
+            kernels: device.kernels(),
             device_name: device.name(),
             num_threads: device.num_threads(),
             num_blocks: shape.num_blocks,
@@ -176,7 +178,8 @@ impl Stages {
         let last = stages.next().expect("there is a last stage");
         let (mut members, mut loading, mut next) = (Vec::new(), Vec::new(), None);
         for stage in stages {
-            let (member, its_loading) = Member::start(stage, next, Arc::clone(&counts))?;
+            let started = Member::start(stage, next, Arc::clone(&counts));
+            let (member, its_loading) = started.inspect_err(|_| last.fewest.give_up())?;
             next = Some(member.orders());
             members.push(member);
             loading.push(its_loading);
@@ -292,12 +295,14 @@ fn together(
     num_pools: usize,
 ) -> Result<StagesInfo, EngineError> {
     let first = &loaded[0];
+    let mut kernels = first.kernels.clone();
     for (index, stage) in loaded.iter().enumerate() {
-        if stage.kernel_set != first.kernel_set {
-            let (own, other) = (&first.kernel_set, &stage.kernel_set);
+        let joined = kernels.joined(stage.kernels.clone());
+        kernels = joined.ok_or_else(|| {
+            let (own, other) = (first.kernels.name(), stage.kernels.name());
             let text = format!("stage 0 computes with {own}, and stage {index} with {other}");
-            return Err(refused(text, "take devices of one kind"));
-        }
+            refused(text, "take devices of one kind")
+        })?;
         if stage.num_blocks != first.num_blocks {
             let text = format!(
                 "stage 0 has room for {} blocks of the KV cache, and stage {index} for {}",
@@ -330,6 +335,7 @@ fn together(
     Ok(StagesInfo {
         why_cpu: None,
         device_name: format!("{} x {}, one model in stages", loaded.len(), first.device_name),
+        kernel_set: kernels.name(),
         num_threads: sum(|stage| stage.num_threads),
         num_blocks: first.num_blocks / num_pools,
         block_size: first.block_size,

@@ -153,9 +153,7 @@ impl TuningTable {
 
 /// One hash of the references of some GEMMs, in whatever order they come: eight digits that tell
 /// apart devices and libraries that do not give the same bits.
-pub(super) fn hash_of_references<'a>(
-    references: impl Iterator<Item = (String, &'a str)>,
-) -> String {
+pub fn hash_of_references<'a>(references: impl Iterator<Item = (String, &'a str)>) -> String {
     let mut hasher = Hasher::default();
     for (key, hash) in references.collect::<BTreeMap<_, _>>() {
         hasher.field(key.as_bytes()).field(hash.as_bytes());
