@@ -39,7 +39,7 @@ fn wrong_usage_exits_2_and_says_what_is_true() {
         ("run --model m --device gpu", "expected auto, cpu, cuda, cuda:N or cuda:all"),
         ("run --model m --format xml", "jsonl"),
         (
-            "run --model m --pipeline-parallel-size 2",
+            "run --model m --enable-expert-parallel",
             "tip: --tensor-parallel-size N shares a model out to N GPUs",
         ),
         ("run --model m --trust-remote-code", "tip: no code of a model is ever run"),

@@ -5,8 +5,8 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 const NO_SERVER: &str = "there is no server here; `run` completes a file of rows";
-const ONE_DEVICE: &str =
-    "--tensor-parallel-size N shares a model out to N GPUs; --data-parallel-size N, the rows";
+const ONE_DEVICE: &str = "--tensor-parallel-size N shares a model out to N GPUs; \
+                         --pipeline-parallel-size N, its layers; --data-parallel-size N, the rows";
 const ENGINES: &str = "it is --data-parallel-size N here, or --device cuda:all";
 const NO_POOLING: &str =
     "the command says it: `run` completes; others are `embed`, `classify`, `score`, `rerank`";
@@ -27,7 +27,8 @@ const BEAMS: &str = "--beam-width N searches with N beams";
 const NO_BEST_OF: &str = "-n gives several samples, and --beam-width the likeliest completions";
 const NO_LOGS: &str = "there are no request logs; -q hides progress, --stats FILE has the figures";
 const IN_ROWS: &str = "rows have it: give each row a field of this name";
-const ON_GPUS: &str = "all layers are on one device: --device auto, cpu or cuda:N";
+const ON_GPUS: &str = "a GPU has all layers (--device cuda:N), or those of a stage \
+                       (--pipeline-parallel-size N)";
 const KV_TYPE: &str = "it is --kv-cache-dtype here, for keys and values alike";
 const HEAD: &str = "--limit N takes the first rows, --sample N random ones";
 const PROMPT_FIELD: &str = "it is --prompt-column here, or --template '... {{name}} ...'";
@@ -41,8 +42,7 @@ const SMALL: &str = "it is --quantization fp8 or int8 here";
 /// Flags of vLLM and its neighbours, without dashes.
 const FLAGS: &[(&str, &str)] = &[
     ("tp", ONE_DEVICE),
-    ("pipeline-parallel-size", ONE_DEVICE),
-    ("pp", ONE_DEVICE),
+    ("pp", "it is --pipeline-parallel-size here"),
     ("dp", ENGINES),
     ("enable-expert-parallel", ONE_DEVICE),
     ("distributed-executor-backend", ONE_DEVICE),
