@@ -1,7 +1,8 @@
 //! The devices of what is computed by several: GPUs that follow each other, or the CPU for all.
 
-use vllm_batch_base::config::{DeviceConfig, DeviceKind, Quantization};
+use vllm_batch_base::config::{DeviceConfig, DeviceKind, EngineConfig, Quantization};
 use vllm_batch_base::{EngineError, Setting};
+use vllm_batch_device::thread_pool::num_physical_cores;
 use vllm_batch_device::{WhyCpu, gpu_trouble, num_gpus, why_cpu};
 
 /// So many devices, from the one that was asked for on; and why they are the CPU where nobody asked
@@ -31,6 +32,50 @@ pub(crate) fn following(
     let gpus = gpus(first, num, there);
     let kinds = gpus.map_err(|text| EngineError::setting(setting, text, "give at most so many"))?;
     Ok((kinds, None))
+}
+
+/// A configuration for each of several of a kind (`part`), on these devices, with its share of the
+/// threads and of the CPU's memory.
+///
+/// # Errors
+/// One would have no thread, which the setting is blamed for.
+pub(crate) fn shared_out(
+    config: &EngineConfig,
+    kinds: Vec<DeviceKind>,
+    (part, setting): (&str, Setting),
+) -> Result<Vec<EngineConfig>, EngineError> {
+    let num = kinds.len();
+    let is_cpu = kinds[0] == DeviceKind::Cpu;
+    let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);
+    if is_cpu && num_threads < num {
+        let text =
+            format!("there are {num_threads} threads to share out, and each {part} needs one");
+        let help = format!("give `settings.threads` {num} or fewer {part}s");
+        return Err(EngineError::setting(setting, text, help));
+    }
+    let share = |(index, kind): (usize, DeviceKind)| {
+        let mut own = config.clone();
+        own.device.kind = kind;
+        let more = usize::from(index < num_threads % num);
+        own.parallel.num_threads = Some((num_threads / num + more).max(1));
+        own.cache.engines_in_memory = if is_cpu { num } else { 1 };
+        own
+    };
+    Ok(kinds.into_iter().enumerate().map(share).collect())
+}
+
+/// All GPUs of a machine that has so many.
+///
+/// # Errors
+/// It has none.
+pub(crate) fn all_gpus(there: usize) -> Result<Vec<DeviceKind>, EngineError> {
+    match there {
+        0 => {
+            let help = "give `settings.device` cpu";
+            Err(EngineError::setting(Setting::Device, "there is no GPU", help))
+        }
+        _ => Ok((0..there).map(DeviceKind::Cuda).collect()),
+    }
 }
 
 /// GPUs of the machine.
@@ -71,5 +116,8 @@ mod tests {
         let text = gpus(2, 4, 4).unwrap_err();
         assert!(text.contains("from cuda:2 on there are 2 GPUs"), "{text}");
         assert!(gpus(5, 1, 4).unwrap_err().contains("there are 0 GPUs"));
+        assert_eq!(all_gpus(3).unwrap(), cuda(&[0, 1, 2]));
+        let text = all_gpus(0).unwrap_err().to_string();
+        assert!(text.contains("there is no GPU"), "{text}");
     }
 }

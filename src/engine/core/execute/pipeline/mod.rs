@@ -21,13 +21,12 @@ use member::{Job, Loading, Member, Order};
 
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model_executor::{ModelExecutor, StageToLoad, gpu_needs_of};
-use crate::load::devices::following;
+use crate::load::devices::{following, shared_out};
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::media_table::MediaTable;
-use vllm_batch_base::config::{DeviceKind, EngineConfig};
+use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::{EngineError, Setting};
-use vllm_batch_device::thread_pool::num_physical_cores;
 use vllm_batch_device::{Device, KernelSet, WhyCpu};
 use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
 
@@ -249,30 +248,17 @@ fn stages_of(
     let layers = summary.spec.stages(count, num_deep);
     let layers = layers.map_err(|text| refused(text, "give a smaller number, or leave it out"))?;
     let (kinds, why_cpu) = match &config.parallel.stage_devices[..] {
-        [] => {
-            following(&config.device, config.parallel.num_stages(), Setting::PipelineParallelSize)?
-        }
+        [] => following(&config.device, count, Setting::PipelineParallelSize)?,
         devices => (devices.to_vec(), None),
     };
-    let is_cpu = kinds[0] == DeviceKind::Cpu;
-    let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);
-    if is_cpu && num_threads < count {
-        let text =
-            format!("there are {num_threads} threads to share out, and each stage needs one");
-        return Err(refused(text, &format!("give `settings.threads` {count} or fewer stages")));
-    }
+    let configs = shared_out(config, kinds, ("stage", Setting::PipelineParallelSize))?;
     let fewest = Arc::new(FewestBlocks::new(count));
-    let stage = |(index, (layers, kind)): (usize, (_, DeviceKind))| {
-        let mut own = config.clone();
-        own.device.kind = kind;
-        let more = usize::from(index < num_threads % count);
-        own.parallel.num_threads = Some((num_threads / count + more).max(1));
-        own.cache.engines_in_memory = if is_cpu { count } else { 1 };
+    let stage = |(index, (layers, mut config)): (usize, (_, EngineConfig))| {
         // That of all layers, of which some have states.
-        own.cache.block_size = Some(summary.block_size(&config.cache));
+        config.cache.block_size = Some(summary.block_size(&config.cache));
         StageOfModel {
             index,
-            config: own,
+            config,
             sizes: *sizes,
             summary: summary.clone(),
             layers,
@@ -280,7 +266,7 @@ fn stages_of(
             given_up: Arc::clone(given_up),
         }
     };
-    let stages = layers.into_iter().zip(kinds).enumerate().map(stage);
+    let stages = layers.into_iter().zip(configs).enumerate().map(stage);
     Ok((stages.collect(), why_cpu))
 }
 

@@ -1,11 +1,10 @@
 //! From one configuration to that of each engine: its device, its threads, its share of memory.
 
 use crate::load::combinations::Sides;
-use crate::load::devices::{following, num_gpus_there};
+use crate::load::devices::{all_gpus, following, num_gpus_there, shared_out};
 use vllm_batch_base::config::{DeviceKind, EngineConfig, Engines};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::WhyCpu;
-use vllm_batch_device::thread_pool::num_physical_cores;
 
 /// Most engines: the router has a bit for each.
 const MAX_ENGINES: usize = 64;
@@ -19,25 +18,9 @@ pub(super) fn configs(
         return Ok((over_stages(config), None));
     }
     let (kinds, why_cpu) = kinds(config)?;
-    let num_engines = kinds.len();
-    let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);
-    let is_cpu = kinds[0] == DeviceKind::Cpu;
-    if is_cpu && num_threads < num_engines {
-        let text =
-            format!("there are {num_threads} threads to share out, and each engine needs one");
-        let help = format!("give `settings.threads` {num_engines} or fewer engines");
-        return Err(EngineError::setting(Setting::DataParallelSize, text, help));
-    }
-    let of_engine = |(index, kind): (usize, DeviceKind)| {
-        let mut own = config.clone();
-        own.device.kind = kind;
-        let more = usize::from(index < num_threads % num_engines);
-        own.parallel.num_threads = Some((num_threads / num_engines + more).max(1));
-        own.parallel.engines = Engines::Number(1);
-        own.cache.engines_in_memory = if is_cpu { num_engines } else { 1 };
-        own
-    };
-    Ok((kinds.into_iter().enumerate().map(of_engine).collect(), why_cpu))
+    let mut own = shared_out(config, kinds, ("engine", Setting::DataParallelSize))?;
+    own.iter_mut().for_each(|own| own.parallel.engines = Engines::Number(1));
+    Ok((own, why_cpu))
 }
 
 /// Engines that share the stages of one model: one more than there are stages, so that each stage
@@ -60,13 +43,7 @@ fn kinds(config: &EngineConfig) -> Result<(Vec<DeviceKind>, Option<WhyCpu>), Eng
             Err(EngineError::setting(Setting::DataParallelSize, text, "give fewer"))
         }
         Engines::Number(num) => following(&config.device, num, Setting::DataParallelSize),
-        Engines::AllGpus => match num_gpus_there()? {
-            0 => {
-                let help = "give `settings.device` cpu";
-                Err(EngineError::setting(Setting::Device, "there is no GPU", help))
-            }
-            num => Ok(((0..num).map(DeviceKind::Cuda).collect(), None)),
-        },
+        Engines::AllGpus => Ok((all_gpus(num_gpus_there()?)?, None)),
     }
 }
 
