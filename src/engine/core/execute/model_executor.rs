@@ -12,7 +12,7 @@ use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
 use super::model::stage_rows::StageRows;
-use super::pipeline::FewestBlocks;
+use super::pipeline::Seat;
 use super::tensor_parallel::OtherRanks;
 use crate::load::held_weights::{HeldWeights, read_as_values};
 use crate::load::model_summary::{self, ModelSummary};
@@ -62,16 +62,16 @@ pub struct DecoderToLoad {
     pub media: Option<EncodedMedia>,
     /// Layers that adapters may name, those of other stages too.
     pub places: LoraPlaces,
-    /// With whom it has equally many blocks in the KV cache; None: nobody.
-    pub fewest: Option<Arc<FewestBlocks>>,
+    /// Where it meets those that have equally many blocks in the KV cache; None: nobody has to.
+    pub seat: Option<Seat>,
 }
 
 /// A stage of a model that is to be loaded.
 pub struct StageToLoad {
     /// Its layers.
     pub layers: Range<usize>,
-    /// All stages of the model; None: there is one.
-    pub fewest: Option<Arc<FewestBlocks>>,
+    /// Where it meets the other stages; None: there is one.
+    pub seat: Option<Seat>,
 }
 
 impl DecoderToLoad {
@@ -93,7 +93,7 @@ impl ModelExecutor {
         device: Arc<Device>,
         given_up: &Arc<AtomicBool>,
     ) -> Result<Self, EngineError> {
-        let whole = StageToLoad { layers: 0..summary.spec.layers.len(), fewest: None };
+        let whole = StageToLoad { layers: 0..summary.spec.layers.len(), seat: None };
         Self::load_stage(config, sizes, summary, whole, device, given_up)
     }
 
@@ -144,19 +144,11 @@ impl ModelExecutor {
         let elsewhere = spec.num_weights_elsewhere() * dtype.size_bytes() as u64;
         let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
         let code_bytes = Arc::new(held.take_code_bytes());
-        let (places, fewest) = (LoraPlaces::of_decoder(whole), stage.fewest);
+        let (places, seat) = (LoraPlaces::of_decoder(whole), stage.seat);
         let load = |spec| EncodedMedia::load(config, spec, (dtype, &device), &mut checkpoint);
         let media = tower.map(load).transpose()?;
-        let decoder = DecoderToLoad {
-            spec,
-            output,
-            dtype,
-            max_model_len,
-            weight_bytes,
-            media,
-            places,
-            fewest,
-        };
+        let decoder =
+            DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, media, places, seat };
         let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
         let left = notes_of_left(num_left);
@@ -197,8 +189,8 @@ impl ModelExecutor {
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
         loaded.set_loras(&device, loras, limits)?;
         let mut shape = cache_shape(&config.cache, sizes, &device, &decoder)?;
-        if let Some(fewest) = &decoder.fewest {
-            shape.num_blocks = fewest.agree(shape.num_blocks)?;
+        if let Some(seat) = decoder.seat {
+            shape.num_blocks = seat.agree(shape.num_blocks)?;
         }
         let (mut cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         add_host_blocks(&mut cache, &config.cache, &device)?;

@@ -49,6 +49,7 @@ impl Member {
         let (orders, incoming) = channel();
         let (loaded_sender, loaded) = channel();
         let thread = std::thread::Builder::new().name(format!("stage {}", stage.index));
+        let index = stage.index;
         let run = move || {
             let loaded = stage.load();
             let (what, mut executor) = match loaded {
@@ -56,8 +57,8 @@ impl Member {
                 Err(error) => return drop(loaded_sender.send(Err(error))),
             };
             if loaded_sender.send(Ok(what)).is_ok() {
-                let counts = (stage.index == 0).then_some(&*counts);
-                serve(stage.index, &mut executor, &incoming, next.as_ref(), counts);
+                let counts = (index == 0).then_some(&*counts);
+                serve(index, &mut executor, &incoming, next.as_ref(), counts);
             }
         };
         let thread = thread.stack_size(LOADING_STACK).spawn(run);

@@ -15,7 +15,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use fewest::FewestBlocks;
+use fewest::FewestBlocks;
+pub use fewest::Seat;
 use last_stage::LastStage;
 use member::{Job, Loading, Member, Order};
 
@@ -79,6 +80,15 @@ struct Counts {
     encoded: (u64, Duration),
 }
 
+/// The stages of a model that are to be loaded.
+struct StagesToLoad {
+    stages: Vec<StageOfModel>,
+    /// Where they meet.
+    fewest: Arc<FewestBlocks>,
+    /// Why they are on the CPU where nobody asked for it.
+    why_cpu: Option<WhyCpu>,
+}
+
 /// A stage that is to be loaded, on the thread that it is for.
 struct StageOfModel {
     index: usize,
@@ -87,7 +97,7 @@ struct StageOfModel {
     sizes: StepSizes,
     summary: ModelSummary,
     layers: std::ops::Range<usize>,
-    fewest: Arc<FewestBlocks>,
+    seat: Seat,
     given_up: Arc<AtomicBool>,
 }
 
@@ -119,27 +129,18 @@ impl Counts {
     }
 }
 
-/// Ends the wait of the other stages with the loading of one, however that ends.
-struct GivesUp<'a>(&'a FewestBlocks);
-
-impl Drop for GivesUp<'_> {
-    fn drop(&mut self) {
-        self.0.give_up();
-    }
-}
-
 impl StageOfModel {
     /// Opens its device, and loads its layers.
-    fn load(&self) -> Result<LoadedExecutor, EngineError> {
-        let Self { config, sizes, summary, layers, fewest, given_up, .. } = self;
-        let _gives_up = GivesUp(fewest);
+    fn load(self) -> Result<LoadedExecutor, EngineError> {
+        let Self { config, sizes, summary, layers, seat, given_up, .. } = self;
         let needs = gpu_needs_of(&summary.spec.of_stage(layers.clone()));
-        let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
-        summary.sides(config).check_on(&device, why_cpu.as_ref())?;
+        let (device, why_cpu) = needs.open_device(&config, summary.dtype)?;
+        summary.sides(&config).check_on(&device, why_cpu.as_ref())?;
         let device = Arc::new(device);
-        let stage = StageToLoad { layers: layers.clone(), fewest: Some(Arc::clone(fewest)) };
+        let stage = StageToLoad { layers, seat: Some(seat) };
         let on = Arc::clone(&device);
-        let mut executor = ModelExecutor::load_stage(config, sizes, summary, stage, on, given_up)?;
+        let mut executor =
+            ModelExecutor::load_stage(&config, &sizes, &summary, stage, on, &given_up)?;
         let shape = executor.cache_shape();
         let element_bytes = config.cache.kv_cache_dtype.size_bytes(summary.dtype);
         let loaded = LoadedStage {
@@ -170,15 +171,15 @@ impl Stages {
         summary: &ModelSummary,
         given_up: &Arc<AtomicBool>,
     ) -> Result<Self, EngineError> {
-        let (stages, why_cpu) = stages_of(config, sizes, summary, given_up)?;
+        let to_load = stages_of(config, sizes, summary, given_up)?;
+        let StagesToLoad { stages, fewest, why_cpu } = to_load;
         let layers: Vec<_> = stages.iter().map(|stage| stage.layers.clone()).collect();
         let counts = Arc::<Mutex<Counts>>::default();
         let mut stages = stages.into_iter().rev();
         let last = stages.next().expect("there is a last stage");
         let (mut members, mut loading, mut next) = (Vec::new(), Vec::new(), None);
         for stage in stages {
-            let started = Member::start(stage, next, Arc::clone(&counts));
-            let (member, its_loading) = started.inspect_err(|_| last.fewest.give_up())?;
+            let (member, its_loading) = Member::start(stage, next, Arc::clone(&counts))?;
             next = Some(member.orders());
             members.push(member);
             loading.push(its_loading);
@@ -186,7 +187,7 @@ impl Stages {
         members.reverse();
         let of_last = last.load();
         let before: Vec<_> = loading.into_iter().rev().map(Loading::finish).collect();
-        let (device, executor, loaded) = all_loaded(before, of_last)?;
+        let (device, executor, loaded) = all_loaded(before, of_last, &fewest)?;
         let what = together(&loaded, &layers, config.cache.num_pools)?;
         Ok(Self {
             last: LastStage::new(executor),
@@ -216,6 +217,7 @@ impl Stages {
 fn all_loaded(
     before: Vec<Result<LoadedStage, EngineError>>,
     last: Result<LoadedExecutor, EngineError>,
+    fewest: &FewestBlocks,
 ) -> Result<(Arc<Device>, ModelExecutor, Vec<LoadedStage>), EngineError> {
     let (of_last, rest) = match last {
         Ok((device, what, executor)) => (Ok(what), Some((device, executor))),
@@ -225,24 +227,24 @@ fn all_loaded(
     for (index, result) in before.into_iter().chain([of_last]).enumerate() {
         match result {
             Ok(what) => loaded.push(what),
-            Err(error) => failed.push((FewestBlocks::is_of_another(&error), index, error)),
+            Err(error) => failed.push((index, error)),
         }
     }
-    failed.sort_by_key(|&(is_of_another, index, _)| (is_of_another, index));
-    match (failed.into_iter().next(), rest) {
+    let failed = failed.into_iter().min_by_key(|&(index, _)| fewest.has_waited_in_vain(index));
+    match (failed, rest) {
         (None, Some((device, executor))) => Ok((device, executor, loaded)),
-        (Some((_, index, error)), _) => Err(error.of(&format!("stage {index}"))),
+        (Some((index, error)), _) => Err(error.of(&format!("stage {index}"))),
         (None, None) => unreachable!("a stage is loaded, or says why not"),
     }
 }
 
-/// The stages that are to be loaded, and why they are on the CPU where nobody asked for it.
+/// The stages that are to be loaded.
 fn stages_of(
     config: &EngineConfig,
     sizes: &StepSizes,
     summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
-) -> Result<(Vec<StageOfModel>, Option<WhyCpu>), EngineError> {
+) -> Result<StagesToLoad, EngineError> {
     let count = config.parallel.num_stages();
     let num_deep = summary.tower.as_ref().map_or(0, |tower| tower.deep.len());
     let layers = summary.spec.stages(count, num_deep);
@@ -252,22 +254,16 @@ fn stages_of(
         devices => (devices.to_vec(), None),
     };
     let configs = shared_out(config, kinds, ("stage", Setting::PipelineParallelSize))?;
-    let fewest = Arc::new(FewestBlocks::new(count));
-    let stage = |(index, (layers, mut config)): (usize, (_, EngineConfig))| {
+    let (fewest, seats) = FewestBlocks::new(count);
+    let mut stages = Vec::new();
+    for (((layers, mut config), seat), index) in layers.into_iter().zip(configs).zip(seats).zip(0..)
+    {
         // That of all layers, of which some have states.
         config.cache.block_size = Some(summary.block_size(&config.cache));
-        StageOfModel {
-            index,
-            config,
-            sizes: *sizes,
-            summary: summary.clone(),
-            layers,
-            fewest: Arc::clone(&fewest),
-            given_up: Arc::clone(given_up),
-        }
-    };
-    let stages = layers.into_iter().zip(configs).enumerate().map(stage);
-    Ok((stages.collect(), why_cpu))
+        let (sizes, summary, given_up) = (*sizes, summary.clone(), Arc::clone(given_up));
+        stages.push(StageOfModel { index, config, sizes, summary, layers, seat, given_up });
+    }
+    Ok(StagesToLoad { stages, fewest, why_cpu })
 }
 
 fn refused(text: String, help: &str) -> EngineError {

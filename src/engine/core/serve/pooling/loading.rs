@@ -292,7 +292,7 @@ fn load_body(
         weight_bytes,
         media,
         places,
-        fewest: None,
+        seat: None,
     };
     let mut executor =
         ModelExecutor::of_checkpoint(config, sizes, decoder, Arc::clone(device), checkpoint)?;
