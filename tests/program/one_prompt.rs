@@ -172,7 +172,7 @@ fn what_has_no_place_beside_one_prompt_is_refused_by_name() {
     let folder = temporary();
     fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
     for (flags, wanted) in [
-        (&["-i", "in.jsonl"][..], "cannot be used with '--input"),
+        (&["-i", "in.jsonl"][..], "--prompt goes with --input only where that is pictures"),
         (&["-o", "out.jsonl"], "cannot be used with '--out"),
         (&["--template", "{{a}}"], "cannot be used with '--template"),
         (&["--limit", "1"], "cannot be used with '--limit"),

@@ -66,6 +66,41 @@ fn photos() -> tempfile::TempDir {
 }
 
 #[test]
+fn a_prompt_is_asked_of_each_picture() {
+    let folder = photos();
+    let path = folder.path();
+    let expected = run(path, &[&["-i", "photos"], &ASKED[..]].concat());
+    assert_eq!(expected.code, 0, "{}", expected.errors);
+    for flags in [
+        &["-i", "photos", "-p", "Describe the image."][..],
+        &["--prompt", "Describe the image.", "--input", "photos/*.*", "photos/sub/c.webp"],
+    ] {
+        let said = run(path, flags);
+        assert_eq!((said.code, &said.out), (0, &expected.out), "{flags:?}: {}", said.errors);
+    }
+    let said = run(path, &["-i", "photos", "-p", "Describe the image.", "-o", "out.jsonl"]);
+    assert_eq!(said.code, 0, "{}", said.errors);
+    assert_eq!(fs::read_to_string(path.join("out.jsonl")).unwrap(), expected.out);
+}
+
+#[test]
+fn a_prompt_beside_other_rows_is_refused() {
+    let folder = photos();
+    let path = folder.path();
+    fs::write(path.join("in.jsonl"), "{\"prompt\": \"a\"}\n").unwrap();
+    for (flags, text) in [
+        (&["-i", "in.jsonl", "-p", "b"][..], "--prompt goes with --input only where that is"),
+        (&["-i", "photos", "-p", "a {{b}}"], "use --template"),
+        (&["-i", "photos", "-p", "a", "--template", "b"], "cannot be used with"),
+        (&["-p", "a", "-o", "out.jsonl"], "cannot be used with"),
+    ] {
+        let said = run(path, flags);
+        assert_eq!(said.code, 2, "{flags:?}: {}", said.errors);
+        assert!(said.errors.contains(text), "{flags:?}: {}", said.errors);
+    }
+}
+
+#[test]
 fn a_folder_a_pattern_and_names_are_rows_of_pictures() {
     let folder = photos();
     let path = folder.path();

@@ -62,17 +62,7 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         }
     };
     match command {
-        Command::Run(args) => {
-            let RunCommandArgs { run: args, one } = *args;
-            match one.prompt {
-                None => shown(&args.display.clone(), &settings, |console| {
-                    run::run(args, files, console, load)
-                }),
-                Some(prompt) => shown(&args.display.of_one_answer(), &settings, |console| {
-                    run::one_prompt::answer(prompt, args, files, console, load)
-                }),
-            }
-        }
+        Command::Run(args) => completed(*args, files, &settings, load),
         Command::Eval(args) => shown(&args.run.display.clone(), &settings, |console| {
             eval::run(*args, files, console, load)
         }),
@@ -101,6 +91,29 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         }
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(man::man()),
+    }
+}
+
+/// `run`, over rows, of one prompt, or of one prompt beside pictures.
+fn completed(
+    args: RunCommandArgs,
+    files: FlagFiles,
+    settings: &Settings,
+    load: run::Load<'_>,
+) -> Exit {
+    let RunCommandArgs { run: args, one } = args;
+    match one.prompt {
+        None => {
+            shown(&args.display.clone(), settings, |console| run::run(args, files, console, load))
+        }
+        Some(prompt) if args.input.input.is_empty() => {
+            shown(&args.display.of_one_answer(), settings, |console| {
+                run::one_prompt::answer(prompt, args, files, console, load)
+            })
+        }
+        Some(prompt) => shown(&args.display.clone(), settings, |console| {
+            run::run(run::one_prompt::beside_pictures(prompt, args)?, files, console, load)
+        }),
     }
 }
 

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, FromArgMatches};
 
-use super::{Cli, Command, FlagFiles, Settings, Variables, command, settings, tips};
+use super::{Cli, Command, FlagFiles, Settings, Variables, command, prompt, settings, tips};
 use vllm_batch_dataset::terminal::error::CliError;
 
 /// A command line, with what is set elsewhere.
@@ -44,7 +44,7 @@ impl std::fmt::Display for ParseError {
 /// # Errors
 /// Help, version, a usage error, or a wrong flag in a variable or in `--config`.
 pub fn parse(argv: &[OsString], variables: &Variables) -> Result<Parsed, ParseError> {
-    let program = command(wants_long_help(argv));
+    let program = prompt::beside_input(command(wants_long_help(argv)), argv);
     let short = |error| tips::with_short_usage(error, &program, command_of(argv));
     let explained =
         |error| ParseError::Usage(short(tips::explain(error, &program, command_of(argv))));

@@ -1,4 +1,4 @@
-//! `--prompt`: one prompt that was typed, and its answer alone.
+//! `--prompt`: one prompt that was typed, and its answer alone; or what is asked of each picture.
 
 use std::io::{self, IsTerminal, Read};
 
@@ -8,6 +8,7 @@ use crate::config::RunConfig;
 use crate::model;
 use vllm_batch_dataset::input::reader::MAX_LINE;
 use vllm_batch_dataset::input::row::ChatMode;
+use vllm_batch_dataset::input::sources::Sources;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
@@ -41,6 +42,30 @@ pub fn answer(
         console.warn("standard input was not read; `--prompt -` takes the prompt from it");
     }
     Ok(exit)
+}
+
+/// The flags of a run over pictures that are asked the same. It is a template without fields, of
+/// which only rows with images may have one.
+///
+/// # Errors
+/// The input has other rows than pictures, or the prompt would be read as a template with fields.
+pub fn beside_pictures(prompt: String, mut args: RunArgs) -> Result<RunArgs, CliError> {
+    let refused = |what: &str, help| Err(CliError::refused("input", what).help(help));
+    if !Sources::new(&args.input.input, |path| args.input.layout.resolve(path))?.are_pictures() {
+        return refused(
+            "--prompt goes with --input only where that is pictures",
+            "put a prompt around the fields of rows with --template 'Summarise: {{text}}'",
+        );
+    }
+    let prompt = if prompt == STDIN { of_stdin()? } else { prompt };
+    if prompt.contains("{{") {
+        return refused(
+            "--prompt has no fields, and has '{{'",
+            "use --template, which puts fields of the rows into the text",
+        );
+    }
+    args.input.template = Some(prompt);
+    Ok(args)
 }
 
 /// All of standard input, without its last line break.
