@@ -45,8 +45,17 @@ pub struct BatchLine {
     pub digest: RowDigest,
     /// The adapter that answers; None: the model.
     pub lora: Option<Arc<str>>,
-    /// Echo of a `response`'s request, as fields of a JSON object.
-    pub echo: Option<Box<str>>,
+    /// What the answer says again of its request.
+    pub echo: Option<Echo>,
+}
+
+/// What an answer says again of its request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Echo {
+    /// Of a `response`: its parameters, as fields of a JSON object.
+    Fields(String),
+    /// Of a completion (`echo`): its prompt before the text. None: the prompt was token ids.
+    Prompt(Option<String>),
 }
 
 /// 64 bits of a hash of a row's `custom_id` and text: equal rows have equal ids, whenever and
@@ -68,8 +77,13 @@ impl BatchLine {
     }
 
     /// The same with what the answer says again of its request.
-    pub fn with_echo(self, echo: String) -> Self {
-        Self { echo: Some(echo.into()), ..self }
+    pub fn with_echo(self, echo: Echo) -> Self {
+        self.with_echo_of(Some(echo))
+    }
+
+    /// The same where it may say nothing again.
+    pub fn with_echo_of(self, echo: Option<Echo>) -> Self {
+        Self { echo, ..self }
     }
 
     /// The same with another name, if it has none. Its ids stay as they are.

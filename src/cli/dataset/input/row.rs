@@ -23,6 +23,7 @@ mod own;
 mod own_images;
 mod prompt;
 mod remarks;
+mod requests;
 mod responses;
 mod score_inputs;
 mod shape;
@@ -48,11 +49,12 @@ use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_i
 use self::near_miss::NearMisses;
 use self::prompt::PromptBuilder;
 use self::remarks::{Remark, Remarks};
+pub use self::requests::RequestApi;
 use self::shape::RowShape;
 pub use self::task::Task;
 pub use self::tools::are_functions;
 pub use self::urls::Picture;
-use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
+use super::batch_line::{BatchKind, BatchLine, BatchLines, Echo, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
 use super::media::{FetchedImage, MediaOptions, Place};
 use super::overrides::Overrides;
@@ -196,24 +198,7 @@ impl RowParser {
         let mut builder = PromptBuilder::new(options)?;
         builder.begin_records(records.have_members());
         let names = records.headers();
-        let mut parser = Self {
-            builder,
-            task: options.task,
-            lines_decide: options.lines_decide,
-            format: records.format(),
-            lines: options.lines,
-            names: None,
-            field_names: Arc::default(),
-            shape: None,
-            next_index: 0,
-            has_images: false,
-            note: None,
-            remarks: Remarks::default(),
-            near_misses: NearMisses::default(),
-            are_streamed: options.are_streamed,
-            named_params: Vec::new(),
-            file: None,
-        };
+        let mut parser = Self::undecided(builder, options, records.format());
         // The columns are the same in every row, so the header decides before the first.
         parser.take_columns(names);
         if parser.names.as_ref().is_some_and(|names| !names.is_empty()) {
@@ -442,7 +427,8 @@ impl RowParser {
             let lora = lora.map(|lora| self.builder.names().name_of(lora));
             let line = line.answered_by(lora);
             return Passthrough::Batch(match kind {
-                BatchKind::Response => line.with_echo(responses::echo(&fields)),
+                BatchKind::Response => line.with_echo(Echo::Fields(responses::echo(&fields))),
+                BatchKind::Completions => line.with_echo_of(openai::echoed_prompt(&fields)),
                 _ => line,
             });
         }

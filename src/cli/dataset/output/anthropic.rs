@@ -41,7 +41,7 @@ impl RowWriter<'_> {
     }
 
     /// The first completion: Anthropic's messages have one.
-    fn message(&mut self, line: &BatchLine, output: &RequestOutput) {
+    pub(super) fn message(&mut self, line: &BatchLine, output: &RequestOutput) {
         let first = output.outputs.first();
         self.field("id", &line.digest.id("msg_"));
         self.field("type", "message");
@@ -106,7 +106,7 @@ impl RowWriter<'_> {
         self.out.push(b'}');
     }
 
-    fn error_response(&mut self, line: &BatchLine, error: &RowError) {
+    pub(super) fn error_response(&mut self, line: &BatchLine, error: &RowError) {
         let kind = match status(error) {
             500.. => "api_error",
             404 => "not_found_error",

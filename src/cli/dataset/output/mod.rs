@@ -6,6 +6,8 @@ mod anthropic;
 mod batch_tests;
 #[cfg(test)]
 mod chat_tests;
+#[cfg(test)]
+mod chunk_tests;
 mod csv;
 mod finished;
 pub mod format_settings;
@@ -14,8 +16,10 @@ pub mod npy;
 #[cfg(test)]
 mod odd_inputs;
 mod openai;
+pub mod openai_chunks;
 pub mod parquet;
 mod pooled;
+pub mod response;
 mod responses;
 pub mod row_format;
 mod scores;

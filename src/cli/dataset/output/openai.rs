@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::RowWriter;
-use crate::input::batch_line::{BatchKind, BatchLine};
+use crate::input::batch_line::{BatchKind, BatchLine, Echo};
 use crate::input::overrides::parameter_of;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::request::{
@@ -31,10 +31,17 @@ impl RowWriter<'_> {
     ) {
         let status = result.as_ref().map_or_else(|error| status(error), |_| 200);
         self.openai_envelope(line, status, |row| match &result {
-            Ok(output) if line.kind == BatchKind::Response => row.response_body(line, output),
-            Ok(output) => row.openai_body(line, output),
+            Ok(output) => row.openai_answer(line, output),
             Err(error) => row.openai_error(line.kind, error),
         });
+    }
+
+    /// The body of an answer.
+    pub(super) fn openai_answer(&mut self, line: &BatchLine, output: &RequestOutput) {
+        match line.kind {
+            BatchKind::Response => self.response_body(line, output),
+            _ => self.openai_body(line, output),
+        }
     }
 
     /// The fields of a line around the body of its response.
@@ -76,15 +83,30 @@ impl RowWriter<'_> {
             row.out.push(b'{');
             let ends_in_calls = match is_chat {
                 true => row.chat_choice(completion, line),
-                false => row.text_choice(completion),
+                false => row.text_choice(completion, line, output),
             };
             let reason = match ends_in_calls {
                 true => "tool_calls",
-                false => finish_reason(completion.finish_reason),
+                false => finish_reason(completion),
             };
             row.field("finish_reason", reason);
             row.out.push(b'}');
         });
+        self.openai_usage(output);
+        self.field("system_fingerprint", &facts.system_fingerprint);
+        // Those of a prompt that is echoed are with those of the text.
+        let is_echoed = matches!(line.echo, Some(Echo::Prompt(_)));
+        if let Some(positions) = output.prompt_logprobs.as_ref().filter(|_| !is_echoed) {
+            self.key("prompt_logprobs");
+            self.list(positions, |row, position| match position {
+                Some(position) => row.prompt_position(position),
+                None => row.value(&()),
+            });
+        }
+    }
+
+    /// `usage`.
+    pub(super) fn openai_usage(&mut self, output: &RequestOutput) {
         let (prompt, generated) = (output.prompt_token_ids.len(), output.num_output_tokens());
         self.object("usage", |row| {
             row.field("prompt_tokens", &prompt);
@@ -100,14 +122,6 @@ impl RowWriter<'_> {
                 });
             }
         });
-        self.field("system_fingerprint", &facts.system_fingerprint);
-        if let Some(positions) = &output.prompt_logprobs {
-            self.key("prompt_logprobs");
-            self.list(positions, |row, position| match position {
-                Some(position) => row.prompt_position(position),
-                None => row.value(&()),
-            });
-        }
     }
 
     /// A message. Returns whether it ends in calls.
@@ -119,12 +133,12 @@ impl RowWriter<'_> {
             row.field("content", &shown.content);
             row.parts(&shown, line.digest, completion.index);
         });
-        self.chat_logprobs(completion);
+        self.chat_logprobs(completion.logprobs.as_deref());
         shown.ends_in_calls
     }
 
-    fn chat_logprobs(&mut self, completion: &CompletionOutput) {
-        let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
+    pub(super) fn chat_logprobs(&mut self, positions: Option<&[PositionLogprobs]>) {
+        let Some(positions) = positions else { return self.field("logprobs", &()) };
         self.object("logprobs", |row| {
             row.key("content");
             row.list(positions, |row, position| {
@@ -143,29 +157,62 @@ impl RowWriter<'_> {
         self.field("bytes", text.as_bytes());
     }
 
-    /// A text, which has no calls to end in.
-    fn text_choice(&mut self, completion: &CompletionOutput) -> bool {
+    /// A text, which has no calls to end in; after its prompt where that is echoed.
+    fn text_choice(
+        &mut self,
+        completion: &CompletionOutput,
+        line: &BatchLine,
+        output: &RequestOutput,
+    ) -> bool {
+        let text = self.options.tokens.text;
         self.field("index", &completion.index);
-        self.field("text", &completion.text);
-        self.text_logprobs(completion);
+        let echoed = match &line.echo {
+            Some(Echo::Prompt(Some(prompt))) => prompt.clone(),
+            Some(Echo::Prompt(None)) => {
+                output.prompt_token_ids.iter().map(|id| text(*id)).collect()
+            }
+            Some(Echo::Fields(_)) | None => String::new(),
+        };
+        self.field("text", &[&*echoed, &completion.text].concat());
+        let of_prompt = output.prompt_logprobs.as_ref();
+        let of_prompt = of_prompt.filter(|_| matches!(line.echo, Some(Echo::Prompt(_))));
+        let prompt = of_prompt.into_iter().flatten().map(Option::as_ref);
+        let prompt = output.prompt_token_ids.iter().copied().zip(prompt);
+        let generated = completion.logprobs.as_ref().map(|positions| {
+            positions.iter().map(|position| (position.token.token_id, Some(position)))
+        });
+        let positions = generated.map(|generated| prompt.chain(generated).collect::<Vec<_>>());
+        self.text_logprobs(positions.as_deref(), 0);
         false
     }
 
-    fn text_logprobs(&mut self, completion: &CompletionOutput) {
-        let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
+    /// `logprobs` of a text whose tokens are these, beginning after so many characters. Nothing
+    /// says how likely the first token of a prompt is.
+    pub(super) fn text_logprobs(
+        &mut self,
+        positions: Option<&[(u32, Option<&PositionLogprobs>)]>,
+        begins_at: usize,
+    ) {
+        let Some(positions) = positions else { return self.field("logprobs", &()) };
         let text = self.options.tokens.text;
-        let tokens: Vec<String> = positions.iter().map(|p| text(p.token.token_id)).collect();
-        let logprobs: Vec<f32> = positions.iter().map(|p| finite(&p.token)).collect();
+        let tokens: Vec<String> = positions.iter().map(|(id, _)| text(*id)).collect();
+        let logprobs: Vec<Option<f32>> =
+            positions.iter().map(|(_, known)| known.map(|known| finite(&known.token))).collect();
         // In characters, as in vLLM.
         let offsets: Vec<usize> = tokens
             .iter()
-            .scan(0, |next, token| Some(std::mem::replace(next, *next + token.chars().count())))
+            .scan(begins_at, |next, token| {
+                Some(std::mem::replace(next, *next + token.chars().count()))
+            })
             .collect();
         self.object("logprobs", |row| {
             row.field("tokens", &tokens);
             row.field("token_logprobs", &logprobs);
             row.key("top_logprobs");
-            row.list(positions, Self::text_position);
+            row.list(positions, |row, (_, known)| match known {
+                Some(position) => row.text_position(position),
+                None => row.value(&()),
+            });
             row.field("text_offset", &offsets);
         });
     }
@@ -197,7 +244,7 @@ impl RowWriter<'_> {
         self.out.push(b'}');
     }
 
-    fn openai_error(&mut self, kind: BatchKind, error: &RowError) {
+    pub(super) fn openai_error(&mut self, kind: BatchKind, error: &RowError) {
         let kind_of_error = match status(error) {
             500.. => "server_error",
             _ => "invalid_request_error",
@@ -240,10 +287,13 @@ pub(super) fn finite(token: &TokenLogprob) -> f32 {
     token.logprob.max(LEAST_LOGPROB)
 }
 
-fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Length | FinishReason::Incomplete => reason.name(),
+/// OpenAI's word for why a completion ended: of those that its clients know.
+pub(super) fn finish_reason(completion: &CompletionOutput) -> &'static str {
+    match (completion.finish_reason, &completion.stop_reason) {
+        (FinishReason::Length, _) => "length",
+        // Its form was not whole yet, at a stop string, or at its last token.
+        (FinishReason::Incomplete, None) => "length",
         // An aborted row has no line, and one with an error is an error.
-        FinishReason::Stop | FinishReason::Error => "stop",
+        (FinishReason::Incomplete | FinishReason::Stop | FinishReason::Error, _) => "stop",
     }
 }

@@ -98,10 +98,9 @@ pub(super) fn format_pooled(
     let mut row = RowWriter { out, options, form: None };
     row.out.push(b'{');
     match (passthrough, form) {
-        (Passthrough::Batch(line), PooledForm::Scores | PooledForm::Ranking) => {
-            row.score_line(line, output);
+        (Passthrough::Batch(line), _) => {
+            row.openai_envelope(line, 200, |row| row.pooled_body(line, output, form));
         }
-        (Passthrough::Batch(line), _) => row.openai_vectors(line, output),
         (_, PooledForm::Scores) => {
             row.input(passthrough);
             row.scores(output);
@@ -138,14 +137,21 @@ pub(super) fn format_pooled(
 }
 
 impl RowWriter<'_> {
-    fn openai_vectors(&mut self, line: &BatchLine, output: &PoolingOutput) {
+    /// The body of an answer to a request.
+    pub(super) fn pooled_body(
+        &mut self,
+        line: &BatchLine,
+        output: &PoolingOutput,
+        form: &PooledForm,
+    ) {
+        if matches!(form, PooledForm::Scores | PooledForm::Ranking) {
+            return self.score_body(line, output);
+        }
         let encoding = output.params.encoding_format;
-        self.openai_envelope(line, 200, |row| {
-            row.openai_list("embd-", line, output, |row, text| {
-                row.field("object", "embedding");
-                row.key("embedding");
-                row.vectors(text, encoding);
-            });
+        self.openai_list("embd-", line, output, |row, text| {
+            row.field("object", "embedding");
+            row.key("embedding");
+            row.vectors(text, encoding);
         });
     }
 

@@ -2,7 +2,7 @@
 
 use super::RowWriter;
 use super::openai::finite;
-use crate::input::batch_line::BatchLine;
+use crate::input::batch_line::{BatchLine, Echo};
 use vllm_batch_api::request::{
     CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, TokenLogprob,
 };
@@ -33,9 +33,9 @@ impl RowWriter<'_> {
             self.items(completion, (line, status));
         }
         self.out.push(b']');
-        if let Some(echo) = &line.echo {
+        if let Some(Echo::Fields(fields)) = &line.echo {
             self.separate();
-            self.out.extend_from_slice(echo.as_bytes());
+            self.out.extend_from_slice(fields.as_bytes());
         }
         self.response_usage(output);
     }

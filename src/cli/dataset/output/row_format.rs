@@ -499,7 +499,7 @@ impl JsonFormat {
         }
     }
 
-    fn options<'a>(&'a self, tokens: &'a Tokens<'a>) -> OutputOptions<'a> {
+    pub(super) fn options<'a>(&'a self, tokens: &'a Tokens<'a>) -> OutputOptions<'a> {
         OutputOptions {
             out_field: &self.out_field,
             more_fields: &self.more_fields,

@@ -55,16 +55,16 @@ impl RowWriter<'_> {
         });
     }
 
-    /// The fields of a batch line.
-    pub(super) fn score_line(&mut self, line: &BatchLine, output: &PoolingOutput) {
-        self.openai_envelope(line, 200, |row| match line.kind {
-            BatchKind::Rerank => row.rerank_body(line, output),
-            _ => row.openai_list("score-", line, output, |row, score| {
+    /// The body of an answer to a request.
+    pub(super) fn score_body(&mut self, line: &BatchLine, output: &PoolingOutput) {
+        match line.kind {
+            BatchKind::Rerank => self.rerank_body(line, output),
+            _ => self.openai_list("score-", line, output, |row, score| {
                 row.field("object", "score");
                 row.key("score");
                 row.rewards(score);
             }),
-        });
+        }
     }
 
     fn rerank_body(&mut self, line: &BatchLine, output: &PoolingOutput) {

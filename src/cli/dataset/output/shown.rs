@@ -45,7 +45,8 @@ impl<'a> Shown<'a> {
         Self { reasoning, content, tool_calls, ends_in_calls }
     }
 
-    fn text(text: &'a str) -> Self {
+    /// A text that was completed.
+    pub(super) fn text(text: &'a str) -> Self {
         let content = Some(Cow::Borrowed(text));
         Self { reasoning: None, content, tool_calls: Vec::new(), ends_in_calls: false }
     }
@@ -70,8 +71,19 @@ impl RowWriter<'_> {
         if shown.tool_calls.is_empty() {
             return;
         }
+        self.tool_calls(&shown.tool_calls, digest, index, false);
+    }
+
+    /// `tool_calls`. Where they are a piece of a message each says its number.
+    pub(super) fn tool_calls(
+        &mut self,
+        calls: &[ToolCall],
+        digest: RowDigest,
+        index: u32,
+        is_piece: bool,
+    ) {
         self.key("tool_calls");
-        let numbered: Vec<_> = shown.tool_calls.iter().enumerate().collect();
+        let numbered: Vec<_> = calls.iter().enumerate().collect();
         self.list(&numbered, |row, (number, call)| {
             let digest = digest.call(index, *number);
             let id = match row.options.parser.names().1 {
@@ -79,6 +91,9 @@ impl RowWriter<'_> {
                 _ => digest.id("chatcmpl-tool-"),
             };
             row.out.push(b'{');
+            if is_piece {
+                row.field("index", number);
+            }
             row.field("id", &id);
             row.field("type", "function");
             row.object("function", |row| {

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use super::endpoint::Endpoint;
 use super::named::{Named, NamedRow};
+use super::near_miss::NearMisses;
+use super::prompt::PromptBuilder;
+use super::remarks::Remarks;
 use super::shape::{NoShape, RowShape};
-use super::{RowParser, Task, own};
+use super::{RowOptions, RowParser, Task, own};
 use crate::input::fields::JsonFields;
 use crate::input::overrides::names_for;
 use crate::input::own_params::is_parameter;
-use crate::input::reader::{InputError, Records};
+use crate::input::reader::{InputError, InputFormat, Records};
 use crate::input::row_error::{RowError, code};
 
 /// Records, and bytes of them, that are read ahead in search of one that decides.
@@ -20,6 +23,32 @@ const MAX_LEADING: (usize, usize) = (1024, 16 << 20);
 const IS_NO_TEXT: &[char] = &['-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'n', 't', 'f'];
 
 impl RowParser {
+    /// A parser that has seen no row.
+    pub(super) fn undecided(
+        builder: PromptBuilder,
+        options: &RowOptions,
+        format: InputFormat,
+    ) -> Self {
+        Self {
+            builder,
+            task: options.task,
+            lines_decide: options.lines_decide,
+            format,
+            lines: options.lines,
+            names: None,
+            field_names: Arc::default(),
+            shape: None,
+            next_index: 0,
+            has_images: false,
+            note: None,
+            remarks: Remarks::default(),
+            near_misses: NearMisses::default(),
+            are_streamed: options.are_streamed,
+            named_params: Vec::new(),
+            file: None,
+        }
+    }
+
     /// Looks for the first row that decides. Rows without a prompt say nothing of the others, and
     /// are error rows if others have one.
     pub(super) fn read_ahead(&mut self, records: &mut Records) -> Result<(), InputError> {

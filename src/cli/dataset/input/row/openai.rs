@@ -13,6 +13,7 @@ use super::near_miss::NearMisses;
 use super::prompt::PromptBuilder;
 use super::unsupported::{self, Place};
 use super::{Task, compared, embeddings, messages, prompt, responses, unused};
+use crate::input::batch_line::Echo;
 use crate::input::fields::JsonFields;
 use crate::input::overrides::{DefaultLength, Overrides};
 use crate::input::row_error::{RowError, code};
@@ -169,8 +170,35 @@ fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
         Some(json) => one_prompt(json, line),
     };
     let prompt = prompt.map_err(|error| error.of_param("prompt"))?;
-    let overrides = Overrides::collect(body).with_default_length(DefaultLength::Completions);
+    let mut overrides = Overrides::collect(body).with_default_length(DefaultLength::Completions);
+    if echoes(body, line)? && given("prompt_logprobs").is_none() {
+        overrides = overrides.with("prompt_logprobs", given("logprobs").map(str::to_owned));
+    }
     Ok(Asked::new(prompt, overrides))
+}
+
+/// Whether the answer begins with its prompt.
+fn echoes(body: &JsonFields, line: u64) -> Result<bool, RowError> {
+    match body.get("echo") {
+        None | Some("null" | "false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => {
+            let message = format!("echo: expected true or false, found {}", shown(other));
+            Err(RowError::new(code::INVALID_PARAMETER, line, message).of_param("echo"))
+        }
+    }
+}
+
+/// The prompt that the answer to a request begins with, where it asks for that.
+pub(super) fn echoed_prompt(fields: &JsonFields) -> Option<Echo> {
+    let body = JsonFields::parse(fields.get("body")?.to_owned(), 1).ok()?;
+    if !echoes(&body, 1).ok()? {
+        return None;
+    }
+    let prompt = body.get("prompt")?;
+    let text = serde_json::from_str(prompt).ok();
+    let only = || serde_json::from_str::<[String; 1]>(prompt).ok().map(|[text]| text);
+    Some(Echo::Prompt(text.or_else(only)))
 }
 
 /// A prompt is text or token ids, or a list of one of these.

@@ -92,7 +92,7 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("beam_width", MESSAGES, is_nothing),
     // What an answer shows.
     ("stream", REQUESTS, is_nothing),
-    ("echo", OPENAI, is_nothing),
+    ("echo", &[Chat, Responses], is_nothing),
     ("echo", &[Row], |value| *value != true),
     ("suffix", OPENAI, is_nothing),
     ("detokenize", EVERYWHERE, |value| *value != false),

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use serde_json::json;
 
-use crate::input::batch_line::{BatchKind, BatchLine, BatchLines};
+use crate::input::batch_line::{BatchKind, BatchLine, BatchLines, Echo};
 use crate::input::fields::Passthrough;
 use crate::input::reader::{InputFormat, Records};
 use crate::input::row::{BadRow, Row, RowOptions, RowParser};
@@ -177,6 +177,25 @@ fn chats_end_as_their_api_ends_them() {
     assert_eq!(chat.kwargs["reasoning_effort"], "high");
 }
 
+#[test]
+fn a_prompt_that_is_echoed_has_the_log_probabilities_of_the_text() {
+    let echoed = |body: &str| {
+        let row = one(&completions(body)).expect("a row");
+        let Passthrough::Batch(line) = row.passthrough else { panic!() };
+        let params = row.overrides.apply(&SamplingParams::default()).unwrap();
+        (line.echo, params.prompt_logprobs)
+    };
+    let text = Some(Echo::Prompt(Some("p".to_owned())));
+    assert_eq!(echoed(r#""prompt":"p","echo":true"#), (text.clone(), None));
+    let two = Some(NumLogprobs::Top(2));
+    assert_eq!(echoed(r#""prompt":["p"],"echo":true,"logprobs":2"#), (text, two));
+    let ids = echoed(r#""prompt":[1,2],"echo":true,"logprobs":2"#);
+    assert_eq!(ids, (Some(Echo::Prompt(None)), two));
+    assert_eq!(echoed(r#""prompt":"p","echo":false,"logprobs":2"#), (None, None));
+    let (code, param, _) = refused(&completions(r#""prompt":"p","echo":"yes""#));
+    assert_eq!((code, param), ("invalid_parameter", Some("echo")));
+}
+
 /// Code, parameter and message of a bad row.
 fn refused(row: &str) -> (&'static str, Option<&'static str>, String) {
     // After a row that decides the shape.
@@ -201,7 +220,6 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
         assert_eq!((code, found), ("unsupported_field", Some(param)), "{body}");
     }
     for (body, param) in [
-        (r#""prompt":"p","echo":true"#, "echo"),
         (r#""prompt":"p","suffix":"s""#, "suffix"),
         (r#""prompt":"p","best_of":2"#, "best_of"),
         (r#""prompt":"p","stream":true"#, "stream"),

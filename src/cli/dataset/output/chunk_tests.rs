@@ -1,0 +1,200 @@
+//! Chunks of streamed answers: joined they are the whole answer, however it was cut.
+
+use serde_json::{Map, Value, json};
+
+use super::openai_chunks::{Chunks, StreamOptions, Streamed};
+use super::tests::{TOKENS, completion, output, token};
+use super::*;
+use crate::input::batch_line::BatchLine;
+use vllm_batch_api::request::{CompletionDelta, FinishReason};
+use vllm_batch_text::{Tool, ToolChoice};
+
+fn format(reasoning: &str, tool_calls: &str) -> JsonFormat {
+    JsonFormat {
+        out_field: "response".to_owned(),
+        detail: Detail::Auto,
+        facts: RunFacts { model: "m".to_owned(), created: 7, system_fingerprint: None },
+        parser: AnswerParser::new(reasoning, tool_calls, None).unwrap(),
+        is_answer_alone: false,
+        pooled: PooledForm::Vectors,
+        more_fields: Vec::new(),
+    }
+}
+
+fn form(with_tools: bool) -> AnswerForm {
+    let tools = [Tool { name: "f".to_owned(), parameters: json!({"type": "object"}) }];
+    match with_tools {
+        false => AnswerForm::default(),
+        true => AnswerForm {
+            tools: tools.into(),
+            tool_choice: ToolChoice::Auto,
+            ..AnswerForm::default()
+        },
+    }
+}
+
+/// The chunks of answers whose texts come in pieces of so many characters.
+fn chunks(
+    kind: BatchKind,
+    format: &JsonFormat,
+    form: Option<AnswerForm>,
+    texts: &[&str],
+    size: usize,
+) -> Vec<Value> {
+    let line = BatchLine::new(kind, None, "{}");
+    let options = StreamOptions { include_usage: true, continuous_usage_stats: false };
+    let num_choices = texts.len() as u32;
+    let mut chunks =
+        Chunks::new(Streamed { line, form, options, num_choices, num_prompt_tokens: 3 });
+    let mut written = chunks.begin(format, &TOKENS);
+    for (index, text) in texts.iter().enumerate() {
+        let characters: Vec<char> = text.chars().collect();
+        for piece in characters.chunks(size) {
+            let delta = CompletionDelta {
+                index: index as u32,
+                text: piece.iter().collect(),
+                token_ids: vec![1],
+                logprobs: None,
+                finish_reason: None,
+            };
+            written.extend(chunks.take_in(&[delta], format, &TOKENS));
+        }
+    }
+    let completions = texts.iter().enumerate();
+    let completions = completions.map(|(index, text)| completion(index as u32, text)).collect();
+    written.extend(chunks.finish(&output(completions), format, &TOKENS));
+    written.iter().map(|chunk| serde_json::from_str(chunk).expect("JSON")).collect()
+}
+
+/// What a client joins of the chunks of one choice, as openai-python does: texts are appended, a
+/// field that is there twice is there twice.
+fn joined(chunks: &[Value], index: usize) -> Map<String, Value> {
+    let mut message = Map::new();
+    for chunk in chunks {
+        for choice in chunk["choices"].as_array().unwrap() {
+            if choice["index"] != index {
+                continue;
+            }
+            for (name, value) in choice["delta"].as_object().unwrap() {
+                match (message.get_mut(name), value) {
+                    (Some(Value::String(known)), Value::String(more)) => known.push_str(more),
+                    (None, value) => drop(message.insert(name.clone(), value.clone())),
+                    (Some(_), _) => panic!("{name} is there twice"),
+                }
+            }
+        }
+    }
+    message
+}
+
+/// The message of the whole answer.
+fn message(format: &JsonFormat, form: Option<&AnswerForm>, text: &str) -> Value {
+    let passthrough = Passthrough::Batch(BatchLine::new(BatchKind::Chat, None, "{}"));
+    let mut out = Vec::new();
+    let asked = Asked { passthrough: &passthrough, form };
+    let answer = output(vec![completion(0, text)]);
+    format_row(asked, Ok(&answer), &format.options(&TOKENS), &mut out);
+    let line: Value = serde_json::from_slice(&out).unwrap();
+    line["response"]["body"]["choices"][0]["message"].clone()
+}
+
+#[test]
+fn joined_chunks_are_the_whole_answer_however_it_was_cut() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>";
+    let thought = "<think>\nso é\n</think>\n\nfive";
+    let both = ["<think>a</think>", call].concat();
+    for (parsers, with_tools, text) in [
+        (("none", "none"), false, "five é and six"),
+        (("none", "none"), false, ""),
+        (("qwen3", "none"), false, thought),
+        (("qwen3", "none"), false, "<think>\ncut off"),
+        (("deepseek_r1", "none"), false, "so\n</think>five"),
+        (("none", "hermes"), true, call),
+        (("none", "hermes"), true, "no call"),
+        (("qwen3", "hermes"), true, &both),
+    ] {
+        let format = format(parsers.0, parsers.1);
+        let form = form(with_tools);
+        let mut expected = message(&format, Some(&form), text);
+        if let Some(calls) = expected.get_mut("tool_calls").and_then(Value::as_array_mut) {
+            for (index, call) in calls.iter_mut().enumerate() {
+                call["index"] = index.into();
+            }
+        }
+        for size in 1..=text.chars().count().max(1) {
+            let chunks = chunks(BatchKind::Chat, &format, Some(form.clone()), &[text], size);
+            let mut joined = joined(&chunks, 0);
+            // An answer of calls alone has no content; the role came with an empty one.
+            if expected["content"].is_null() && joined["content"] == "" {
+                joined.insert("content".to_owned(), Value::Null);
+            }
+            assert_eq!(Value::Object(joined), expected, "{text:?} in pieces of {size}");
+        }
+    }
+}
+
+#[test]
+fn roles_come_first_and_in_order_and_ends_and_usage_last() {
+    let format = format("none", "none");
+    let chunks = chunks(BatchKind::Chat, &format, Some(form(false)), &["ab", "c"], 1);
+    let heads: Vec<_> = chunks.iter().map(|chunk| &chunk["choices"][0]).collect();
+    for index in 0..2 {
+        assert_eq!(heads[index]["index"], index);
+        assert_eq!(heads[index]["delta"], json!({"role": "assistant", "content": ""}));
+        let ends =
+            |choice: &&&Value| choice["index"] == index && !choice["finish_reason"].is_null();
+        let ends: Vec<_> = heads.iter().filter(ends).collect();
+        assert_eq!(ends.len(), 1);
+        assert_eq!(ends[0]["delta"], json!({}));
+    }
+    let (usage, others) = chunks.split_last().unwrap();
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["total_tokens"], 7);
+    assert!(others.iter().all(|chunk| chunk.get("usage").is_none()));
+    assert!(chunks.iter().all(|chunk| chunk["object"] == "chat.completion.chunk"));
+    assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"] && chunk["created"] == 7));
+}
+
+#[test]
+fn texts_that_are_completed_have_no_roles_and_offsets_that_go_on() {
+    let format = format("none", "none");
+    let line = BatchLine::new(BatchKind::Completions, None, "{}");
+    let options = StreamOptions { include_usage: false, continuous_usage_stats: true };
+    let streamed = Streamed { line, form: None, options, num_choices: 1, num_prompt_tokens: 3 };
+    let mut chunks = Chunks::new(streamed);
+    assert!(chunks.begin(&format, &TOKENS).is_empty());
+    let positions = |ids: &[u32]| {
+        let of = |id: &u32| PositionLogprobs { token: token(*id, -0.5, 1), top: Vec::new() };
+        Some(ids.iter().map(of).collect::<Vec<_>>())
+    };
+    let mut written = Vec::new();
+    for (text, id) in [("a", 4), ("b", 50)] {
+        let (index, finish_reason) = (0, None);
+        let logprobs = positions(&[id]);
+        let delta = CompletionDelta {
+            index,
+            text: text.to_owned(),
+            token_ids: vec![id],
+            logprobs,
+            finish_reason,
+        };
+        written.extend(chunks.take_in(&[delta], &format, &TOKENS));
+    }
+    // Its last token came with the end alone.
+    let mut whole = completion(0, "abc");
+    (whole.token_ids, whole.logprobs) = (vec![4, 50, 6], positions(&[4, 50, 6]));
+    whole.finish_reason = FinishReason::Length;
+    written.extend(chunks.finish(&output(vec![whole]), &format, &TOKENS));
+    let written: Vec<Value> =
+        written.iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect();
+    let of = |name: &str| -> Vec<Value> {
+        written.iter().map(|chunk| chunk["choices"][0][name].clone()).collect()
+    };
+    assert_eq!(of("text"), ["a", "b", "c", ""]);
+    assert_eq!(of("finish_reason")[3], "length");
+    let offsets: Vec<_> = of("logprobs").iter().map(|all| all["text_offset"][0].clone()).collect();
+    assert_eq!(offsets, [json!(0), json!(3), json!(7), Value::Null]);
+    let usages: Vec<_> =
+        written.iter().map(|chunk| chunk["usage"]["completion_tokens"].clone()).collect();
+    assert_eq!(usages, [1, 2, 3, 3]);
+}
