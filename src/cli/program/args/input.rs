@@ -85,31 +85,9 @@ pub struct InputArgs {
     /// Send prompts as plain text (the default for rows without messages)
     #[arg(long, hide_short_help = true)]
     pub no_chat: bool,
-    /// System message of chats that have none
-    #[arg(long, value_name = "TEXT", hide_short_help = true)]
-    pub system_prompt: Option<String>,
-    /// A chat that ends with the assistant's turn: leave the turn out, go on from it, or make an
-    /// error row [default: drop]
-    #[arg(long, value_name = "WHAT", hide_short_help = true)]
-    pub last_assistant: Option<LastAssistantArg>,
-    /// Variables for the chat template as a JSON object, e.g. '{"enable_thinking": false}'; a row's
-    /// own `chat_template_kwargs` win
-    #[arg(
-        long,
-        value_name = "JSON",
-        alias = "default-chat-template-kwargs",
-        hide_short_help = true
-    )]
-    pub chat_template_kwargs: Option<String>,
-    /// Jinja file, or the template itself, that replaces the model's chat template
-    #[arg(long, value_name = "FILE|TEXT", hide_short_help = true)]
-    pub chat_template: Option<PathBuf>,
-    /// Let text of chat messages produce control tokens (unsafe with text you do not trust)
-    #[arg(long, hide_short_help = true)]
-    pub allow_special: bool,
-    /// Answer rows whose prompt is empty or white space, which are error rows without it
-    #[arg(long, hide_short_help = true)]
-    pub allow_empty_prompts: bool,
+    /// How chats are read.
+    #[command(flatten)]
+    pub chats: ChatArgs,
     /// Images of the rows.
     #[command(flatten)]
     pub images: ImageArgs,
@@ -136,6 +114,37 @@ pub struct InputArgs {
     /// A prompt longer than the context is an error row, or is cut [default: error]
     #[arg(long, value_name = "WHAT", hide_short_help = true)]
     pub overflow: Option<OverflowArg>,
+}
+
+/// How chats are read.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct ChatArgs {
+    /// System message of chats that have none
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
+    pub system_prompt: Option<String>,
+    /// A chat that ends with the assistant's turn: leave the turn out, go on from it, or make an
+    /// error row [default: drop]
+    #[arg(long, value_name = "WHAT", hide_short_help = true)]
+    pub last_assistant: Option<LastAssistantArg>,
+    /// Variables for the chat template as a JSON object, e.g. '{"enable_thinking": false}'; a row's
+    /// own `chat_template_kwargs` win
+    #[arg(
+        long,
+        value_name = "JSON",
+        alias = "default-chat-template-kwargs",
+        hide_short_help = true
+    )]
+    pub chat_template_kwargs: Option<String>,
+    /// Jinja file, or the template itself, that replaces the model's chat template
+    #[arg(long, value_name = "FILE|TEXT", hide_short_help = true)]
+    pub chat_template: Option<PathBuf>,
+    /// Let text of chat messages produce control tokens (unsafe with text you do not trust)
+    #[arg(long, hide_short_help = true)]
+    pub allow_special: bool,
+    /// Answer rows whose prompt is empty or white space, which are error rows without it
+    #[arg(long, hide_short_help = true)]
+    pub allow_empty_prompts: bool,
 }
 
 impl InputArgs {

@@ -21,17 +21,9 @@ pub struct OutputArgs {
     /// never (simple); OpenAI's batch lines (openai) [default: auto, batch requests in their form]
     #[arg(long, value_name = "FORMAT")]
     pub output_format: Option<OutputFormatArg>,
-    /// How thinking is told from the answer of a chat: a parser of vLLM's, auto for what the chat
-    /// template says, or none [default: none]
-    #[arg(long, value_name = "NAME", hide_short_help = true)]
-    pub reasoning_parser: Option<String>,
-    /// How calls are found in the answer of a chat with tools: as --reasoning-parser [default:
-    /// auto]
-    #[arg(long, value_name = "NAME", hide_short_help = true)]
-    pub tool_call_parser: Option<String>,
-    /// Name of the model in lines of batch APIs [default: its hub id, or its folder's name]
-    #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), hide_short_help = true)]
-    pub served_model_name: Option<String>,
+    /// What answers are read and signed by.
+    #[command(flatten)]
+    pub answers: AnswerArgs,
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
@@ -67,6 +59,23 @@ pub struct OutputArgs {
     /// Stop after more than N error rows, or P% of the rows (at least 100)
     #[arg(long, value_name = "N|P%", value_parser = max_errors)]
     pub max_errors: Option<MaxErrors>,
+}
+
+/// What answers are read and signed by.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub struct AnswerArgs {
+    /// How thinking is told from the answer of a chat: a parser of vLLM's, auto for what the chat
+    /// template says, or none [default: none]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    pub reasoning_parser: Option<String>,
+    /// How calls are found in the answer of a chat with tools: as --reasoning-parser [default:
+    /// auto]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    pub tool_call_parser: Option<String>,
+    /// Name of the model in lines of batch APIs [default: its hub id, or its folder's name]
+    #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), hide_short_help = true)]
+    pub served_model_name: Option<String>,
 }
 
 /// `--output-format`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::device::{cpu_isa, device_config, engines};
 use super::speculation::speculation;
 use crate::args::{
-    CacheArgs, ComputeArgs, DTypeArg, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg,
+    AnswerArgs, CacheArgs, ComputeArgs, DTypeArg, KvCacheDTypeArg, LoadFormatArg, OverflowArg,
     RunArgs,
 };
 use vllm_batch_base::config::{
@@ -77,8 +77,8 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         Some(path) if path == Path::new("vllm") => GenerationConfigSource::Vllm,
         Some(path) => GenerationConfigSource::Dir(path.to_owned()),
     };
-    let [reasoning_parser, tool_call_parser] = answer_parsers(&args.output)?;
-    let chat_template = args.input.chat_template.as_deref().map(chat_template).transpose()?;
+    let [reasoning_parser, tool_call_parser] = answer_parsers(&args.output.answers)?;
+    let chat_template = args.input.chats.chat_template.as_deref().map(chat_template).transpose()?;
     Ok(ModelConfig {
         model_dir: PathBuf::new(),
         mmproj: None,
@@ -109,7 +109,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         pooling_type: None,
         sparse: false,
         token_classes: None,
-        allow_special: args.input.allow_special,
+        allow_special: args.input.chats.allow_special,
         reasoning_parser,
         tool_call_parser,
         chat_date: RunDate::default(),
@@ -127,7 +127,7 @@ fn hf_overrides(json: Option<&str>) -> Result<HfOverrides, CliError> {
 }
 
 /// `--reasoning-parser` and `--tool-call-parser`. Whoever gives tools wants calls.
-fn answer_parsers(args: &OutputArgs) -> Result<[Option<String>; 2], CliError> {
+fn answer_parsers(args: &AnswerArgs) -> Result<[Option<String>; 2], CliError> {
     let reasoning = args.reasoning_parser.as_deref();
     let tool_calls = args.tool_call_parser.as_deref().unwrap_or("auto");
     // What `auto` is, the model's chat template says.

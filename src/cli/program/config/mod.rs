@@ -87,7 +87,11 @@ impl RunConfig {
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let name = text(args.model.model);
         let mut model = ModelSource {
-            served_name: args.output.served_model_name.unwrap_or_else(|| served_name(&name)),
+            served_name: args
+                .output
+                .answers
+                .served_model_name
+                .unwrap_or_else(|| served_name(&name)),
             name,
             mmproj: args.model.mmproj.map(text),
             tokenizer: args.model.tokenizer.map(text),
@@ -240,7 +244,7 @@ impl RunConfig {
 fn typed_params(args: &RunArgs) -> Vec<String> {
     let mut typed = all_typed(&args.sampling);
     typed.extend(first_typed(&args.structured_outputs).map(|_| "structured_outputs".to_owned()));
-    let kwargs = args.input.chat_template_kwargs.as_ref();
+    let kwargs = args.input.chats.chat_template_kwargs.as_ref();
     typed.extend(kwargs.map(|_| "chat_template_kwargs".to_owned()));
     typed
 }

@@ -37,10 +37,10 @@ impl ParticularFlags {
         let (input, output) = (&args.input, &args.output);
         let has_adapters = !args.engine.lora.modules.lora_modules.is_empty();
         let flags = [
-            ("--system-prompt", UsedBy::Chats, input.system_prompt.is_some()),
-            ("--chat-template-kwargs", UsedBy::Chats, input.chat_template_kwargs.is_some()),
-            ("--chat-template", UsedBy::Chats, input.chat_template.is_some()),
-            ("--allow-special", UsedBy::Chats, input.allow_special),
+            ("--system-prompt", UsedBy::Chats, input.chats.system_prompt.is_some()),
+            ("--chat-template-kwargs", UsedBy::Chats, input.chats.chat_template_kwargs.is_some()),
+            ("--chat-template", UsedBy::Chats, input.chats.chat_template.is_some()),
+            ("--allow-special", UsedBy::Chats, input.chats.allow_special),
             (
                 "--allowed-local-media-path",
                 UsedBy::Chats,
@@ -49,18 +49,18 @@ impl ParticularFlags {
             ("--allow-media-urls", UsedBy::Chats, input.images.allow_media_urls),
             ("--on-resume-media", UsedBy::Chats, input.on_resume_media.is_some()),
             ("--limit-mm-per-prompt", UsedBy::Chats, input.images.limit_mm_per_prompt.is_some()),
-            ("--reasoning-parser", UsedBy::Chats, output.reasoning_parser.is_some()),
-            ("--tool-call-parser", UsedBy::Chats, output.tool_call_parser.is_some()),
+            ("--reasoning-parser", UsedBy::Chats, output.answers.reasoning_parser.is_some()),
+            ("--tool-call-parser", UsedBy::Chats, output.answers.tool_call_parser.is_some()),
             (
                 "--thinking-token-budget",
                 UsedBy::Chats,
                 args.sampling.thinking_token_budget.is_some(),
             ),
-            ("--last-assistant", UsedBy::ChatsOfDatasets, input.last_assistant.is_some()),
+            ("--last-assistant", UsedBy::ChatsOfDatasets, input.chats.last_assistant.is_some()),
             (
                 "--served-model-name",
                 UsedBy::NamesOfModel,
-                output.served_model_name.is_some() && !has_adapters,
+                output.answers.served_model_name.is_some() && !has_adapters,
             ),
         ];
         let typed = flags.into_iter().filter(|(.., is_typed)| *is_typed);

@@ -97,8 +97,8 @@ impl RunConfig {
             _ => {}
         }
         for (flag, parser) in [
-            ("--reasoning-parser", &args.output.reasoning_parser),
-            ("--tool-call-parser", &args.output.tool_call_parser),
+            ("--reasoning-parser", &args.output.answers.reasoning_parser),
+            ("--tool-call-parser", &args.output.answers.tool_call_parser),
         ] {
             if parser.is_some() {
                 return refused(format!("{flag}: there is no thinking and there are no calls"));
@@ -374,10 +374,10 @@ fn refuse_other_prompts(input: &InputArgs) -> Result<(), CliError> {
         ("--chat and --no-chat", input.chat().is_some()),
         (
             "--chat-template-kwargs without --chat-template",
-            input.chat_template_kwargs.is_some() && input.chat_template.is_none(),
+            input.chats.chat_template_kwargs.is_some() && input.chats.chat_template.is_none(),
         ),
-        ("--system-prompt", input.system_prompt.is_some()),
-        ("--last-assistant", input.last_assistant.is_some()),
+        ("--system-prompt", input.chats.system_prompt.is_some()),
+        ("--last-assistant", input.chats.last_assistant.is_some()),
     ];
     match typed.iter().find(|(_, is_typed)| *is_typed) {
         None => Ok(()),
