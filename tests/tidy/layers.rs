@@ -24,6 +24,19 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "vllm_batch_engine::sampler::philox",
             "vllm_batch_engine::serve",
             "vllm_batch_engine::stats",
+            "vllm_batch_server",
+            "vllm_batch_text",
+        ],
+    ),
+    // Connections see an engine that is asked, and requests as rows: no tensor, no scheduler.
+    (
+        "vllm_batch_server",
+        &[
+            "vllm_batch_api",
+            "vllm_batch_base",
+            "vllm_batch_dataset",
+            "vllm_batch_engine::serve",
+            "vllm_batch_engine::stats",
             "vllm_batch_text",
         ],
     ),

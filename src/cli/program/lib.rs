@@ -18,7 +18,7 @@ use std::panic::PanicHookInfo;
 use args::{
     Command, FlagFiles, ParseError, Parsed, PoolingFlags, RunArgs, RunCommandArgs, Settings,
 };
-use commands::{bench, check, completions, diff, eval, man, merge, plan, show};
+use commands::{bench, check, completions, diff, eval, man, merge, plan, serve, show};
 use vllm_batch_dataset::input::row::Task;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::display::DisplayArgs;
@@ -71,6 +71,9 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         Command::Reward(args) => pooled(Task::Reward, args.into_run(), files, &settings),
         Command::Score(args) => pooled(Task::Score, args.into_run(), files, &settings),
         Command::Rerank(args) => pooled(Task::Rerank, args.into_run(), files, &settings),
+        Command::Serve(args) => {
+            shown(&args.display.clone(), &settings, |console| serve::run(*args, console))
+        }
         Command::Bench(args) => {
             shown(&args.display.clone(), &settings, |console| bench::run(*args, files, console))
         }

@@ -6,7 +6,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use super::{
     BenchArgs, CheckArgs, ClassifyArgs, DiffArgs, EmbedArgs, EngineArgs, EvalArgs, InputArgs,
     LoglikelihoodArg, MergeArgs, ModelArgs, OutputArgs, PlanArgs, PromptArgs, RerankArgs,
-    RewardArgs, SamplingArgs, ScoreArgs, ShowArgs, StructuredOutputsArgs,
+    RewardArgs, SamplingArgs, ScoreArgs, ServeArgs, ShowArgs, StructuredOutputsArgs,
 };
 use vllm_batch_dataset::terminal::display::DisplayArgs;
 
@@ -22,6 +22,7 @@ Examples:
   vllm-batch embed --model ./encoder -i texts.jsonl -o vectors.jsonl
   vllm-batch classify --model ./classifier -i texts.jsonl -o labels.jsonl
   vllm-batch rerank --model ./cross-encoder -i queries.jsonl -o ranked.jsonl --top-n 10
+  vllm-batch serve --model ./model
   vllm-batch check prompts.jsonl
   vllm-batch plan --model ./model -i prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
@@ -83,6 +84,8 @@ pub enum Command {
     Score(Box<ScoreArgs>),
     /// Put the documents of every query in the order of their scores
     Rerank(Box<RerankArgs>),
+    /// Answer requests over HTTP, as OpenAI's and Anthropic's servers do
+    Serve(Box<ServeArgs>),
     /// Say what a run would be: prompt lengths, error rows, memory, minutes. Runs a sample only
     Plan(Box<PlanArgs>),
     /// Measure how fast a model runs: throughput, prefill or decode

@@ -22,6 +22,7 @@ mod pooling;
 mod prompt;
 mod sampling;
 mod scores;
+mod serve;
 mod settings;
 mod show;
 mod structured_outputs;
@@ -40,12 +41,12 @@ pub use engine::{
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use files::{DocumentKind, FlagFiles, ReportForm, Role, role};
 pub use input::{
-    BadRowArg, ImageArgs, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg, OverflowArg,
-    ResumeMediaArg, SampleArgs, SplitArgs,
+    BadRowArg, ChatArgs, ImageArgs, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg,
+    OverflowArg, ResumeMediaArg, SampleArgs, SplitArgs,
 };
 pub use lora::{DefaultMmLorasArg, LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;
-pub use output::{OutputArgs, OutputFormatArg};
+pub use output::{AnswerArgs, OutputArgs, OutputFormatArg};
 pub use parse::{ParseError, Parsed, parse};
 pub use plan::{PlanArgs, PlanFlags};
 pub use pooling::{
@@ -55,6 +56,7 @@ pub use pooling::{
 pub use prompt::PromptArgs;
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use scores::{RerankArgs, ScoreArgs};
+pub use serve::{ServeArgs, ServerArgs};
 pub use settings::{Origins, Settings, Variables};
 pub use show::ShowArgs;
 pub use structured_outputs::{FileOrText, StructuredOutputsArgs};

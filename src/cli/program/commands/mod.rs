@@ -8,4 +8,5 @@ pub mod eval;
 pub mod man;
 pub mod merge;
 pub mod plan;
+pub mod serve;
 pub mod show;

@@ -113,7 +113,7 @@ impl<'a> Loaded<'a> {
 }
 
 /// Names of the classes of a classifier.
-fn labels(summary: &Summary) -> Arc<[String]> {
+pub fn labels(summary: &Summary) -> Arc<[String]> {
     match summary {
         Summary::Generate(_) => Arc::default(),
         Summary::Pooling(summary) => {

@@ -9,7 +9,7 @@
 //! Where standard input takes its time, the second phase loads the model meanwhile. Knows no other
 //! command.
 
-mod by_model;
+pub mod by_model;
 mod complete;
 mod decided;
 mod end;
@@ -20,7 +20,7 @@ pub mod lora_of_row;
 pub mod meter;
 mod model_hashes;
 pub mod one_prompt;
-mod open_model;
+pub mod open_model;
 mod opened;
 pub mod previous;
 pub mod progress;
@@ -40,6 +40,7 @@ mod write;
 
 pub use self::end::{interrupted, utc};
 pub use self::fingerprinted::JUDGE;
+pub use self::loaded::labels;
 pub use self::open_model::files_of;
 pub use self::opened::inputs;
 use crate::args::{FlagFiles, PoolingFlags, RunArgs};

@@ -45,6 +45,21 @@ impl OpenModel {
     ) -> Result<Self, CliError> {
         let read = read_of(config, folders).and_then(|files| output.refuse_read(&files));
         read.map_err(LedgerError::at_start)?;
+        let open = Self::load(config, folders, hashed, load)?;
+        ready.say(open.loaded.engine.info().max_model_len)?;
+        Ok(open)
+    }
+
+    /// Loads a model that was found. `hashed`: its files, where they are known.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    pub fn load(
+        config: &Arc<RunConfig>,
+        folders: &Folders,
+        hashed: Option<FileFields>,
+        load: Load<'_>,
+    ) -> Result<Self, CliError> {
         let summary = Arc::new(model::summary_for(config, folders)?);
         let base = RowParams::start(config, &summary)?;
         let (of_run, of_model, of_summary) = (config.clone(), folders.clone(), summary.clone());
@@ -59,7 +74,6 @@ impl OpenModel {
             Summary::Generate(summary) => load(config, folders, summary)?.into_runner(),
             Summary::Pooling(summary) => model::load_pooling(config, folders, summary)?,
         };
-        ready.say(loaded.engine.info().max_model_len)?;
         Ok(Self { summary, base, files, loaded })
     }
 }

@@ -1,0 +1,90 @@
+//! Requests of a server as rows of a run: what `run` does with a line of a batch API, from its
+//! text to what the engine is asked.
+
+use std::sync::Arc;
+
+use crate::config::RunConfig;
+use crate::ledger::row_key::{RowName, row_key};
+use crate::run::lora_of_row::lora_of_row;
+use crate::run::row_params::RowParams;
+use vllm_batch_api::prompt::Prompt;
+use vllm_batch_api::request::{LoraId, RequestError, RowKey};
+use vllm_batch_dataset::input::batch_line::{BatchKind, BatchLine};
+use vllm_batch_dataset::input::fields::Passthrough;
+use vllm_batch_dataset::input::overrides::Overrides;
+use vllm_batch_dataset::input::row::{BadRow, Row, RowParser};
+use vllm_batch_dataset::input::row_error::{RowError, code};
+use vllm_batch_dataset::output::RowFormat;
+use vllm_batch_engine::serve::input_processor::InputProcessor;
+use vllm_batch_engine::serve::runner::Work;
+use vllm_batch_server::{AskedRow, Refused, RequestLine};
+use vllm_batch_text::AnswerForm;
+
+/// What reads requests.
+pub(super) struct Requests {
+    pub(super) config: Arc<RunConfig>,
+    pub(super) base: RowParams,
+    pub(super) processor: Arc<InputProcessor>,
+    pub(super) format: RowFormat,
+}
+
+impl Requests {
+    /// What a request asks of the engine.
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub(super) fn ask(&self, request: RequestLine) -> Result<AskedRow, Box<Refused>> {
+        let RequestLine { api, line, request_id } = request;
+        let line_of = |passthrough| match passthrough {
+            Passthrough::Batch(line) => line,
+            other => unreachable!("a request is a batch line: {other:?}"),
+        };
+        let row = RowParser::request(&self.config.input.rows, api, line);
+        let row = row.map_err(|error| {
+            // The machine lacks what an image needs.
+            let error = RowError::new(code::ENGINE, 1, error.to_string());
+            Box::new(Refused { line: BatchLine::new(BatchKind::Chat, None, ""), error })
+        })?;
+        let row = match row {
+            Ok(row) => row,
+            Err(BadRow { passthrough, error, .. }) => {
+                return Err(Box::new(Refused { line: line_of(passthrough), error }));
+            }
+        };
+        let Row { prompt, overrides, id, lora, answer_form, passthrough, .. } = row;
+        let line = line_of(passthrough);
+        let name = match (overrides.seed(), &id) {
+            (Some(seed), _) => RowName::Seed(seed),
+            (None, Some(id)) => RowName::Id(id),
+            (None, None) => RowName::Index(request_id),
+        };
+        let asked = (prompt, &overrides, lora, answer_form.as_ref());
+        match self.work(asked, request_id, row_key(name)) {
+            Ok(work) => Ok(AskedRow { work, line, form: answer_form }),
+            Err(error) => Err(Box::new(Refused { line, error })),
+        }
+    }
+
+    fn work(
+        &self,
+        (prompt, overrides, lora, form): (Prompt, &Overrides, Option<LoraId>, Option<&AnswerForm>),
+        request_id: u64,
+        key: RowKey,
+    ) -> Result<Work, RowError> {
+        let failed = |error: RequestError| overrides.row_error(&error, 1);
+        let mut params = self.base.of_row(overrides).map_err(failed)?;
+        if let RowParams::Sampling(params) = &mut params {
+            self.format.adjust(params, form);
+        }
+        let adapters = (&self.config.engine.lora, &*self.processor);
+        let has_images = !prompt.media().is_empty();
+        let lora = lora_of_row(lora, has_images, adapters).map_err(failed)?;
+        match params.work(&self.processor, request_id, prompt, key) {
+            Ok(work) => Ok(work.with_lora(lora)),
+            Err(error) => Err(match error.of_row() {
+                Ok(error) => failed(error),
+                Err(error) => RowError::new(code::ENGINE, 1, error.to_string()),
+            }),
+        }
+    }
+}

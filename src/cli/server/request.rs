@@ -1,0 +1,284 @@
+//! `Request`: a body as lines of a batch API, and what of it is the server's own to do: the
+//! stream, the seed, several prompts.
+
+use axum::http::StatusCode;
+use serde_json::Value;
+
+use crate::errors::HttpError;
+use crate::guard;
+use vllm_batch_dataset::input::fields::{JsonFields, json_string};
+use vllm_batch_dataset::input::row::RequestApi;
+use vllm_batch_dataset::output::openai_chunks::StreamOptions;
+
+/// Prompts of one request, as in vLLM.
+const MAX_PROMPTS: usize = 1024;
+
+/// Seeds of our own: JavaScript reads such integers as they are.
+const SEED_BITS: u32 = 53;
+
+/// An endpoint whose requests become rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Chat,
+    Completions,
+    /// Of OpenAI's API, by its path in batch lines.
+    Other(&'static str),
+    Messages,
+}
+
+impl Endpoint {
+    /// The path that lines of the batch API have.
+    fn url(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "/v1/chat/completions",
+            Endpoint::Completions => "/v1/completions",
+            Endpoint::Other(url) => url,
+            Endpoint::Messages => "/v1/messages",
+        }
+    }
+
+    /// The API that it is of.
+    pub(crate) fn api(self) -> RequestApi {
+        match self {
+            Endpoint::Messages => RequestApi::Anthropic,
+            _ => RequestApi::OpenAi,
+        }
+    }
+
+    /// Whether it answers in pieces, and has a seed. The rows of others refuse `stream` by name.
+    fn completes(self) -> bool {
+        matches!(self, Endpoint::Chat | Endpoint::Completions)
+    }
+}
+
+/// A request that was looked at.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// A line for each prompt.
+    pub(crate) lines: Vec<String>,
+    /// The answer is asked for in pieces.
+    pub(crate) stream: Option<StreamOptions>,
+    /// What its random numbers are made of: the request's own, or ours.
+    pub(crate) seed: Option<i64>,
+}
+
+impl Request {
+    /// Looks at a body. `names`: those of the model.
+    pub(crate) fn read(
+        endpoint: Endpoint,
+        body: String,
+        names: &[String],
+        custom_id: &str,
+    ) -> Result<Self, HttpError> {
+        let fields = JsonFields::parse(body, 1)
+            .map_err(|bad| HttpError::bad(bad.1.code, bad.1.message.clone()))?;
+        check_model(&fields, names)?;
+        if !endpoint.completes() {
+            let lines = vec![line(endpoint, custom_id, fields.text())];
+            return Ok(Self { lines, stream: None, seed: None });
+        }
+        let stream = stream_options(&fields)?;
+        let prompts = match endpoint {
+            Endpoint::Completions => prompts(&fields)?,
+            _ => None,
+        };
+        if prompts.is_some() && stream.is_some() {
+            let message = "stream: not supported with several prompts: ask for each alone";
+            return Err(HttpError::bad("unsupported_field", message).of_param("stream"));
+        }
+        let seed = seed(&fields);
+        let lines = match prompts {
+            None => vec![body_of(&fields, None, seed)],
+            Some(prompts) => prompts
+                .iter()
+                .enumerate()
+                // Equal prompts of one request have answers of their own.
+                .map(|(at, prompt)| {
+                    let seed = seed.map(|seed| seed.wrapping_add(at as i64));
+                    body_of(&fields, Some(prompt), seed)
+                })
+                .collect(),
+        };
+        let lines = lines.iter().map(|body| line(endpoint, custom_id, body)).collect();
+        Ok(Self { lines, stream, seed })
+    }
+}
+
+/// A name that nobody has is never the model in silence.
+fn check_model(fields: &JsonFields, names: &[String]) -> Result<(), HttpError> {
+    let name: String = match fields.get("model") {
+        None | Some("null") => return Ok(()),
+        Some(json) => serde_json::from_str(json).map_err(|_| {
+            HttpError::bad("invalid_parameter", "model: expected a name").of_param("model")
+        })?,
+    };
+    match names.contains(&name) {
+        true => Ok(()),
+        false => Err(no_model(&name)),
+    }
+}
+
+/// In vLLM's words.
+pub(crate) fn no_model(name: &str) -> HttpError {
+    let name: String = name.chars().take(200).collect();
+    let message = format!("The model `{name}` does not exist.");
+    HttpError::new(StatusCode::NOT_FOUND, "model_not_found", message).of_param("model")
+}
+
+fn stream_options(fields: &JsonFields) -> Result<Option<StreamOptions>, HttpError> {
+    let invalid = |param: &'static str, what: &str| {
+        HttpError::bad("invalid_parameter", format!("{param}: expected {what}")).of_param(param)
+    };
+    let streams = match fields.get("stream") {
+        None | Some("null" | "false") => false,
+        Some("true") => true,
+        Some(_) => return Err(invalid("stream", "true or false")),
+    };
+    let options: Value = match fields.get("stream_options") {
+        None => Value::Null,
+        Some(json) => serde_json::from_str(json).unwrap_or(Value::Bool(false)),
+    };
+    let flag = |name: &str| match options.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(value) => {
+            value.as_bool().ok_or_else(|| invalid("stream_options", "an object with true or false"))
+        }
+    };
+    match options {
+        Value::Null | Value::Object(_) if !streams => Ok(None),
+        Value::Null => Ok(Some(StreamOptions::default())),
+        Value::Object(_) => Ok(Some(StreamOptions {
+            include_usage: flag("include_usage")?,
+            continuous_usage_stats: flag("continuous_usage_stats")?,
+        })),
+        _ => Err(invalid("stream_options", "an object")),
+    }
+}
+
+/// The prompts of a list of several; None: there is one, or what is there is wrong.
+fn prompts(fields: &JsonFields) -> Result<Option<Vec<Value>>, HttpError> {
+    let Some(json) = fields.get("prompt").filter(|json| json.starts_with('[')) else {
+        return Ok(None);
+    };
+    let Ok(Value::Array(items)) = serde_json::from_str(json) else { return Ok(None) };
+    if items.len() > MAX_PROMPTS && !items[0].is_number() {
+        let message = format!("prompt: a list of more than {MAX_PROMPTS} prompts");
+        return Err(HttpError::bad("several_prompts", message).of_param("prompt"));
+    }
+    let are_prompts = items.iter().all(|item| item.is_string() || item.is_array());
+    Ok(Some(items).filter(|items| items.len() > 1 && are_prompts))
+}
+
+/// The seed; None: it is wrong, which the row says.
+fn seed(fields: &JsonFields) -> Option<i64> {
+    match fields.get("seed") {
+        None | Some("null") => Some((guard::random() >> (u64::BITS - SEED_BITS)) as i64),
+        Some(json) => json.parse().ok(),
+    }
+}
+
+/// The body of a line: without what is the server's, with this prompt and this seed.
+fn body_of(fields: &JsonFields, prompt: Option<&Value>, seed: Option<i64>) -> String {
+    let is_ours = |name: &str| {
+        matches!(name, "stream" | "stream_options")
+            || name == "seed" && seed.is_some()
+            || name == "prompt" && prompt.is_some()
+    };
+    let mut body = String::from("{");
+    let mut push = |raw_name: &str, value: &str| {
+        if body.len() > 1 {
+            body.push(',');
+        }
+        body.push_str(raw_name);
+        body.push(':');
+        body.push_str(value);
+    };
+    for field in fields.iter().filter(|field| !is_ours(&field.name)) {
+        push(field.raw_name, field.value);
+    }
+    if let Some(prompt) = prompt {
+        push("\"prompt\"", &prompt.to_string());
+    }
+    if let Some(seed) = seed {
+        push("\"seed\"", &seed.to_string());
+    }
+    body.push('}');
+    body
+}
+
+/// A line of the endpoint's batch API.
+fn line(endpoint: Endpoint, custom_id: &str, body: &str) -> String {
+    let id = json_string(custom_id);
+    match endpoint.api() {
+        RequestApi::Anthropic => format!("{{\"custom_id\":{id},\"params\":{body}}}"),
+        RequestApi::OpenAi => {
+            let url = json_string(endpoint.url());
+            format!("{{\"custom_id\":{id},\"method\":\"POST\",\"url\":{url},\"body\":{body}}}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(endpoint: Endpoint, body: &str) -> Result<Request, HttpError> {
+        Request::read(endpoint, body.to_owned(), &["m".to_owned()], "r")
+    }
+
+    #[test]
+    fn a_body_is_a_line_without_what_is_the_servers() {
+        let body = r#"{"model":"m","prompt":"a","stream":true,"seed":7,"stop":[ "x" ]}"#;
+        let request = read(Endpoint::Completions, body).unwrap();
+        assert_eq!(
+            request.lines,
+            [
+                r#"{"custom_id":"r","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"a","stop":[ "x" ],"seed":7}}"#
+            ]
+        );
+        assert_eq!((request.seed, request.stream), (Some(7), Some(StreamOptions::default())));
+        let request = read(Endpoint::Messages, r#"{"stream":true}"#).unwrap();
+        assert_eq!(request.lines, [r#"{"custom_id":"r","params":{"stream":true}}"#]);
+    }
+
+    #[test]
+    fn requests_without_a_seed_have_different_ones() {
+        let seed = || read(Endpoint::Chat, "{}").unwrap().seed.unwrap();
+        let (a, b) = (seed(), seed());
+        assert!(a != b && (0..1 << SEED_BITS).contains(&a), "{a} {b}");
+        assert_eq!(read(Endpoint::Chat, r#"{"seed":"x"}"#).unwrap().seed, None);
+    }
+
+    #[test]
+    fn several_prompts_are_lines_with_seeds_of_their_own() {
+        let request = read(Endpoint::Completions, r#"{"prompt":["a","a"],"seed":1}"#).unwrap();
+        let bodies = [r#""body":{"prompt":"a","seed":1}"#, r#""body":{"prompt":"a","seed":2}"#];
+        assert!(request.lines.iter().zip(bodies).all(|(line, body)| line.contains(body)));
+        for one in [r#"["a"]"#, "[1,2]", "[[1,2]]", r#"["a",1]"#, "[]", "7"] {
+            let request = read(Endpoint::Completions, &format!("{{\"prompt\":{one}}}")).unwrap();
+            assert_eq!(request.lines.len(), 1, "{one}");
+        }
+        let body = r#"{"prompt":["a","b"],"stream":true}"#;
+        assert_eq!(read(Endpoint::Completions, body).unwrap_err().param, Some("stream"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_name() {
+        for (body, status, param) in [
+            ("[]", 400, None),
+            ("{", 400, None),
+            (r#"{"model":"x"}"#, 404, Some("model")),
+            (r#"{"model":7}"#, 400, Some("model")),
+            (r#"{"stream":"yes"}"#, 400, Some("stream")),
+            (r#"{"stream":true,"stream_options":7}"#, 400, Some("stream_options")),
+            (
+                r#"{"stream":true,"stream_options":{"include_usage":1}}"#,
+                400,
+                Some("stream_options"),
+            ),
+        ] {
+            let error = read(Endpoint::Chat, body).unwrap_err();
+            assert_eq!((error.status.as_u16(), error.param), (status, param), "{body}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Server-sent events.
+
+/// What ends a stream, after errors too.
+pub(crate) const DONE: &str = "data: [DONE]\n\n";
+
+/// An event of JSON. Some readers break lines at U+0085, U+2028 and U+2029, which JSON leaves as
+/// they are in strings.
+pub(crate) fn event(json: &str) -> String {
+    let mut event = String::with_capacity(json.len() + 8);
+    event.push_str("data: ");
+    for c in json.chars() {
+        match c {
+            '\u{85}' => event.push_str("\\u0085"),
+            '\u{2028}' => event.push_str("\\u2028"),
+            '\u{2029}' => event.push_str("\\u2029"),
+            c => event.push(c),
+        }
+    }
+    event.push_str("\n\n");
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reader_breaks_an_event_into_lines() {
+        let event = event("{\"a\":\"\u{85}\u{2028}\u{2029}é\"}");
+        assert_eq!(event, "data: {\"a\":\"\\u0085\\u2028\\u2029é\"}\n\n");
+    }
+}
