@@ -32,6 +32,7 @@ const CRATES: &[(&str, &str)] = &[
     ("src/engine/core/", "vllm_batch_engine"),
     ("src/engine/media/", "vllm_batch_media"),
     ("src/cli/dataset/", "vllm_batch_dataset"),
+    ("src/cli/server/", "vllm_batch_server"),
     ("src/cli/program/", "vllm_batch_cli"),
     ("src/", "vllm_batch"),
 ];
