@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::worker::loading_thread;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::machine::{has_address_limit, no_thread};
 use vllm_batch_device::memory;
-
-/// Stack of the thread that loads the tokenizer: as much as the main thread has.
-pub(crate) const LOADING_STACK: usize = 8 << 20;
 
 /// `beside`, where there may be a tokenizer already.
 pub(crate) fn beside_tokenizer<A: Send, B>(
@@ -36,10 +34,7 @@ fn beside<A: Send, B>(
             given_up.store(loaded.is_err(), Relaxed);
             loaded
         };
-        let thread = std::thread::Builder::new().name("tokenizer".to_owned());
-        let thread = thread.stack_size(LOADING_STACK);
-        let thread = thread.spawn_scoped(scope, run);
-        let thread = match thread {
+        let thread = match loading_thread("tokenizer".to_owned()).spawn_scoped(scope, run) {
             Ok(thread) => thread,
             Err(error) => {
                 given_up.store(true, Relaxed);

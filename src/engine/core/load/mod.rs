@@ -11,5 +11,6 @@ pub(crate) mod model;
 pub mod model_summary;
 pub mod step_sizes;
 pub(crate) mod text_alone;
+pub(crate) mod worker;
 
 pub use info::EngineInfo;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use fewest::FewestBlocks;
 pub use fewest::Seat;
 use last_stage::LastStage;
-use member::{Job, Loading, Member, Order};
+use member::{Job, Member, Order};
 
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model_executor::{ModelExecutor, StageToLoad, gpu_needs_of};
@@ -36,11 +36,10 @@ pub struct Stages {
     last: LastStage,
     /// Of the last stage: engines sample there.
     device: Arc<Device>,
-    first: Sender<Order>,
     counts: Arc<Mutex<Counts>>,
     what: StagesInfo,
     /// Those before the last one, in the order of the layers.
-    _members: Vec<Member>,
+    members: Vec<Member>,
 }
 
 /// What was loaded, in all stages.
@@ -177,25 +176,22 @@ impl Stages {
         let counts = Arc::<Mutex<Counts>>::default();
         let mut stages = stages.into_iter().rev();
         let last = stages.next().expect("there is a last stage");
-        let (mut members, mut loading, mut next) = (Vec::new(), Vec::new(), None);
+        let mut members: Vec<Member> = Vec::new();
         for stage in stages {
-            let (member, its_loading) = Member::start(stage, next, Arc::clone(&counts))?;
-            next = Some(member.orders());
-            members.push(member);
-            loading.push(its_loading);
+            let next = members.last().map(|next| next.orders().clone());
+            members.push(member::start(stage, next, Arc::clone(&counts))?);
         }
         members.reverse();
         let of_last = last.load();
-        let before: Vec<_> = loading.into_iter().rev().map(Loading::finish).collect();
+        let before: Vec<_> = members.iter().map(Member::loaded).collect();
         let (device, executor, loaded) = all_loaded(before, of_last, &fewest)?;
         let what = together(&loaded, &layers, config.cache.num_pools)?;
         Ok(Self {
             last: LastStage::new(executor),
             device,
-            first: next.expect("there are two stages or more"),
             counts,
             what: StagesInfo { why_cpu, ..what },
-            _members: members,
+            members,
         })
     }
 
@@ -207,6 +203,11 @@ impl Stages {
     /// What was loaded.
     pub fn info(&self) -> &StagesInfo {
         &self.what
+    }
+
+    /// Where the first stage takes orders.
+    fn first(&self) -> &Sender<Order> {
+        self.members.first().expect("there are two stages or more").orders()
     }
 }
 
@@ -355,7 +356,7 @@ impl StagedExecutor {
     /// Steps may have media of this table from now on, if the model sees any.
     pub fn set_media_table(&self, table: Arc<MediaTable>) {
         // A thread that has ended says so when it is given a step.
-        let _ = self.stages.first.send(Order::Media(table));
+        let _ = self.stages.first().send(Order::Media(table));
     }
 
     fn counts(&self) -> Counts {
@@ -374,7 +375,7 @@ impl Executor for StagedExecutor {
         let batch = Arc::new(own);
         let (reply, arrived) = channel();
         let job = Job { batch: Arc::clone(&batch), rows: None, reply };
-        self.stages.first.send(Order::Step(job)).map_err(|_| ended())?;
+        self.stages.first().send(Order::Step(job)).map_err(|_| ended())?;
         let rows = arrived.recv().map_err(|_| ended())??;
         let last = self.last.insert(self.stages.last.take()?);
         last.run_stage(&batch, Some(&rows))?;

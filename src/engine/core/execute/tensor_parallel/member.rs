@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 
 use crate::execute::executor::{Executor, ExecutorError};
 use crate::execute::model_executor::ModelExecutor;
-use crate::load::beside::LOADING_STACK;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
+use crate::load::worker::Worker;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;
-use vllm_batch_base::machine::no_thread;
 use vllm_batch_device::Device;
 use vllm_batch_device::gpu::Group;
 use vllm_batch_ops::batch::Batch;
@@ -35,15 +33,23 @@ pub(super) struct Loaded {
     pub num_blocks: usize,
 }
 
-/// Why a rank is not loaded; true: by a fault of its own, and not of another rank.
-type LoadError = (bool, EngineError);
+/// Why a rank is not loaded.
+pub(super) struct LoadError {
+    /// It is a fault of its own, and not of another rank.
+    pub is_own: bool,
+    pub error: EngineError,
+}
+
+impl From<EngineError> for LoadError {
+    fn from(error: EngineError) -> Self {
+        Self { is_own: true, error }
+    }
+}
 
 /// A rank on its thread. Dropped, it ends after the step that it is in.
 pub(super) struct Member {
-    batches: Option<Sender<Arc<Batch>>>,
-    loaded: Receiver<Result<Loaded, LoadError>>,
+    worker: Worker<Arc<Batch>, Loaded, LoadError>,
     finished: Receiver<Result<(), ExecutorError>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// Ends the group with the thread, however that ends: nobody may wait for a rank that is gone.
@@ -58,38 +64,26 @@ impl Drop for EndsGroup {
 impl Member {
     /// Begins to load a rank.
     pub(super) fn start(rank: RankToLoad) -> Result<Self, EngineError> {
-        let (batches, incoming) = channel();
-        let (loaded_sender, loaded) = channel();
         let (finished_sender, finished) = channel();
-        let thread = std::thread::Builder::new().name(format!("rank {}", rank.index));
-        let run = move || {
-            let _ends = EndsGroup(Arc::clone(&rank.group));
-            match load(&rank) {
-                Err(error) => drop(loaded_sender.send(Err(error))),
-                Ok((device, mut executor)) => {
-                    let num_blocks = executor.cache_shape().num_blocks;
-                    let loaded = Loaded { kernel_set: device.kernel_set(), num_blocks };
-                    if loaded_sender.send(Ok(loaded)).is_ok() {
-                        serve(&device, &mut executor, &incoming, &finished_sender);
-                    }
-                }
-            }
+        let ends = EndsGroup(Arc::clone(&rank.group));
+        let name = format!("rank {}", rank.index);
+        let serve = move |(device, mut executor): (Arc<Device>, _), incoming: &Receiver<_>| {
+            // Before the executor, whose device may wait for other ranks.
+            let _ends = ends;
+            serve(&device, &mut executor, incoming, &finished_sender);
         };
-        let thread = thread.stack_size(LOADING_STACK).spawn(run);
-        let thread = Some(thread.map_err(|error| no_thread(&error))?);
-        Ok(Self { batches: Some(batches), loaded, finished, thread })
+        let worker = Worker::start(name, move || load(&rank), serve)?;
+        Ok(Self { worker, finished })
     }
 
     /// Waits until it is loaded.
     pub(super) fn loaded(&self) -> Result<Loaded, LoadError> {
-        let ended = || EngineError::Device("its thread has ended while it loaded".to_owned());
-        self.loaded.recv().unwrap_or_else(|_| Err((true, ended())))
+        self.worker.loaded()
     }
 
     /// Gives it a step. What happens to one that an ended thread gets, `finish` says.
     pub(super) fn begin(&self, batch: &Arc<Batch>) {
-        let batches = self.batches.as_ref().expect("it is there until the drop");
-        let _ = batches.send(Arc::clone(batch));
+        let _ = self.worker.orders().send(Arc::clone(batch));
     }
 
     /// Waits until it has run the step.
@@ -99,20 +93,13 @@ impl Member {
     }
 }
 
-impl Drop for Member {
-    fn drop(&mut self) {
-        drop(self.batches.take());
-        if let Some(thread) = self.thread.take() {
-            // One that has panicked has said so.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn load(rank: &RankToLoad) -> Result<(Arc<Device>, ModelExecutor), LoadError> {
-    let (device, executor) = rank.open_and_load().map_err(|error| (true, error))?;
-    rank.join(&device).map_err(|error| (false, error))?;
-    Ok((device, executor))
+/// What is equal on all ranks, and the rank.
+fn load(rank: &RankToLoad) -> Result<(Loaded, (Arc<Device>, ModelExecutor)), LoadError> {
+    let (device, executor) = rank.open_and_load()?;
+    rank.join(&device).map_err(|error| LoadError { is_own: false, error })?;
+    let num_blocks = executor.cache_shape().num_blocks;
+    let loaded = Loaded { kernel_set: device.kernel_set(), num_blocks };
+    Ok((loaded, (device, executor)))
 }
 
 /// Runs steps until nobody gives them any more, or one fails.

@@ -13,7 +13,7 @@ use super::model_executor::{self, ModelExecutor};
 use crate::load::devices::gpus;
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
-use member::{Member, RankToLoad};
+use member::{LoadError, Member, RankToLoad};
 use vllm_batch_base::config::{DeviceKind, EngineConfig};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::spec::RankOf;
@@ -140,8 +140,8 @@ impl OtherRanks {
                     return Err(refused(text, "give `settings.kv_cache_memory_bytes`"));
                 }
                 Ok(_) => {}
-                Err((true, error)) => return Err(of_rank(rank, error)),
-                Err((false, error)) => failed = failed.or(Some(of_rank(rank, error))),
+                Err(LoadError { is_own: true, error }) => return Err(of_rank(rank, error)),
+                Err(LoadError { error, .. }) => failed = failed.or(Some(of_rank(rank, error))),
             }
         }
         first.map_err(|error| of_rank(0, error))?;

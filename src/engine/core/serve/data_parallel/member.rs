@@ -1,16 +1,14 @@
 //! One engine on its own thread, on which its device is opened, used and closed.
 
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-use crate::load::beside::LOADING_STACK;
+use crate::load::worker::Worker;
 use crate::serve::runner::{Runner, Work};
 use crate::stats::EngineStats;
 use crate::{EngineInfo, Shared};
 use vllm_batch_api::answer::Answer;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::EngineConfig;
-use vllm_batch_base::machine::no_thread;
 
 use super::LoadEngine;
 
@@ -42,74 +40,28 @@ pub(super) struct Loaded {
 }
 
 /// An engine on its thread. Dropped, it ends after the step that it is in.
-pub(super) struct Member {
-    orders: Option<Sender<Order>>,
-    thread: Option<JoinHandle<()>>,
-    loaded: Receiver<Result<Loaded, EngineError>>,
-}
+pub(super) type Member = Worker<Order, Loaded>;
 
-impl Member {
-    /// Begins to load an engine; with what another one shares, if there is one.
-    pub(super) fn start(
-        engine: usize,
-        config: EngineConfig,
-        (load, shared): (LoadEngine, Option<Shared>),
-        steps: Sender<Stepped>,
-    ) -> Result<Self, EngineError> {
-        let (orders, incoming) = channel();
-        let (loaded_sender, loaded) = channel();
-        let run = move || {
-            let mut runner = match load(&config, shared) {
-                Ok(runner) => runner,
-                Err(error) => {
-                    let _ = loaded_sender.send(Err(error));
-                    return;
-                }
-            };
-            let what = Loaded {
-                info: runner.info().clone(),
-                shared: runner.shared(),
-                makes_vectors: runner.makes_vectors(),
-            };
-            if loaded_sender.send(Ok(what)).is_ok() {
-                serve(engine, &mut runner, &incoming, &steps);
-            }
+/// Begins to load an engine; with what another one shares, if there is one.
+pub(super) fn start(
+    engine: usize,
+    config: EngineConfig,
+    (load, shared): (LoadEngine, Option<Shared>),
+    steps: Sender<Stepped>,
+) -> Result<Member, EngineError> {
+    let load = move || {
+        let runner = load(&config, shared)?;
+        let what = Loaded {
+            info: runner.info().clone(),
+            shared: runner.shared(),
+            makes_vectors: runner.makes_vectors(),
         };
-        let thread = std::thread::Builder::new().name(format!("engine {engine}"));
-        let thread = thread.stack_size(LOADING_STACK).spawn(run);
-        let thread = thread.map_err(|error| no_thread(&error))?;
-        Ok(Self { orders: Some(orders), thread: Some(thread), loaded })
-    }
-
-    /// Waits until it is loaded.
-    ///
-    /// # Errors
-    /// It cannot be.
-    pub(super) fn loaded(&self) -> Result<Loaded, EngineError> {
-        let ended = || EngineError::Device("its thread has ended while it loaded".to_owned());
-        self.loaded.recv().unwrap_or_else(|_| Err(ended()))
-    }
-
-    /// Gives it an order. What happens to one that an ended thread gets, `has_ended` says.
-    pub(super) fn send(&self, order: Order) {
-        let orders = self.orders.as_ref().expect("it is there until the drop");
-        let _ = orders.send(order);
-    }
-
-    /// Whether its thread has ended, which only a failure makes it do.
-    pub(super) fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        drop(self.orders.take());
-        if let Some(thread) = self.thread.take() {
-            // One that has panicked has said so.
-            let _ = thread.join();
-        }
-    }
+        Ok((what, runner))
+    };
+    let serve = move |mut runner, incoming: &Receiver<_>| {
+        serve(engine, &mut runner, incoming, &steps);
+    };
+    Worker::start(format!("engine {engine}"), load, serve)
 }
 
 /// Steps until nobody gives orders any more, or the device fails.

@@ -91,7 +91,7 @@ impl DataParallel {
         let (mut configs, why_cpu) = configs::configs(config)?;
         let (steps_sender, steps) = channel();
         let (load_first, num_engines) = ((load.clone(), None), configs.len());
-        let first = Member::start(0, configs.remove(0), load_first, steps_sender.clone())?;
+        let first = member::start(0, configs.remove(0), load_first, steps_sender.clone())?;
         let loaded = first.loaded().map_err(|error| of_engine(0, None, error))?;
         let Loaded { info, shared, makes_vectors } = loaded;
         let (mut members, mut infos) = (vec![first], vec![info]);
@@ -103,7 +103,7 @@ impl DataParallel {
                 config.cache.num_blocks = Some(num_blocks);
             }
             let load = (load.clone(), Some(shared.clone()));
-            members.push(Member::start(index + 1, config, load, steps_sender.clone())?);
+            members.push(member::start(index + 1, config, load, steps_sender.clone())?);
         }
         for (engine, member) in members.iter().enumerate().skip(1) {
             let loaded = member.loaded().map_err(|error| of_engine(engine, None, error))?;
@@ -161,7 +161,7 @@ impl DataParallel {
         };
         self.known[engine].finishes(size);
         self.known[engine].sent.push_back(0);
-        self.members[engine].send(Order::Abort(request_id));
+        self.send(engine, Order::Abort(request_id));
         true
     }
 
@@ -222,8 +222,13 @@ impl DataParallel {
             let order = self.known[engine].sends(size);
             let before = self.placed.insert(request_id, Placed { engine, size, order });
             assert!(before.is_none(), "a request's number is its own");
-            self.members[engine].send(Order::Add(Box::new(work)));
+            self.send(engine, Order::Add(Box::new(work)));
         }
+    }
+
+    /// Gives an engine an order. What happens to one that an ended thread gets, `step` says.
+    fn send(&self, engine: usize, order: Order) {
+        let _ = self.members[engine].orders().send(order);
     }
 
     /// Takes in what an engine says.
