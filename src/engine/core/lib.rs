@@ -167,7 +167,7 @@ impl Engine {
         let info = model.info(config, summary, sizes);
         let (device, stages) = (Arc::clone(&model.device), model.stages.take());
         let (draft, is_queued) = (model.draft.take(), device.runs_ahead());
-        let (runs_ahead, has_states) = (model.may_run_ahead, model.has_states);
+        let (runs_ahead, has_states) = (model.may_run_ahead, model.has_states());
         let mut executor = model.into_executor(input_processor.media_table());
         let mut sampler = StepSampler::new(device, sizes.max_num_logits(), vocab_size)?;
         if is_queued {

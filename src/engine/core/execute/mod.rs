@@ -6,6 +6,7 @@ pub mod encoded_media;
 pub mod executor;
 pub mod model;
 pub mod model_executor;
+pub mod model_facts;
 pub mod pipeline;
 pub mod simulated_executor;
 pub mod step_sampler;

@@ -1,6 +1,5 @@
 //! `LoadedModel`: a model on its device, on several ranks, or in stages.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -8,6 +7,7 @@ use crate::EngineInfo;
 use crate::execute::draft_executor::{DraftToLoad, LoadedDraft};
 use crate::execute::executor::Executor;
 use crate::execute::model_executor::{ModelExecutor, gpu_needs_of};
+use crate::execute::model_facts::ModelFacts;
 use crate::execute::pipeline::{StagedExecutor, Stages};
 use crate::execute::tensor_parallel;
 use crate::load::model_summary::ModelSummary;
@@ -27,31 +27,13 @@ pub(crate) struct LoadedModel {
     pub(crate) stages: Option<Arc<Stages>>,
     /// The tokens of a step that is queued ahead are where the next one reads them.
     pub(crate) may_run_ahead: bool,
-    /// Blocks have the states of recurrent layers.
-    pub(crate) has_states: bool,
-    facts: Facts,
+    facts: ModelFacts,
 }
 
 /// Who runs its steps.
 enum LoadedExecutor {
     OnDevice(Box<ModelExecutor>),
     InStages(StagedExecutor),
-}
-
-/// What `EngineInfo` says of a model.
-struct Facts {
-    why_cpu: Option<WhyCpu>,
-    kernel_set: String,
-    device_name: String,
-    num_threads: usize,
-    weight_bytes: u64,
-    code_bytes: Arc<HashMap<String, u64>>,
-    num_blocks: usize,
-    block_size: usize,
-    kv_cache_bytes: usize,
-    num_host_blocks: usize,
-    lora_ranks: Vec<usize>,
-    notes: Vec<String>,
 }
 
 impl LoadedModel {
@@ -96,59 +78,38 @@ impl LoadedModel {
         (device, why_cpu): (Arc<Device>, Option<WhyCpu>),
         (mut executor, draft): (ModelExecutor, Option<LoadedDraft>),
     ) -> Self {
-        let shape = executor.cache_shape();
         let element_bytes = config.cache.kv_cache_dtype.size_bytes(summary.dtype);
-        let of_draft =
-            draft.as_ref().map_or((0, 0), |draft| (draft.weight_bytes, draft.kv_cache_bytes));
-        let facts = Facts {
-            why_cpu,
-            kernel_set: device.kernel_set(),
-            device_name: match executor.num_ranks() {
-                1 => device.name(),
-                count => format!("{count} x {}, one model", device.name()),
-            },
-            num_threads: device.num_threads(),
-            weight_bytes: executor.weight_bytes() + of_draft.0,
-            code_bytes: executor.code_bytes(),
-            num_blocks: shape.num_blocks,
-            block_size: shape.block_size,
-            kv_cache_bytes: shape.num_bytes(element_bytes) + of_draft.1,
-            num_host_blocks: executor.num_host_blocks(),
-            lora_ranks: executor.loras().ranks(),
-            notes: executor.take_notes(),
-        };
+        let mut facts = ModelFacts::of(&mut executor, &device, element_bytes);
+        facts.why_cpu = why_cpu;
+        if executor.num_ranks() > 1 {
+            facts.device_name =
+                format!("{} x {}, one model", executor.num_ranks(), facts.device_name);
+        }
+        if let Some(draft) = &draft {
+            facts.weight_bytes += draft.weight_bytes;
+            facts.kv_cache_bytes += draft.kv_cache_bytes;
+        }
         let may_run_ahead = device.runs_ahead() && executor.num_ranks() == 1;
-        let has_states = shape.states.width > 0;
         let executor = LoadedExecutor::OnDevice(Box::new(executor));
-        Self { device, executor, draft, stages: None, may_run_ahead, has_states, facts }
+        Self { device, executor, draft, stages: None, may_run_ahead, facts }
     }
 
     fn in_stages(config: &EngineConfig, stages: Arc<Stages>) -> Result<Self, EngineError> {
-        let what = stages.info().clone();
+        let facts = stages.facts().clone();
         let executor = StagedExecutor::new(Arc::clone(&stages), config.cache.pool)?;
-        let facts = Facts {
-            why_cpu: what.why_cpu,
-            kernel_set: what.kernel_set,
-            device_name: what.device_name,
-            num_threads: what.num_threads,
-            weight_bytes: what.weight_bytes,
-            code_bytes: what.code_bytes,
-            num_blocks: what.num_blocks,
-            block_size: what.block_size,
-            kv_cache_bytes: what.kv_cache_bytes,
-            num_host_blocks: 0,
-            lora_ranks: what.lora_ranks,
-            notes: what.notes,
-        };
         Ok(Self {
             device: stages.device(),
             executor: LoadedExecutor::InStages(executor),
             draft: None,
             stages: Some(stages),
             may_run_ahead: false,
-            has_states: what.has_states,
             facts,
         })
+    }
+
+    /// Whether blocks have the states of recurrent layers.
+    pub(crate) fn has_states(&self) -> bool {
+        self.facts.has_states
     }
 
     /// Who runs its steps, in which there may be media of this table.
@@ -180,7 +141,7 @@ impl LoadedModel {
         EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: summary.checkpoint_format(),
-            kernel_set: config.lora.kernel_set(&facts.kernel_set),
+            kernel_set: config.lora.kernel_set(&facts.kernels.name()),
             device_name: std::mem::take(&mut facts.device_name),
             why_cpu: facts.why_cpu.take(),
             notes: std::mem::take(&mut facts.notes),

@@ -3,10 +3,11 @@
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 
-use super::{Counts, LoadedStage, StageOfModel};
+use super::{Counts, StageOfModel};
 use crate::execute::executor::ExecutorError;
 use crate::execute::model::stage_rows::StageRows;
 use crate::execute::model_executor::ModelExecutor;
+use crate::execute::model_facts::ModelFacts;
 use crate::load::worker::Worker;
 use crate::media_table::MediaTable;
 use vllm_batch_base::EngineError;
@@ -28,7 +29,7 @@ pub(super) enum Order {
 }
 
 /// A stage on its thread. Dropped, it ends after the steps that it has.
-pub(super) type Member = Worker<Order, LoadedStage>;
+pub(super) type Member = Worker<Order, ModelFacts>;
 
 /// Begins to load a stage, behind which these orders go on; None: behind it is the last one. The
 /// first stage of a model counts.

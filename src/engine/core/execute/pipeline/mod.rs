@@ -22,13 +22,14 @@ use member::{Job, Member, Order};
 
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model_executor::{ModelExecutor, StageToLoad, gpu_needs_of};
+use super::model_facts::ModelFacts;
 use crate::load::devices::{following, shared_out};
 use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use crate::media_table::MediaTable;
 use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::{EngineError, Setting};
-use vllm_batch_device::{Device, KernelSet, WhyCpu};
+use vllm_batch_device::{Device, WhyCpu};
 use vllm_batch_ops::batch::{Batch, LoraCounts, PartCounts};
 
 /// The stages of a model. Dropped, their threads end.
@@ -37,38 +38,9 @@ pub struct Stages {
     /// Of the last stage: engines sample there.
     device: Arc<Device>,
     counts: Arc<Mutex<Counts>>,
-    what: StagesInfo,
+    facts: ModelFacts,
     /// Those before the last one, in the order of the layers.
     members: Vec<Member>,
-}
-
-/// What was loaded, in all stages.
-#[derive(Clone, Debug)]
-pub struct StagesInfo {
-    /// Why they are on the CPU where nobody asked for it.
-    pub why_cpu: Option<WhyCpu>,
-    /// Devices, in words.
-    pub device_name: String,
-    /// That of one device with all layers.
-    pub kernel_set: String,
-    /// Threads of the CPU.
-    pub num_threads: usize,
-    /// Blocks of an engine, in each stage.
-    pub num_blocks: usize,
-    /// Tokens of a block.
-    pub block_size: usize,
-    /// Bytes of an engine's blocks, in all stages.
-    pub kv_cache_bytes: usize,
-    /// Bytes of weights.
-    pub weight_bytes: u64,
-    /// Bytes of the tensors that stay codes, by name.
-    pub code_bytes: Arc<HashMap<String, u64>>,
-    /// Ranks of adapters.
-    pub lora_ranks: Vec<usize>,
-    /// What was done otherwise than asked, for people to read.
-    pub notes: Vec<String>,
-    /// A block has the states of recurrent layers.
-    pub has_states: bool,
 }
 
 /// What steps came to.
@@ -101,22 +73,7 @@ struct StageOfModel {
 }
 
 /// A stage on its device.
-type LoadedExecutor = (Arc<Device>, LoadedStage, ModelExecutor);
-
-/// What a stage has.
-struct LoadedStage {
-    kernels: KernelSet,
-    device_name: String,
-    num_threads: usize,
-    num_blocks: usize,
-    block_size: usize,
-    kv_cache_bytes: usize,
-    weight_bytes: u64,
-    code_bytes: Arc<HashMap<String, u64>>,
-    lora_ranks: Vec<usize>,
-    notes: Vec<String>,
-    has_states: bool,
-}
+type LoadedExecutor = (Arc<Device>, ModelFacts, ModelExecutor);
 
 impl Counts {
     fn of(executor: &ModelExecutor) -> Self {
@@ -140,21 +97,8 @@ impl StageOfModel {
         let on = Arc::clone(&device);
         let mut executor =
             ModelExecutor::load_stage(&config, &sizes, &summary, stage, on, &given_up)?;
-        let shape = executor.cache_shape();
         let element_bytes = config.cache.kv_cache_dtype.size_bytes(summary.dtype);
-        let loaded = LoadedStage {
-            kernels: device.kernels(),
-            device_name: device.name(),
-            num_threads: device.num_threads(),
-            num_blocks: shape.num_blocks,
-            block_size: shape.block_size,
-            kv_cache_bytes: shape.num_bytes(element_bytes),
-            weight_bytes: executor.weight_bytes(),
-            code_bytes: executor.code_bytes(),
-            lora_ranks: executor.loras().ranks(),
-            notes: executor.take_notes(),
-            has_states: shape.states.width > 0,
-        };
+        let loaded = ModelFacts::of(&mut executor, &device, element_bytes);
         Ok((device, loaded, executor))
     }
 }
@@ -185,12 +129,12 @@ impl Stages {
         let of_last = last.load();
         let before: Vec<_> = members.iter().map(Member::loaded).collect();
         let (device, executor, loaded) = all_loaded(before, of_last, &fewest)?;
-        let what = together(&loaded, &layers, config.cache.num_pools)?;
+        let facts = together(&loaded, &layers, config.cache.num_pools)?;
         Ok(Self {
             last: LastStage::new(executor),
             device,
             counts,
-            what: StagesInfo { why_cpu, ..what },
+            facts: ModelFacts { why_cpu, ..facts },
             members,
         })
     }
@@ -200,9 +144,9 @@ impl Stages {
         Arc::clone(&self.device)
     }
 
-    /// What was loaded.
-    pub fn info(&self) -> &StagesInfo {
-        &self.what
+    /// What was loaded, in all stages.
+    pub fn facts(&self) -> &ModelFacts {
+        &self.facts
     }
 
     /// Where the first stage takes orders.
@@ -216,10 +160,10 @@ impl Stages {
 /// # Errors
 /// One was not loaded. That says why; the others, which waited for it, only that they did.
 fn all_loaded(
-    before: Vec<Result<LoadedStage, EngineError>>,
+    before: Vec<Result<ModelFacts, EngineError>>,
     last: Result<LoadedExecutor, EngineError>,
     fewest: &FewestBlocks,
-) -> Result<(Arc<Device>, ModelExecutor, Vec<LoadedStage>), EngineError> {
+) -> Result<(Arc<Device>, ModelExecutor, Vec<ModelFacts>), EngineError> {
     let (of_last, rest) = match last {
         Ok((device, what, executor)) => (Ok(what), Some((device, executor))),
         Err(error) => (Err(error), None),
@@ -273,10 +217,10 @@ fn refused(text: String, help: &str) -> EngineError {
 
 /// What was loaded, in all stages, for `num_pools` engines.
 fn together(
-    loaded: &[LoadedStage],
+    loaded: &[ModelFacts],
     layers: &[std::ops::Range<usize>],
     num_pools: usize,
-) -> Result<StagesInfo, EngineError> {
+) -> Result<ModelFacts, EngineError> {
     let first = &loaded[0];
     let mut kernels = first.kernels.clone();
     for (index, stage) in loaded.iter().enumerate() {
@@ -314,20 +258,18 @@ fn together(
     for stage in loaded {
         code_bytes.extend(stage.code_bytes.iter().map(|(name, bytes)| (name.clone(), *bytes)));
     }
-    let sum = |of: fn(&LoadedStage) -> usize| loaded.iter().map(of).sum::<usize>();
-    Ok(StagesInfo {
-        why_cpu: None,
+    let sum = |of: fn(&ModelFacts) -> usize| loaded.iter().map(of).sum::<usize>();
+    Ok(ModelFacts {
         device_name: format!("{} x {}, one model in stages", loaded.len(), first.device_name),
-        kernel_set: kernels.name(),
+        kernels,
         num_threads: sum(|stage| stage.num_threads),
         num_blocks: first.num_blocks / num_pools,
-        block_size: first.block_size,
         kv_cache_bytes: sum(|stage| stage.kv_cache_bytes) / num_pools,
         weight_bytes: loaded.iter().map(|stage| stage.weight_bytes).sum(),
         code_bytes: Arc::new(code_bytes),
-        lora_ranks: first.lora_ranks.clone(),
         notes,
         has_states: loaded.iter().any(|stage| stage.has_states),
+        ..first.clone()
     })
 }
 
@@ -349,7 +291,7 @@ impl StagedExecutor {
     /// The device of the last stage failed.
     pub fn new(stages: Arc<Stages>, engine: usize) -> Result<Self, EngineError> {
         stages.device.use_on_this_thread()?;
-        let first_block = (engine * stages.what.num_blocks) as u32;
+        let first_block = (engine * stages.facts.num_blocks) as u32;
         Ok(Self { stages, first_block, counts: engine == 0, last: None })
     }
 
@@ -371,7 +313,7 @@ impl Executor for StagedExecutor {
     fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError> {
         self.release();
         let ended = || ExecutorError("the thread of a stage has ended".to_owned());
-        let own = batch.from_block(self.first_block, self.stages.what.block_size as u32);
+        let own = batch.from_block(self.first_block, self.stages.facts.block_size as u32);
         let batch = Arc::new(own);
         let (reply, arrived) = channel();
         let job = Job { batch: Arc::clone(&batch), rows: None, reply };
