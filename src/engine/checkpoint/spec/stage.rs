@@ -1,10 +1,9 @@
 //! Stages of a model: layers that follow each other, as a spec of their own, with what is before
 //! the first of them or behind the last. Each is computed on a device of its own.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{DecoderSpec, KvSource, LayerSpec, LinearSpec, NamedShape};
+use super::{DecoderSpec, KvSource, LayerSpec, LinearSpec};
 
 /// Which part of a model a spec is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +24,11 @@ impl Stage {
     /// All of a model.
     pub const WHOLE: Self =
         Self { first_layer: 0, is_first: true, is_last: true, num_kept: 0, has_memory: false };
+
+    /// Whether it is all of a model.
+    pub fn is_whole(self) -> bool {
+        self.is_first && self.is_last
+    }
 }
 
 /// Slots of the streams that layers keep.
@@ -133,17 +137,6 @@ impl DecoderSpec {
             }
         }
         own
-    }
-
-    /// Tensors that a model has and this stage of it does not use.
-    pub fn tensors_elsewhere(&self, whole: &Self) -> Vec<NamedShape> {
-        let optional = |spec: &Self| spec.optional_tensors().map(|(tensor, _)| tensor).collect();
-        let all = |spec: &Self| -> Vec<_> {
-            let optional: Vec<_> = optional(spec);
-            spec.tensors().into_iter().chain(optional).collect()
-        };
-        let own: HashSet<_> = all(self).into_iter().map(|(name, _)| name).collect();
-        all(whole).into_iter().filter(|(name, _)| !own.contains(name)).collect()
     }
 
     /// Whether it looks up token ids in the table of tokens, or makes logits by it.

@@ -1,6 +1,6 @@
 //! `ModelExecutor`: a decoder with its KV cache on a device.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,9 @@ use crate::media_table::MediaTable;
 use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, PrefillKernel};
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
-use vllm_batch_checkpoint::spec::{AttentionSpec, BesideTable, DecoderSpec, RopeSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::{
+    AttentionSpec, BesideTable, DecoderSpec, NamedShape, RopeSpec, TowerSpec,
+};
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device::kv_cache::KvCacheShape;
 use vllm_batch_device::{Device, KvCache, Precision, Tensor};
@@ -127,14 +129,10 @@ impl ModelExecutor {
         let optional: Vec<_> = whole.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&all, &optional)?;
         let tower = tower.filter(|_| spec.stage.is_first);
-        let mut tensors = spec.tensors();
-        match spec.stage.is_first {
-            true => tensors.extend(of_tower()),
-            false => of_tower().for_each(|tensor| checkpoint.leave_tensor(&tensor)),
-        }
-        for tensor in spec.tensors_elsewhere(whole) {
-            checkpoint.leave_tensor(&tensor);
-        }
+        let tensors = match spec.stage.is_whole() {
+            true => all,
+            false => leave_elsewhere(&mut checkpoint, (&spec, tower), all.iter().chain(&optional)),
+        };
         let tables = read_as_values(&device, &checkpoint, dtype, spec.tables(), spec.experts());
         let mut held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;
@@ -376,6 +374,22 @@ fn leave_unused(
         checkpoint.leave_tensor(copy);
     }
     [num_of_images, num_behind, num_further, num_shared]
+}
+
+/// Leaves the tensors of a model unused that a stage of it has not. Returns those that it has.
+fn leave_elsewhere<'a>(
+    checkpoint: &mut Checkpoint,
+    (spec, tower): (&DecoderSpec, Option<&TowerSpec>),
+    of_model: impl Iterator<Item = &'a NamedShape>,
+) -> Vec<NamedShape> {
+    let of_tower = tower.into_iter().flat_map(|tower| tower.tensors());
+    let tensors: Vec<_> = spec.tensors().into_iter().chain(of_tower).collect();
+    let optional = spec.optional_tensors().map(|((name, _), _)| name);
+    let own: HashSet<_> = tensors.iter().map(|(name, _)| name.clone()).chain(optional).collect();
+    for tensor in of_model.filter(|(name, _)| !own.contains(name)) {
+        checkpoint.leave_tensor(tensor);
+    }
+    tensors
 }
 
 /// For people: how many tensors of the files are left unused, of images, of a tower, of further
