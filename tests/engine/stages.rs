@@ -204,8 +204,7 @@ fn every_golden_model_in_stages_is_the_model() {
         let mut one = pooled::config(folder.clone(), (4, 24, 3));
         one.cache.num_blocks = Some(40);
         let summary = ModelSummary::read(&one.model).unwrap();
-        let num_deep = summary.tower.as_ref().map_or(0, |tower| tower.deep.len());
-        let most = (1..=3).rfind(|&count| summary.spec.stages(count, num_deep).is_ok()).unwrap();
+        let most = (1..=3).rfind(|&count| summary.stages(count).is_ok()).unwrap();
         if most == 1 {
             whole.push(name);
             continue;

@@ -2,6 +2,8 @@
 //! read before the weights, so that a flag that does not fit the model is refused before anything
 //! large is loaded.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::combinations::{Side, Sides};
@@ -89,6 +91,16 @@ impl ModelSummary {
             max_model_len,
             generation_config,
         })
+    }
+
+    /// Layers of each of so many stages. Those that rows of images are added behind are of the
+    /// first one.
+    ///
+    /// # Errors
+    /// In words: the model cannot be cut into so many.
+    pub fn stages(&self, count: usize) -> Result<Vec<Range<usize>>, String> {
+        let num_deep = self.tower.as_ref().map_or(0, |tower| tower.deep.len());
+        self.spec.stages(count, num_deep)
     }
 
     /// Whether chats have a template: a flag's, or one of the files that have the tokenizer.

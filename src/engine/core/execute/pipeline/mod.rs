@@ -191,8 +191,7 @@ fn stages_of(
     given_up: &Arc<AtomicBool>,
 ) -> Result<StagesToLoad, EngineError> {
     let count = config.parallel.num_stages();
-    let num_deep = summary.tower.as_ref().map_or(0, |tower| tower.deep.len());
-    let layers = summary.spec.stages(count, num_deep);
+    let layers = summary.stages(count);
     let layers = layers.map_err(|text| refused(text, "give a smaller number, or leave it out"))?;
     let (kinds, why_cpu) = match &config.parallel.stage_devices[..] {
         [] => following(&config.device, count, Setting::PipelineParallelSize)?,
