@@ -3,7 +3,7 @@
 
 use crate::hf_config::HfConfig;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, BesideTable, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec,
     LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec, Stage,
 };
 use vllm_batch_base::EngineError;
@@ -28,6 +28,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let is_removed = root.flag("_remove_final_layer_norm")?.unwrap_or(false);
     let norm = NormSpec::layer(name("final_layer_norm"), hidden, LAYER_NORM_EPS);
     let lm_head = config.lm_head("lm_head", true)?.map(|head| LinearSpec { k: width, ..head });
+    let output = OutputSpec::new(norm, lm_head);
     let layers = (0..config.num_layers()?).map(|index| layer(config, index, is_pre_norm));
     Ok(DecoderSpec {
         max_model_len,
@@ -39,14 +40,9 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         layers: layers.collect::<Result<_, _>>()?,
         ropes: Vec::new(),
         output: OutputSpec {
-            norm: (is_pre_norm && !is_removed).then_some(norm),
+            norm: output.norm.filter(|_| is_pre_norm && !is_removed),
             projection: projection("project_out", width, hidden),
-            after_projection: None,
-            lm_head,
-            scale: None,
-            soft_cap: None,
-            of_further_tokens: Vec::new(),
-            beside_table: BesideTable::Nothing,
+            ..output
         },
         stage: Stage::WHOLE,
     })

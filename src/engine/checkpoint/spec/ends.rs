@@ -61,9 +61,7 @@ impl EmbeddingSpec {
             of_images: &[],
         }
     }
-}
 
-impl EmbeddingSpec {
     /// Linear layers and norms beside the table of tokens and the streams.
     pub(super) fn parts(
         &self,

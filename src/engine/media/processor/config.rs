@@ -140,6 +140,17 @@ pub(super) enum Asked {
     Longest(usize),
 }
 
+/// Both sides of a size.
+///
+/// # Errors
+/// Images keep theirs.
+pub(super) fn both_sides(size: Option<Asked>) -> Result<Size, ConfigError> {
+    match size {
+        Some(Asked::Side(Side::Both(size))) => Ok(size),
+        _ => Err(ConfigError::not_resized()),
+    }
+}
+
 fn size(keys: &mut Keys<'_>, family: &Family) -> Result<Asked, ConfigError> {
     let is_square = matches!(family.size, DefaultSize::AlwaysSquare(_));
     let is_square = keys.flag("default_to_square", is_square)?;
@@ -508,9 +519,7 @@ fn letterbox(
     family: &Family,
     size: Option<Asked>,
 ) -> Result<Sizing, ConfigError> {
-    let Some(Asked::Side(Side::Both(Size { width: side, height }))) = size else {
-        return Err(ConfigError::not_resized());
-    };
+    let Size { width: side, height } = both_sides(size)?;
     let min_side = keys.count("min_size")?.unwrap_or(14);
     if side != height || min_side > side || side > MAX_TILE_SIDE {
         return Err(ConfigError::new(format!(

@@ -1,10 +1,12 @@
 //! Images of Kimi's models: none is enlarged, and black beside and below them fills whole tokens.
 
-use super::config::{Asked, ConfigError, MAX_PATCHES, MAX_TILE_SIDE, same, same_number};
+use super::Tower;
+use super::config::{
+    Asked, ConfigError, MAX_PATCHES, MAX_TILE_SIDE, both_sides, same, same_number,
+};
 use super::families::Kind;
 use super::keys::Keys;
 use super::sizes::Size;
-use super::{Side, Tower};
 use crate::error::MediaError;
 
 /// Most patches of an image, and of its sides.
@@ -45,9 +47,7 @@ impl Filled {
         (kind, size): (Kind, Option<Asked>),
         tower: Tower,
     ) -> Result<Self, ConfigError> {
-        let Some(Asked::Side(Side::Both(size))) = size else {
-            return Err(ConfigError::not_resized());
-        };
+        let size = both_sides(size)?;
         same(keys, "patch_size", tower.patch_size)?;
         let (merge, limit, default) = match kind {
             Kind::FilledByChunk => ("merge_kernel_size", "in_patch_limit", 16_384),

@@ -1,6 +1,6 @@
 //! `Grid`: tiles of one size beside the whole image, or behind it, and which grid of them it has.
 
-use super::config::{Asked, ConfigError, MAX_TILE_SIDE, MAX_TILES};
+use super::config::{Asked, ConfigError, MAX_TILE_SIDE, MAX_TILES, both_sides};
 use super::keys::Keys;
 use super::sizes::{self, Size, Splits};
 use super::{Side, Sizing};
@@ -77,9 +77,7 @@ fn tiles_of_grids(
 ) -> Result<(Size, Grid), ConfigError> {
     let min_tiles = keys.count("min_patches")?.unwrap_or(1);
     let max_tiles = keys.count("max_patches")?.unwrap_or(12);
-    let Some(Asked::Side(Side::Both(tile))) = size else {
-        return Err(ConfigError::not_resized());
-    };
+    let tile = both_sides(size)?;
     if tile.width.max(tile.height) > MAX_TILE_SIDE {
         return Err(ConfigError::new(format!("`size` of {tile} is no tile's")));
     }

@@ -1,10 +1,10 @@
 //! `Joined`: tiles that overlap and are parts of one picture, whose tokens are of patches of one or
 //! of several of them (Molmo 2). The whole image comes first, with tokens of its own.
 
-use super::config::{Asked, ConfigError, MAX_TILE_SIDE, MAX_TILES, same};
+use super::config::{Asked, ConfigError, MAX_TILE_SIDE, MAX_TILES, both_sides, same};
 use super::keys::Keys;
 use super::sizes::Size;
-use super::{Layout, Side, Sizing, Tower};
+use super::{Layout, Sizing, Tower};
 use crate::resize::Filter;
 use vllm_batch_base::layers::MAX_JOINED_TOKENS;
 
@@ -159,9 +159,7 @@ pub(super) fn read(
             tower.merge_size
         )));
     }
-    let Some(Asked::Side(Side::Both(Size { width: tile, height }))) = size else {
-        return Err(ConfigError::not_resized());
-    };
+    let Size { width: tile, height } = both_sides(size)?;
     let margins = keys.two("overlap_margins")?.unwrap_or([4, 4]);
     let side = tile / tower.patch_size;
     let is_square = tile == height && tile.is_multiple_of(tower.patch_size);

@@ -2,11 +2,11 @@
 //! beside it; behind them the whole picture in one tile, whose numbers lie between those of bytes
 //! (Phi-4-multimodal).
 
-use super::config::{Asked, ConfigError, MAX_TILE_SIDE, MAX_TILES, same};
+use super::config::{Asked, ConfigError, MAX_TILE_SIDE, MAX_TILES, both_sides, same};
 use super::keys::Keys;
 use super::patches::placed;
 use super::sizes::{self, Size, Splits};
-use super::{Lines, Middle, Normalization, Patches, Side, Sizing, Steps, Tower};
+use super::{Lines, Middle, Normalization, Patches, Sizing, Steps, Tower};
 use crate::error::MediaError;
 use crate::resize::Filter;
 use crate::rgb::Rgb8;
@@ -41,9 +41,7 @@ pub(super) fn read(
     for key in OF_SOUNDS {
         keys.value(key);
     }
-    let Some(Asked::Side(Side::Both(Size { width: tile, height }))) = size else {
-        return Err(ConfigError::not_resized());
-    };
+    let Size { width: tile, height } = both_sides(size)?;
     let token_side = tower.patch_size * tower.merge_size;
     if tile != height || !tile.is_multiple_of(token_side) || tile > MAX_TILE_SIDE {
         return Err(ConfigError::new(format!(

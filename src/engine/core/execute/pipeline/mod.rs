@@ -277,8 +277,8 @@ pub struct StagedExecutor {
     stages: Arc<Stages>,
     /// The first of its blocks in the KV cache of each stage.
     first_block: u32,
-    /// Whether it is the engine that counts for all.
-    counts: bool,
+    /// It is the engine that counts for all.
+    counts_for_all: bool,
     /// While its logits are looked at.
     last: Option<Box<ModelExecutor>>,
 }
@@ -291,7 +291,7 @@ impl StagedExecutor {
     pub fn new(stages: Arc<Stages>, engine: usize) -> Result<Self, EngineError> {
         stages.device.use_on_this_thread()?;
         let first_block = (engine * stages.facts.num_blocks) as u32;
-        Ok(Self { stages, first_block, counts: engine == 0, last: None })
+        Ok(Self { stages, first_block, counts_for_all: engine == 0, last: None })
     }
 
     /// Steps may have media of this table from now on, if the model sees any.
@@ -301,7 +301,7 @@ impl StagedExecutor {
     }
 
     fn counts(&self) -> Counts {
-        match self.counts {
+        match self.counts_for_all {
             true => *self.stages.counts.lock().expect("no thread panics while it holds the lock"),
             false => Counts::default(),
         }
