@@ -14,35 +14,17 @@ use vllm_batch::engine::checkpoint::spec::{LinearSpec, OutputSpec};
 use vllm_batch::engine::checkpoint::weights::{Checkpoint, linears_of_encoder};
 use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
 
+use super::golden::{Golden, GoldenPrompt, folders};
 use super::pooled::{self, answers, requests, testdata};
 
 /// Of a logprob.
 const TOLERANCE: f64 = 1e-4;
 
-#[derive(Deserialize)]
-struct Golden {
-    prompts: Vec<GoldenPrompt>,
-}
-
-#[derive(Deserialize)]
-struct GoldenPrompt {
-    prompt_token_ids: Vec<u32>,
-    output_token_ids: Vec<u32>,
-    top: Vec<Vec<(u32, f64)>>,
-}
-
-impl GoldenPrompt {
-    /// All tokens but the last one, which the states say something of.
-    fn text(&self) -> Vec<u32> {
-        let mut ids = [&self.prompt_token_ids[..], &self.output_token_ids].concat();
-        ids.pop();
-        ids
-    }
-}
-
-fn folders() -> Vec<PathBuf> {
-    let folders = pooled::names("golden").into_iter().map(|name| testdata("golden").join(name));
-    folders.filter(|folder| folder.join("config.json").exists()).collect()
+/// All tokens but the last one, which the states say something of.
+fn text(prompt: &GoldenPrompt) -> Vec<u32> {
+    let mut ids = [&prompt.prompt_token_ids[..], &prompt.output_token_ids].concat();
+    ids.pop();
+    ids
 }
 
 /// What token ids become: their last states as they are, or outputs of a classifier.
@@ -222,7 +204,7 @@ fn last_states_say_of_the_next_token_what_transformers_says() {
             }
         }
         let golden: Golden = pooled::golden(&folder);
-        let wanted = |prompt: &GoldenPrompt| (prompt.text(), prompt.top.last().unwrap().clone());
+        let wanted = |prompt: &GoldenPrompt| (text(prompt), prompt.top.last().unwrap().clone());
         let wanted: Vec<_> = golden.prompts.iter().map(wanted).collect();
         let model = in_float32(folder);
         // The whole context, of which the tokenizers' files name a part: some rotary embeddings

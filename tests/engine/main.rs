@@ -19,6 +19,7 @@ mod fuzz_corpus;
 mod gguf;
 mod gguf_blocks;
 mod gguf_images;
+mod golden;
 mod greedy;
 mod guesser;
 mod image_classifiers;

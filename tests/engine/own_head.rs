@@ -15,6 +15,7 @@ use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
 
+use super::golden::{Golden, folders};
 use super::pooled::{self, WIDE, golden, testdata};
 
 /// Rewrites a folder's weights with tensors that are made of others: (name, of which, reversed).
@@ -78,17 +79,6 @@ fn greedy(folder: &Path, ids: &[u32], count: u32) -> (Vec<u32>, Vec<String>, u64
     (tokens.concat(), info.notes.clone(), info.weight_bytes)
 }
 
-#[derive(Deserialize)]
-struct Golden {
-    prompts: Vec<GoldenPrompt>,
-}
-
-#[derive(Deserialize)]
-struct GoldenPrompt {
-    prompt_token_ids: Vec<u32>,
-    output_token_ids: Vec<u32>,
-}
-
 /// Whether a note says that the files decide.
 fn is_noted(notes: &[String]) -> bool {
     notes.iter().any(|note| note.contains("lm_head.weight is the output layer"))
@@ -122,8 +112,8 @@ fn another_output_layer_in_the_files_is_the_output_layer() {
 #[test]
 fn in_every_family_the_files_decide() {
     let mut num_families = 0;
-    for name in pooled::names("golden").into_iter().filter(|name| !name.starts_with('.')) {
-        let path = testdata(&format!("golden/{name}"));
+    for path in folders() {
+        let name = path.file_name().unwrap().to_string_lossy();
         let summary = ModelSummary::read(&config(&path).model).unwrap();
         let table = summary.spec.embedding.tokens.weights().next().unwrap().0;
         let files = path.join("model.safetensors");

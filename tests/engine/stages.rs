@@ -2,10 +2,8 @@
 //! rows, over adapters, guesses and tight caches.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use vllm_batch::engine::api::answer::Answer;
 use vllm_batch::engine::api::prompt::Prompt;
 use vllm_batch::engine::api::request::{NumLogprobs, RowKey, SamplingParams};
@@ -22,6 +20,7 @@ use super::adapters::{Made, make, testdata};
 use super::data_parallel::{
     ADAPTED, adapted_rows, answers, answers_of, config, load_with, of_adapters, rows, several,
 };
+use super::golden::{Golden, GoldenPrompt, folders};
 use super::pooled;
 
 fn in_stages(mut config: EngineConfig, num_stages: usize) -> EngineConfig {
@@ -133,16 +132,6 @@ fn stages_that_cannot_be_are_refused() {
     assert!(text.contains("engine 0") && text.contains("stage 0"), "{text}");
 }
 
-#[derive(Deserialize)]
-struct Golden {
-    prompts: Vec<GoldenPrompt>,
-}
-
-#[derive(Deserialize)]
-struct GoldenPrompt {
-    prompt_token_ids: Vec<u32>,
-}
-
 /// What the golden prompts come to, each tokens and bits of logprobs, those of the prompt too.
 fn of_prompts(runner: &mut Runner, prompts: &[GoldenPrompt]) -> BTreeMap<u64, String> {
     let processor = runner.input_processor();
@@ -185,12 +174,6 @@ fn prompts_of(processor: &InputProcessor, prompts: &[GoldenPrompt]) -> Vec<Work>
     ids.enumerate().map(work).collect()
 }
 
-fn folders() -> Vec<PathBuf> {
-    let folders = pooled::names("golden").into_iter().map(|name| testdata("golden").join(name));
-    let has = |folder: &PathBuf, file| folder.join(file).exists();
-    folders.filter(|folder| has(folder, "config.json") && has(folder, "golden.json")).collect()
-}
-
 /// Models that no layer of parts from those before it.
 const WHOLE: &[&str] = &["gemma3n_wrapped", "gemma4_e2b", "gemma4_unified_text", "glm_moe_dsa"];
 
@@ -199,8 +182,7 @@ fn every_golden_model_in_stages_is_the_model() {
     let mut whole = Vec::new();
     for (index, folder) in folders().iter().enumerate() {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let golden = std::fs::read_to_string(folder.join("golden.json")).unwrap();
-        let golden: Golden = serde_json::from_str(&golden).unwrap();
+        let golden: Golden = pooled::golden(folder);
         let mut one = pooled::config(folder.clone(), (4, 24, 3));
         one.cache.num_blocks = Some(40);
         let summary = ModelSummary::read(&one.model).unwrap();

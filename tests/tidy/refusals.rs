@@ -14,7 +14,7 @@ const OF_VALUES: &[(&str, usize)] = &[
     ("src/engine/core/execute/cache_size.rs", 6),
     ("src/engine/core/execute/draft_executor.rs", 1),
     ("src/engine/core/execute/model_executor.rs", 1),
-    ("src/engine/core/execute/pipeline/mod.rs", 1),
+    ("src/engine/core/execute/pipeline/loading.rs", 1),
     ("src/engine/core/execute/tensor_parallel/mod.rs", 1),
     ("src/engine/core/load/devices.rs", 4),
     ("src/engine/core/load/held_weights.rs", 1),

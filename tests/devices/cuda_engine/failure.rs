@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use vllm_batch::engine::base::EngineError;
-use vllm_batch::engine::base::config::{DType, DeviceConfig, DeviceKind};
+use vllm_batch::engine::base::config::{DType, DeviceConfig, DeviceKind, EngineConfig};
 use vllm_batch::engine::core::Engine;
 
 use crate::cuda_engine::config;
@@ -42,9 +42,13 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The error that ends a run on this device.
-fn error_of_run(device: &DeviceConfig) -> EngineError {
-    let mut engine = match Engine::load(&config("llama2", DType::Float32, device)) {
+fn llama2(device: &DeviceConfig) -> EngineConfig {
+    config("llama2", DType::Float32, device)
+}
+
+/// The error that ends a run of a row.
+pub fn error_of_run(config: &EngineConfig) -> EngineError {
+    let mut engine = match Engine::load(config) {
         Ok(engine) => engine,
         Err(error) => return error,
     };
@@ -70,7 +74,7 @@ fn assert_device_error(error: &EngineError, part: &str) {
 fn a_kernel_that_is_missing_ends_the_run() {
     let broken = broken("missing", "sample.cu", |path| std::fs::remove_file(path).unwrap());
     let Some(device) = broken else { return };
-    assert_device_error(&error_of_run(&device), "sample");
+    assert_device_error(&error_of_run(&llama2(&device)), "sample");
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn a_kernel_that_does_not_compile_ends_the_run() {
     let text = "#error broken on purpose\n";
     let broken = broken("invalid", "norm.cu", |path| std::fs::write(path, text).unwrap());
     let Some(device) = broken else { return };
-    assert_device_error(&error_of_run(&device), "broken on purpose");
+    assert_device_error(&error_of_run(&llama2(&device)), "broken on purpose");
 }
 
 /// A device that fails in steps of more than eight tokens: not in the one that warms it up.
@@ -96,8 +100,8 @@ pub fn failing_later(test: &str) -> Option<DeviceConfig> {
 #[test]
 fn a_kernel_that_fails_in_a_later_step_ends_the_run() {
     let Some(device) = failing_later("divergent") else { return };
-    assert!(Engine::load(&config("llama2", DType::Float32, &device)).is_ok(), "it fails later");
-    assert_device_error(&error_of_run(&device), "add_norm");
+    assert!(Engine::load(&llama2(&device)).is_ok(), "it fails later");
+    assert_device_error(&error_of_run(&llama2(&device)), "add_norm");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use vllm_batch::engine::core::serve::data_parallel::{DataParallel, LoadEngine};
 use vllm_batch::engine::core::serve::runner::{Runner, Work};
 use vllm_batch::engine::core::{Engine, Shared};
 
-use super::failure::failing_later;
+use super::failure::{error_of_run, failing_later};
 use super::invariance::{bits, few_blocks};
 use super::rows::rows;
 use super::{config, images, run};
@@ -139,16 +139,8 @@ fn a_stage_that_fails_ends_the_run_and_is_named() {
     let Some(device) = failing_later("divergent_stage") else { return };
     let mut failing = config("llama2", DType::Float32, &device);
     failing.parallel.num_threads = Some(2);
-    let mut engine = Engine::load(&in_stages(failing, 2)).expect("it fails later");
-    let processor = engine.input_processor();
-    for (index, (prompt, params)) in (0..).zip(rows()) {
-        engine.add_request(processor.process(index, prompt, params, RowKey(index)).unwrap());
-    }
-    let error = loop {
-        if let Err(error) = engine.step() {
-            break error.to_string();
-        }
-        assert!(engine.has_unfinished_requests(), "no step failed");
-    };
+    let failing = in_stages(failing, 2);
+    assert!(Engine::load(&failing).is_ok(), "it fails later");
+    let error = error_of_run(&failing).to_string();
     assert!(error.contains("stage 0: ") && error.contains("add_norm"), "{error}");
 }

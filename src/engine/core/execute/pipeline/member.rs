@@ -3,7 +3,8 @@
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 
-use super::{Counts, StageOfModel};
+use super::Counts;
+use super::loading::StageOfModel;
 use crate::execute::executor::ExecutorError;
 use crate::execute::model::stage_rows::StageRows;
 use crate::execute::model_executor::ModelExecutor;
