@@ -53,6 +53,7 @@ mod run_texts;
 mod samples;
 mod scored_images;
 mod scores;
+mod serve;
 mod several_inputs;
 mod shards;
 mod show;

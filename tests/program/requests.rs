@@ -45,7 +45,6 @@ const SAMPLING: &[Field] = &[
     ("user", r#""u""#, Noted),
     ("best_of", "3", Refused),
     ("suffix", r#""s""#, Refused),
-    ("echo", "true", Refused),
     ("top_k", "3", Done),
     ("min_p", "0.1", Done),
     ("repetition_penalty", "1.1", Done),
@@ -79,6 +78,7 @@ const SAMPLING: &[Field] = &[
 ];
 
 const CHAT: &[Field] = &[
+    ("echo", "true", Refused),
     ("audio", r#"{"voice":"a","format":"wav"}"#, Refused),
     ("function_call", r#"{"name":"f"}"#, Refused),
     ("functions", r#"[{"name":"f"}]"#, Refused),
@@ -106,6 +106,7 @@ const CHAT: &[Field] = &[
 ];
 
 const COMPLETIONS: &[Field] = &[
+    ("echo", "true", Done),
     ("logprobs", "2", Done),
     ("add_special_tokens", "false", Refused),
     ("prompt_embeds", r#""a""#, Refused),

@@ -4,7 +4,7 @@
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-const NO_SERVER: &str = "there is no server here; `run` completes a file of rows";
+const SERVER: &str = "`serve` answers requests over HTTP; `run` completes a file of rows";
 const ONE_DEVICE: &str = "--tensor-parallel-size N shares a model out to N GPUs; \
                          --pipeline-parallel-size N, its layers; --data-parallel-size N, the rows";
 const ENGINES: &str = "it is --data-parallel-size N here, or --device cuda:all";
@@ -82,9 +82,9 @@ const FLAGS: &[(&str, &str)] = &[
     ("disable-log-stats", NO_LOGS),
     ("disable-log-requests", NO_LOGS),
     ("enable-log-requests", NO_LOGS),
-    ("host", NO_SERVER),
-    ("port", NO_SERVER),
-    ("api-key", NO_SERVER),
+    ("host", SERVER),
+    ("port", SERVER),
+    ("api-key", SERVER),
     ("task", NO_POOLING),
     ("runner", NO_POOLING),
     ("hf-token", "the token is taken from HF_TOKEN, or from the Hugging Face cache"),
@@ -239,7 +239,6 @@ const FLAGS: &[(&str, &str)] = &[
 
 /// Commands of vLLM and its neighbours.
 const COMMANDS: &[(&str, &str)] = &[
-    ("serve", NO_SERVER),
     ("chat", "there is no dialogue here; `run --chat` sends each row as a user turn"),
     ("complete", "it is `run` here"),
     ("generate", "it is `run` here"),

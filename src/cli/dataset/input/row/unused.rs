@@ -15,7 +15,7 @@ fn is_done(name: &str, place: Place) -> bool {
     let (own, samples): (&[&str], bool) = match place {
         Place::Row => return true,
         Place::Chat => (CHAT, true),
-        Place::Completions => (&["model", "prompt"], true),
+        Place::Completions => (&["echo", "model", "prompt"], true),
         Place::Responses => (RESPONSES, true),
         Place::Anthropic => (ANTHROPIC, true),
         Place::Embeddings => (EMBEDDINGS, false),

@@ -115,7 +115,7 @@ fn what_is_wrong_in_a_file_is_refused_at_its_line_in_the_flags_words() {
         (
             "[rum]\nseed = 1\n",
             "batch.toml:2: there is no command `rum`\nhelp: the tables are run, eval, embed, classify, \
-             reward, score, rerank, plan",
+             reward, score, rerank, serve, plan",
         ),
         ("[run]\nconfig = \"a\"\n", "has no key `config`"),
         ("[run]\nhelp = true\n", "has no key `help`"),

@@ -1,0 +1,8 @@
+//! `serve` as clients meet it, over its socket.
+
+mod answers;
+mod client;
+mod faults;
+mod streams;
+
+pub(super) const DEMO: &str = "testdata/demo";
