@@ -45,8 +45,13 @@ impl Endpoint {
         }
     }
 
-    /// Whether it answers in pieces, and has a seed. The rows of others refuse `stream` by name.
-    fn completes(self) -> bool {
+    /// Whether it answers in pieces. The rows of others refuse `stream` by name.
+    fn has_pieces(self) -> bool {
+        matches!(self, Endpoint::Chat | Endpoint::Completions | Endpoint::Messages)
+    }
+
+    /// Whether its requests have seeds.
+    fn has_seed(self) -> bool {
         matches!(self, Endpoint::Chat | Endpoint::Completions)
     }
 }
@@ -73,7 +78,7 @@ impl Request {
         let fields = JsonFields::parse(body, 1)
             .map_err(|bad| HttpError::bad(bad.1.code, bad.1.message.clone()))?;
         check_model(&fields, names)?;
-        if !endpoint.completes() {
+        if !endpoint.has_pieces() {
             let lines = vec![line(endpoint, custom_id, fields.text())];
             return Ok(Self { lines, stream: None, seed: None });
         }
@@ -86,7 +91,7 @@ impl Request {
             let message = "stream: not supported with several prompts: ask for each alone";
             return Err(HttpError::bad("unsupported_field", message).of_param("stream"));
         }
-        let seed = seed(&fields);
+        let seed = endpoint.has_seed().then(|| seed(&fields)).flatten();
         let lines = match prompts {
             None => vec![body_of(&fields, None, seed)],
             Some(prompts) => prompts
@@ -237,8 +242,11 @@ mod tests {
             ]
         );
         assert_eq!((request.seed, request.stream), (Some(7), Some(StreamOptions::default())));
-        let request = read(Endpoint::Messages, r#"{"stream":true}"#).unwrap();
-        assert_eq!(request.lines, [r#"{"custom_id":"r","params":{"stream":true}}"#]);
+        let request = read(Endpoint::Messages, r#"{"stream":true,"system":"s"}"#).unwrap();
+        assert_eq!(request.lines, [r#"{"custom_id":"r","params":{"system":"s"}}"#]);
+        assert!(request.stream.is_some() && request.seed.is_none());
+        let request = read(Endpoint::Other("/v1/responses"), r#"{"stream":true}"#).unwrap();
+        assert!(request.lines[0].ends_with(r#""body":{"stream":true}}"#), "{request:?}");
     }
 
     #[test]

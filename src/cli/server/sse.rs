@@ -6,7 +6,17 @@ pub(crate) const DONE: &str = "data: [DONE]\n\n";
 /// An event of JSON. Some readers break lines at U+0085, U+2028 and U+2029, which JSON leaves as
 /// they are in strings.
 pub(crate) fn event(json: &str) -> String {
+    named(None, json)
+}
+
+/// The same with a name, as Anthropic's have.
+pub(crate) fn named(name: Option<&str>, json: &str) -> String {
     let mut event = String::with_capacity(json.len() + 8);
+    if let Some(name) = name {
+        event.push_str("event: ");
+        event.push_str(name);
+        event.push('\n');
+    }
     event.push_str("data: ");
     for c in json.chars() {
         match c {

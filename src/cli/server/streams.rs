@@ -1,4 +1,4 @@
-//! Answers in pieces: an event a write, `[DONE]` at the end of all.
+//! Answers in pieces: an event a write, and OpenAI's `[DONE]` at the end of all.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -7,22 +7,101 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
 use futures_util::stream;
+use serde_json::{Value, json};
 
 use crate::engine_thread::Answers;
 use crate::errors::HttpError;
 use crate::served::Served;
 use crate::sse;
 use vllm_batch_api::answer::Answer;
+use vllm_batch_api::request::{CompletionDelta, RequestOutput};
+use vllm_batch_dataset::input::batch_line::BatchKind;
 use vllm_batch_dataset::input::row_error::RowError;
-use vllm_batch_dataset::output::JsonFormat;
+use vllm_batch_dataset::output::anthropic_events::MessageEvents;
 use vllm_batch_dataset::output::openai_chunks::{Chunks, Streamed};
+use vllm_batch_dataset::output::{JsonFormat, Tokens};
+
+/// What events are made of an answer.
+enum Written {
+    OpenAi(Chunks),
+    Anthropic(MessageEvents),
+}
+
+impl Written {
+    fn new(streamed: Streamed) -> Self {
+        match streamed.line.kind {
+            BatchKind::Message => Written::Anthropic(MessageEvents::new(streamed)),
+            _ => Written::OpenAi(Chunks::new(streamed)),
+        }
+    }
+
+    fn begin(&mut self, format: &JsonFormat, tokens: &Tokens<'_>) -> Vec<String> {
+        match self {
+            Written::OpenAi(chunks) => plain(&chunks.begin(format, tokens)),
+            Written::Anthropic(events) => named(&events.begin(format, tokens)),
+        }
+    }
+
+    fn take_in(
+        &mut self,
+        deltas: &[CompletionDelta],
+        format: &JsonFormat,
+        tokens: &Tokens<'_>,
+    ) -> Vec<String> {
+        match self {
+            Written::OpenAi(chunks) => plain(&chunks.take_in(deltas, format, tokens)),
+            Written::Anthropic(events) => named(&events.take_in(deltas, format)),
+        }
+    }
+
+    fn finish(
+        &mut self,
+        output: &RequestOutput,
+        format: &JsonFormat,
+        tokens: &Tokens<'_>,
+    ) -> Vec<String> {
+        match self {
+            Written::OpenAi(chunks) => plain(&chunks.finish(output, format, tokens)),
+            Written::Anthropic(events) => named(&events.finish(output, format, tokens)),
+        }
+    }
+
+    /// An error in the middle of a stream.
+    fn error(&self, code: &str, message: &str) -> String {
+        match self {
+            Written::OpenAi(_) => sse::event(
+                &json!({"error": {
+                    "message": message, "type": "server_error", "param": null, "code": code,
+                }})
+                .to_string(),
+            ),
+            Written::Anthropic(_) => named(&[json!({
+                "type": "error", "error": {"type": "api_error", "message": message},
+            })])
+            .concat(),
+        }
+    }
+
+    /// What ends a stream, after errors too.
+    fn last(&self) -> Option<String> {
+        matches!(self, Written::OpenAi(_)).then(|| sse::DONE.to_owned())
+    }
+}
+
+fn plain(chunks: &[String]) -> Vec<String> {
+    chunks.iter().map(|chunk| sse::event(chunk)).collect()
+}
+
+fn named(events: &[Value]) -> Vec<String> {
+    events.iter().map(|event| sse::named(event["type"].as_str(), &event.to_string())).collect()
+}
 
 /// An answer that goes on.
 struct Stream {
     served: Arc<Served>,
     /// How it is written: all of its chunks were made at one time.
     format: JsonFormat,
-    chunks: Chunks,
+    written: Written,
     /// Answers that come; None: all have.
     answers: Option<Answers>,
     /// The first of them, which came before the response began.
@@ -38,12 +117,11 @@ pub(crate) fn response(
     first: Answer,
     answers: Answers,
 ) -> Response<Body> {
-    let mut chunks = Chunks::new(streamed);
+    let mut written = Written::new(streamed);
     let format = served.format_now();
-    let begun = served.with_tokens(|tokens| chunks.begin(&format, tokens));
-    let events = begun.iter().map(|chunk| sse::event(chunk)).collect();
+    let events = served.with_tokens(|tokens| written.begin(&format, tokens)).into();
     let stream =
-        Stream { served, format, chunks, answers: Some(answers), first: Some(first), events };
+        Stream { served, format, written, answers: Some(answers), first: Some(first), events };
     let events = stream::unfold(stream, |mut stream| async move {
         let event = stream.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(event)), stream))
@@ -76,33 +154,26 @@ impl Stream {
     fn take_in(&mut self, answer: Option<&Answer>) {
         let Some(Answer::Generate(output)) = answer else {
             let error = HttpError::dead();
-            return self.end(&[error_json(error.code, &error.message)]);
+            self.events.push_back(self.written.error(error.code, &error.message));
+            return self.end();
         };
-        let Self { served, format, chunks, .. } = self;
-        let mut new = served.with_tokens(|tokens| chunks.take_in(&output.deltas, format, tokens));
+        let Self { served, format, written, events, .. } = self;
+        let deltas = &output.deltas;
+        events.extend(served.with_tokens(|tokens| written.take_in(deltas, format, tokens)));
         if !output.finished {
-            return self.events.extend(new.iter().map(|chunk| sse::event(chunk)));
+            return;
         }
         match RowError::from_output(output, 0) {
-            Some(error) => new.push(error_json(error.code, &error.message)),
+            Some(error) => events.push_back(written.error(error.code, &error.message)),
             None => {
-                new.extend(served.with_tokens(|tokens| chunks.finish(output, format, tokens)));
+                events.extend(served.with_tokens(|tokens| written.finish(output, format, tokens)));
             }
         }
-        self.end(&new);
+        self.end();
     }
 
-    fn end(&mut self, chunks: &[String]) {
-        self.events.extend(chunks.iter().map(|chunk| sse::event(chunk)));
-        self.events.push_back(sse::DONE.to_owned());
+    fn end(&mut self) {
+        self.events.extend(self.written.last());
         self.answers = None;
     }
-}
-
-/// An error in the middle of a stream.
-fn error_json(code: &str, message: &str) -> String {
-    let error = serde_json::json!({
-        "message": message, "type": "server_error", "param": null, "code": code,
-    });
-    serde_json::json!({ "error": error }).to_string()
 }

@@ -49,6 +49,37 @@ fn joined_pieces_are_the_whole_answer() {
 }
 
 #[test]
+fn joined_events_are_the_whole_message() {
+    let server = Server::start(DEMO, &[]);
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let mut body = json!({"model": "demo", "max_tokens": 20, "messages": messages});
+    let whole = server.post("/v1/messages", &body).json();
+    body["stream"] = json!(true);
+    let stream = server.post("/v1/messages", &body).body;
+    let (mut text, mut names) = (String::new(), Vec::new());
+    for event in stream.split_terminator("\n\n") {
+        let (name, data) = event.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+        text.push_str(data["delta"]["text"].as_str().unwrap_or_default());
+        names.push(data["type"].as_str().unwrap().to_owned());
+    }
+    names.dedup();
+    assert_eq!(whole["content"][0]["text"], text);
+    assert_eq!(
+        names,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop"
+        ]
+    );
+}
+
+#[test]
 fn what_is_wrong_before_the_first_token_has_a_status() {
     let server = Server::start(DEMO, &[]);
     for body in [

@@ -13,7 +13,7 @@ use vllm_batch_api::request::{CompletionOutput, FinishReason, RequestOutput, Sto
 use vllm_batch_text::{AnswerForm, ToolCall, ToolChoice};
 
 /// A part of a message.
-enum Block<'a> {
+pub(super) enum Block<'a> {
     Thinking(String),
     Text(Cow<'a, str>),
     /// Its number among the calls, the tool, its arguments.
@@ -50,11 +50,8 @@ impl RowWriter<'_> {
         self.key("content");
         self.list(&blocks, |row, block| row.block(block, line));
         self.model(line);
-        let (mut stop_reason, stop_sequence) = first.map_or((None, None), stopped_by);
         let has_calls = blocks.iter().any(|block| matches!(block, Block::ToolUse(..)));
-        if has_calls && stop_reason == Some("end_turn") {
-            stop_reason = Some("tool_use");
-        }
+        let (stop_reason, stop_sequence) = stopped_by(first, has_calls);
         self.field("stop_reason", &stop_reason);
         self.field("stop_sequence", &stop_sequence);
         self.object("usage", |row| {
@@ -65,7 +62,7 @@ impl RowWriter<'_> {
 
     /// The parts of an answer. Arguments must be objects here: where they are not, the calls stay
     /// text.
-    fn blocks<'a>(&self, completion: &'a CompletionOutput) -> Vec<Block<'a>> {
+    pub(super) fn blocks<'a>(&self, completion: &'a CompletionOutput) -> Vec<Block<'a>> {
         let mut shown = self.shown(completion);
         let mut inputs = inputs(&shown.tool_calls);
         if inputs.is_none() {
@@ -132,14 +129,19 @@ fn inputs(calls: &[ToolCall]) -> Option<Vec<Box<RawValue>>> {
 }
 
 /// `stop_reason` and `stop_sequence`.
-fn stopped_by(completion: &CompletionOutput) -> (Option<&'static str>, Option<&str>) {
+pub(super) fn stopped_by(
+    completion: Option<&CompletionOutput>,
+    has_calls: bool,
+) -> (Option<&'static str>, Option<&str>) {
+    let Some(completion) = completion else { return (None, None) };
     match (completion.finish_reason, &completion.stop_reason) {
         (FinishReason::Length, _) => (Some("max_tokens"), None),
         (FinishReason::Stop | FinishReason::Incomplete, Some(StopReason::Text(text))) => {
             (Some("stop_sequence"), Some(text))
         }
+        (FinishReason::Stop, _) if has_calls => (Some("tool_use"), None),
         (FinishReason::Stop, _) => (Some("end_turn"), None),
-        (FinishReason::Incomplete, _) => (Some(completion.finish_reason.name()), None),
+        (FinishReason::Incomplete, _) => (Some("max_tokens"), None),
         (FinishReason::Error, _) => (None, None),
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::anthropic_events::MessageEvents;
 use super::openai_chunks::{Chunks, StreamOptions, Streamed};
 use super::tests::{TOKENS, completion, output, token};
 use super::*;
@@ -197,4 +198,91 @@ fn texts_that_are_completed_have_no_roles_and_offsets_that_go_on() {
     let usages: Vec<_> =
         written.iter().map(|chunk| chunk["usage"]["completion_tokens"].clone()).collect();
     assert_eq!(usages, [1, 2, 3, 3]);
+}
+
+/// The message that a client of Anthropic's joins of events.
+fn joined_message(events: &[Value]) -> Value {
+    let mut message = events[0]["message"].clone();
+    let mut open: Option<usize> = None;
+    for event in &events[1..] {
+        let content = message["content"].as_array_mut().unwrap();
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => {
+                assert_eq!((open, &event["index"]), (None, &json!(content.len())));
+                open = Some(content.len());
+                content.push(event["content_block"].clone());
+            }
+            "content_block_delta" => {
+                let index = open.expect("a block is open");
+                assert_eq!(event["index"], index);
+                for (name, value) in event["delta"].as_object().unwrap() {
+                    let block = &mut content[index];
+                    match name.as_str() {
+                        "type" => {}
+                        "partial_json" => {
+                            block["input"] = serde_json::from_str(value.as_str().unwrap()).unwrap();
+                        }
+                        name => {
+                            let known = block[name].as_str().unwrap().to_owned();
+                            block[name] = (known + value.as_str().unwrap()).into();
+                        }
+                    }
+                }
+            }
+            "content_block_stop" => assert!(open.take().is_some()),
+            "message_delta" => {
+                for (name, value) in event["delta"].as_object().unwrap() {
+                    message[name] = value.clone();
+                }
+                message["usage"]["output_tokens"] = event["usage"]["output_tokens"].clone();
+            }
+            "message_stop" => assert_eq!(event, events.last().unwrap()),
+            other => panic!("{other}"),
+        }
+    }
+    message
+}
+
+#[test]
+fn joined_events_are_the_whole_message_however_it_was_cut() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>";
+    let both = ["<think>a</think>so", call].concat();
+    for (parsers, with_tools, text) in [
+        (("none", "none"), false, "five é and six"),
+        (("none", "none"), false, ""),
+        (("qwen3", "none"), false, "<think>\nso é\n</think>\n\nfive"),
+        (("qwen3", "none"), false, "<think>\ncut off"),
+        (("none", "hermes"), true, call),
+        (("qwen3", "hermes"), true, &both),
+    ] {
+        let (format, form) = (format(parsers.0, parsers.1), form(with_tools));
+        let line = || BatchLine::new(BatchKind::Message, None, "{}");
+        let passthrough = Passthrough::Batch(line());
+        let answer = output(vec![completion(0, text)]);
+        let mut out = Vec::new();
+        let asked = Asked { passthrough: &passthrough, form: Some(&form) };
+        format_row(asked, Ok(&answer), &format.options(&TOKENS), &mut out);
+        let whole: Value = serde_json::from_slice(&out).unwrap();
+        for size in 1..=text.chars().count().max(1) {
+            let options = StreamOptions::default();
+            let form = Some(form.clone());
+            let streamed =
+                Streamed { line: line(), form, options, num_choices: 1, num_prompt_tokens: 3 };
+            let mut events = MessageEvents::new(streamed);
+            let mut written = events.begin(&format, &TOKENS);
+            for piece in text.chars().collect::<Vec<_>>().chunks(size) {
+                let delta = CompletionDelta {
+                    index: 0,
+                    text: piece.iter().collect(),
+                    token_ids: vec![1],
+                    logprobs: None,
+                    finish_reason: None,
+                };
+                written.extend(events.take_in(&[delta], &format));
+            }
+            written.extend(events.finish(&answer, &format, &TOKENS));
+            let joined = joined_message(&written);
+            assert_eq!(joined, whole["result"]["message"], "{text:?} in pieces of {size}");
+        }
+    }
 }

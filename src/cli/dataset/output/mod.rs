@@ -2,6 +2,7 @@
 //! and Anthropic's batch APIs give them. Knows a file by its name only.
 
 mod anthropic;
+pub mod anthropic_events;
 #[cfg(test)]
 mod batch_tests;
 #[cfg(test)]
