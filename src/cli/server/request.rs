@@ -87,8 +87,8 @@ impl Request {
             Endpoint::Completions => prompts(&fields)?,
             _ => None,
         };
-        if prompts.is_some() && stream.is_some() {
-            let message = "stream: not supported with several prompts: ask for each alone";
+        if let (Some(why), true) = (why_whole(&fields, prompts.is_some()), stream.is_some()) {
+            let message = format!("stream: not supported with {why}");
             return Err(HttpError::bad("unsupported_field", message).of_param("stream"));
         }
         let seed = endpoint.has_seed().then(|| seed(&fields)).flatten();
@@ -172,6 +172,15 @@ fn prompts(fields: &JsonFields) -> Result<Option<Vec<Value>>, HttpError> {
     }
     let are_prompts = items.iter().all(|item| item.is_string() || item.is_array());
     Ok(Some(items).filter(|items| items.len() > 1 && are_prompts))
+}
+
+/// What pieces of an answer cannot show.
+fn why_whole(fields: &JsonFields, has_several_prompts: bool) -> Option<&'static str> {
+    if has_several_prompts {
+        return Some("several prompts: ask for each alone");
+    }
+    let is_asked = |name: &str| !matches!(fields.get(name), None | Some("null" | "false"));
+    ["echo", "prompt_logprobs"].into_iter().find(|name| is_asked(name))
 }
 
 /// The seed; None: it is wrong, which the row says.
@@ -266,8 +275,16 @@ mod tests {
             let request = read(Endpoint::Completions, &format!("{{\"prompt\":{one}}}")).unwrap();
             assert_eq!(request.lines.len(), 1, "{one}");
         }
-        let body = r#"{"prompt":["a","b"],"stream":true}"#;
-        assert_eq!(read(Endpoint::Completions, body).unwrap_err().param, Some("stream"));
+    }
+
+    #[test]
+    fn what_pieces_cannot_show_is_not_streamed() {
+        for more in [r#""prompt":["a","b"]"#, r#""echo":true"#, r#""prompt_logprobs":0"#] {
+            let body = format!("{{{more},\"stream\":true}}");
+            assert_eq!(read(Endpoint::Completions, &body).unwrap_err().param, Some("stream"));
+        }
+        let body = r#"{"echo":false,"prompt_logprobs":null,"stream":true}"#;
+        assert!(read(Endpoint::Completions, body).is_ok());
     }
 
     #[test]
