@@ -5,6 +5,8 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
+use crate::guard;
+
 /// What is wrong with a request before it is read as a row.
 #[derive(Debug)]
 pub(crate) struct HttpError {
@@ -36,7 +38,7 @@ impl HttpError {
 
     /// The response, in the form of the path's API.
     pub(crate) fn response(&self, path: &str) -> Response<Body> {
-        let body = match path.starts_with("/v1/messages") {
+        let body = match guard::is_anthropics(path) {
             true => json!({
                 "type": "error",
                 "error": {"type": self.anthropic_type(), "message": self.message},

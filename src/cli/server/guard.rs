@@ -78,6 +78,11 @@ impl Guard {
     }
 }
 
+/// Whether a path is of Anthropic's API.
+pub(crate) fn is_anthropics(path: &str) -> bool {
+    path.starts_with("/v1/messages")
+}
+
 /// The name of a request: the asker's, or one of our own.
 pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());

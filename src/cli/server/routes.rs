@@ -91,6 +91,10 @@ async fn admitted(State(app): Shared, mut request: HttpRequest, next: Next) -> R
         }
     };
     let id = HeaderValue::from_str(&id).expect("it is plain");
+    if guard::is_anthropics(&path) {
+        // Its SDKs read this name alone.
+        response.headers_mut().insert("request-id", id.clone());
+    }
     response.headers_mut().insert("x-request-id", id);
     response
 }
