@@ -1,0 +1,61 @@
+"""A server of its own for each check: `vllm-batch serve` on a free port, ended by SIGTERM."""
+
+import os
+import re
+import subprocess
+import time
+import urllib.request
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEMO = os.path.join(ROOT, "testdata", "demo")
+ENCODER = os.path.join(ROOT, "testdata", "golden_embeddings", "bert")
+SERVING = re.compile(r"Serving (\S+) at (http://\S+)")
+
+
+class Server:
+    """Serves a model for the length of a `with`."""
+
+    def __init__(self, binary, model=DEMO, *flags):
+        command = [binary, "serve", "--model", model, "--port", "0", *flags]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            found = SERVING.search(line)
+            if found:
+                self.name, self.url = found.groups()
+                break
+        else:
+            raise RuntimeError(f"{command} has ended: {''.join(said)}")
+
+    @property
+    def base_url(self):
+        """What OpenAI's clients are given."""
+        return f"{self.url}/v1"
+
+    def metric(self, name):
+        """A value of /metrics, by its name and the labels beside the model's."""
+        with urllib.request.urlopen(f"{self.url}/metrics") as response:
+            for line in response.read().decode().splitlines():
+                text = re.sub(r'\{model_name="[^"]*",?', "{", line).replace("{}", "")
+                if text.startswith(f"{name} "):
+                    return float(text.rsplit(" ", 1)[1])
+        raise KeyError(name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        said = self._process.communicate(timeout=60)[1]
+        code = self._process.returncode
+        assert code in (0, 143), f"the server ended with {code}: {said}"
+        assert "panicked" not in said, said
+
+
+def until(holds, seconds=20):
+    """Waits until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "a condition did not come true in time"
+        time.sleep(0.02)
