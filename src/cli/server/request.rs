@@ -111,15 +111,17 @@ impl Request {
 
 /// A name that nobody has is never the model in silence.
 fn check_model(fields: &JsonFields, names: &[String]) -> Result<(), HttpError> {
-    let name: String = match fields.get("model") {
-        None | Some("null") => return Ok(()),
-        Some(json) => serde_json::from_str(json).map_err(|_| {
-            HttpError::bad("invalid_parameter", "model: expected a name").of_param("model")
-        })?,
-    };
-    match names.contains(&name) {
-        true => Ok(()),
-        false => Err(no_model(&name)),
+    let name = fields.get("model").map(|json| serde_json::from_str(json).unwrap_or_default());
+    check_name(&name.unwrap_or_default(), names)
+}
+
+/// The same of the value of a request's `model`.
+pub(crate) fn check_name(name: &Value, names: &[String]) -> Result<(), HttpError> {
+    match name {
+        Value::Null => Ok(()),
+        Value::String(name) if names.contains(name) => Ok(()),
+        Value::String(name) => Err(no_model(name)),
+        _ => Err(HttpError::bad("invalid_parameter", "model: expected a name").of_param("model")),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::body::text_of;
 use crate::engine_thread::{Answers, Asker};
 use crate::errors::{HttpError, json_response};
 use crate::guard::{self, Guard};
-use crate::request::{Endpoint, Request, no_model};
+use crate::request::{Endpoint, Request, check_name, no_model};
 use crate::served::{AskedRow, Refused, RequestLine, Served};
 use crate::{streams, texts};
 use vllm_batch_api::request::{RequestOutputKind, SamplingParams};
@@ -181,6 +181,7 @@ async fn count_tokens(State(app): Shared, request: HttpRequest) -> Response<Body
     let counted = with_text(app, request, |served, body| {
         let mut fields: Value = serde_json::from_str(body)
             .map_err(|error| HttpError::bad("bad_json", error.to_string()))?;
+        check_name(&fields["model"], &served.names)?;
         if let Some(fields) = fields.as_object_mut() {
             fields.entry("max_tokens").or_insert(json!(1));
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::errors::HttpError;
-use crate::request::Endpoint;
+use crate::request::{Endpoint, check_name};
 use crate::served::{RequestLine, Served};
 use vllm_batch_api::prompt::Prompt;
 use vllm_batch_dataset::input::fields::json_string;
@@ -13,7 +13,8 @@ const OWN_FIELDS: &[&str] = &["return_token_strs", "add_special_tokens"];
 
 /// The tokens of a `prompt` or of `messages`.
 pub(crate) fn tokenize(served: &Served, body: &str) -> Result<Value, HttpError> {
-    let fields: Value = object(body)?;
+    let fields = object(body)?;
+    check_name(&fields["model"], &served.names)?;
     let adds = flag(&fields, "add_special_tokens", true)?;
     let ids = match (&fields["prompt"], &fields["messages"]) {
         (Value::String(text), Value::Null) => {
@@ -63,6 +64,7 @@ pub(crate) fn num_tokens_of(
 /// The text of `tokens`.
 pub(crate) fn detokenize(served: &Served, body: &str) -> Result<Value, HttpError> {
     let fields = object(body)?;
+    check_name(&fields["model"], &served.names)?;
     let ids: Vec<u32> = serde_json::from_value(fields["tokens"].clone())
         .map_err(|_| wrong("tokens: expected a list of token ids".to_owned()))?;
     if !ids.is_empty() {
