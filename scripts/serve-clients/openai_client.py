@@ -26,6 +26,20 @@ TOOL = {
         },
     },
 }
+# Whatever is sampled, the arguments are these.
+ANSWER_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"enum": [1]}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}
 SCHEMA = {
     "type": "object",
     "properties": {"sum": {"type": "integer"}, "unit": {"enum": ["m", "kg"]}},
@@ -187,6 +201,7 @@ def check_tools(client):
         texts, _, reasons = joined(chat_chunks(client, **asked), 1)
         assert texts == [whole.choices[0].message.content], (texts, whole)
         assert reasons == [whole.choices[0].finish_reason]
+    check_forced_call(client)
     history = [
         *MESSAGES,
         {
@@ -206,6 +221,23 @@ def check_tools(client):
         lambda: whole_chat(client, messages=history, tools=[TOOL], max_tokens=4),
         openai.BadRequestError,
     )
+
+
+def check_forced_call(client):
+    """The demo calls where it must: whole, and of one call in the SDK's joined stream."""
+    name = {"type": "function", "function": {"name": "add"}}
+    asked = {**SAMPLED, "max_tokens": 300, "tools": [ANSWER_TOOL], "tool_choice": name}
+    whole = whole_chat(client, **asked).choices[0]
+    (call,) = whole.message.tool_calls
+    assert json.loads(call.function.arguments) == {"a": 1}, call
+    with client.chat.completions.stream(model="demo", messages=MESSAGES, **asked) as stream:
+        events = list(stream)
+        (final,) = stream.get_final_completion().choices
+    (joined_call,) = final.message.tool_calls
+    assert (joined_call.type, joined_call.function.name) == ("function", "add"), joined_call
+    assert joined_call.function.arguments == call.function.arguments, joined_call
+    assert joined_call.id and final.finish_reason == whole.finish_reason, final
+    assert any(event.type == "tool_calls.function.arguments.done" for event in events)
 
 
 def check_schema(client):
@@ -355,6 +387,27 @@ def check_closed_stream(server, client):
     until(lambda: server.metric(aborted) == before + 1)
     until(lambda: server.metric("vllm:num_requests_running") == 0)
     assert server.metric("vllm:num_requests_waiting") == 0
+    # So does whoever waits no longer for an answer that comes whole.
+    long = {"max_tokens": 450, "temperature": 1, "n": 64, "extra_body": {"ignore_eos": True}}
+    try:
+        client.with_options(timeout=0.5).completions.create(model="demo", prompt="the", **long)
+        raise AssertionError("the answer came too early to be left")
+    except openai.APITimeoutError:
+        pass
+    until(lambda: server.metric(aborted) == before + 2)
+    until(lambda: server.metric("vllm:num_requests_running") == 0)
+
+
+def check_end(binary):
+    """A signal lets a stream come to its end."""
+    asked = {"prompt": "the red bird", "max_tokens": 300, "extra_body": {"ignore_eos": True}}
+    with Server(binary) as server, client_of(server) as client:
+        whole = whole_text(client, **asked).choices[0].text
+        stream = client.completions.create(model="demo", stream=True, **asked)
+        text = next(stream).choices[0].text
+        server.end()
+        text += "".join(chunk.choices[0].text for chunk in stream)
+        assert text == whole, (text, whole)
 
 
 def check_keys(binary):
@@ -419,5 +472,6 @@ def check(binary):
         check_completions(client)
         check_errors(client)
         check_closed_stream(server, client)
+    check_end(binary)
     check_keys(binary)
     check_embeddings(binary)
