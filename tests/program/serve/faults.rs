@@ -67,6 +67,22 @@ fn who_may_not_ask_gets_nothing() {
 }
 
 #[test]
+fn a_key_is_shown_to_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("s.toml");
+    std::fs::write(&file, "[serve]\napi-key = [\"sekrit\", \"other\"]\n").unwrap();
+    let server = Server::start(DEMO, &["-v", "--config", file.to_str().unwrap()]);
+    assert_eq!(server.ask("GET /metrics", &[("x-api-key", "other")], "").status, 200);
+    let wrong = server.ask("GET /metrics", &[("x-api-key", "another")], "");
+    assert_eq!(wrong.status, 401);
+    assert!(signal::send("INT", server.id()));
+    let (code, said) = server.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("--api-key=... from"), "{said}");
+    assert!(!said.contains("sekrit") && !said.contains("other"), "{said}");
+}
+
+#[test]
 fn too_much_is_refused() {
     let server = Server::start(DEMO, &["--max-body-bytes", "1000"]);
     let reply = server.post("/v1/completions", &json!({"prompt": "a".repeat(2000)}));

@@ -1,6 +1,7 @@
 //! Flags of `serve`: those of `run` that say how requests are answered, and where they come from.
 
 use clap::ArgAction;
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::scores::SideArgs;
 use super::values::{bytes, count, positive};
@@ -75,7 +76,7 @@ pub struct ServerArgs {
     /// Answer only whoever gives one of these keys, as `Authorization: Bearer KEY` or `x-api-key`
     ///
     /// /health needs none. In VLLM_BATCH_API_KEY no other user sees it.
-    #[arg(long, value_name = "KEY", num_args = 1..)]
+    #[arg(long, value_name = "KEY", num_args = 1.., value_parser = NonEmpty::new())]
     pub api_key: Vec<String>,
     /// Names that `Host` may have beside those of this machine, on 127.0.0.1: of a proxy before it
     #[arg(long, value_name = "NAME", num_args = 1.., hide_short_help = true)]

@@ -17,6 +17,9 @@ use vllm_batch_dataset::terminal::error::{CliError, sanitized};
 /// What the names of our variables begin with.
 const PREFIX: &str = "VLLM_BATCH_";
 
+/// Flags whose values nobody is shown.
+const SECRETS: &[&str] = &["api-key"];
+
 /// What else has this beginning: where NVRTC is, and what the tests of this program read.
 const NOT_FLAGS: [&str; 2] = ["nvrtc-dir", "test-"];
 
@@ -139,6 +142,7 @@ impl Settings {
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             let shown = match words.is_empty() {
                 true => format!("--{flag} off"),
+                false if SECRETS.contains(&flag.as_str()) => format!("--{flag}=..."),
                 false => words.join(" "),
             };
             console.detail(&sanitized(&format!("{shown} from {}", source.shown())));
