@@ -1,4 +1,4 @@
-"""anthropic: messages whole, their tokens counted, and errors in its form."""
+"""anthropic: messages whole and in pieces, their tokens counted, and errors in its form."""
 
 import json
 
@@ -56,6 +56,26 @@ def check_messages(client):
         assert counted.input_tokens == message(client, **asked).usage.input_tokens, asked
 
 
+def check_streams(client):
+    """What the SDK joins of pieces is the whole message, but its name."""
+    for asked in ({}, {"max_tokens": 1}, {"stop_sequences": ["a"]}, {"tools": [TOOL]}):
+        asked = {"model": "demo", "max_tokens": 24, "messages": MESSAGES, **asked}
+        whole = message(client, **asked)
+        with client.messages.stream(**asked) as stream:
+            text = "".join(stream.text_stream)
+            joined = stream.get_final_message()
+        assert text == "".join(block.text for block in whole.content), (text, whole)
+        dumped = [block.model_dump(exclude={"parsed_output"}) for block in joined.content]
+        assert dumped == [block.model_dump() for block in whole.content], (joined, whole)
+        for name in ("type", "role", "model", "stop_reason", "stop_sequence", "usage"):
+            assert getattr(joined, name) == getattr(whole, name), (name, joined, whole)
+        kinds = [event.type for event in client.messages.create(stream=True, **asked)]
+        assert (kinds[0], kinds[-1]) == ("message_start", "message_stop"), kinds
+    hung_up = client.messages.create(model="demo", max_tokens=400, messages=MESSAGES, stream=True)
+    next(iter(hung_up))
+    hung_up.close()
+
+
 def refused(ask, kind, name):
     """Asks what the server refuses, in the SDK's exception and by the API's name of the error."""
     try:
@@ -75,8 +95,6 @@ def check_errors(client):
         {"messages": []},
         {"messages": [{"role": "robot", "content": "a"}]},
         {"stop_sequences": "a"},
-        # Not yet.
-        {"stream": True},
     ):
         refused(
             lambda: message(client, **asked), anthropic.BadRequestError, "invalid_request_error"
@@ -99,6 +117,7 @@ def check_errors(client):
 def check(binary):
     with Server(binary) as server, client_of(server) as client:
         check_messages(client)
+        check_streams(client)
         check_errors(client)
     with Server(binary, DEMO, "--api-key", "right") as server:
         refused(
