@@ -1,9 +1,10 @@
-"""anthropic: messages whole and in pieces, their tokens counted, and errors in its form."""
+"""anthropic: messages whole, their tokens counted, and errors in its form."""
 
 import json
 
 import anthropic
-from anthropic.types import Message, MessageTokensCount
+from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
+from pydantic import TypeAdapter
 
 from server import DEMO, Server
 
@@ -15,6 +16,20 @@ TOOL = {
     "description": "Adds two numbers.",
     "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
 }
+
+
+# Whatever is sampled, the arguments are these.
+FORCED = {
+    "name": "add",
+    "strict": True,
+    "input_schema": {
+        "type": "object",
+        "properties": {"a": {"enum": [1]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+}
+EVENT = TypeAdapter(RawMessageStreamEvent)
 
 
 def client_of(server, **options):
@@ -56,24 +71,43 @@ def check_messages(client):
         assert counted.input_tokens == message(client, **asked).usage.input_tokens, asked
 
 
-def check_streams(client):
-    """What the SDK joins of pieces is the whole message, but its name."""
-    for asked in ({}, {"max_tokens": 1}, {"stop_sequences": ["a"]}, {"tools": [TOOL]}):
+def check_pieces(client):
+    """Events in the order that the SDK counts on, and its joined message."""
+    hot = {"extra_body": {"temperature": 1.0, "seed": 5}, "max_tokens": 48}
+    forced = {"tools": [FORCED], "tool_choice": {"type": "tool", "name": "add"}, "max_tokens": 300}
+    for asked in ({}, {"max_tokens": 1}, {"stop_sequences": ["2"]}, hot, forced):
         asked = {"model": "demo", "max_tokens": 24, "messages": MESSAGES, **asked}
         whole = message(client, **asked)
+        if asked.get("tools"):
+            assert [(b.type, b.input) for b in whole.content] == [("tool_use", {"a": 1})], whole
+        raw = client.messages.with_raw_response.create(stream=True, **asked)
+        kinds = []
+        for event in raw.http_response.read().decode().strip("\n").split("\n\n"):
+            name, data = event.split("\n")
+            data = json.loads(data.removeprefix("data: "))
+            assert name == f"event: {data['type']}", event
+            if data["type"] != "ping":
+                EVENT.validate_python(data, strict=True)
+                kinds.append(data["type"])
+        assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
+        blocks = [kind.removeprefix("content_block_") for kind in kinds[1:-2]]
+        assert blocks.count("start") == blocks.count("stop") == len(whole.content), kinds
+        with client.messages.stream(**asked) as stream:
+            for _ in stream:
+                pass
+            final = stream.get_final_message()
+        assert shown(final) == shown(whole), (final, whole)
+        assert final.usage.output_tokens == whole.usage.output_tokens, (final, whole)
+        assert final.usage.input_tokens == whole.usage.input_tokens, (final, whole)
         with client.messages.stream(**asked) as stream:
             text = "".join(stream.text_stream)
-            joined = stream.get_final_message()
-        assert text == "".join(block.text for block in whole.content), (text, whole)
-        dumped = [block.model_dump(exclude={"parsed_output"}) for block in joined.content]
-        assert dumped == [block.model_dump() for block in whole.content], (joined, whole)
-        for name in ("type", "role", "model", "stop_reason", "stop_sequence", "usage"):
-            assert getattr(joined, name) == getattr(whole, name), (name, joined, whole)
-        kinds = [event.type for event in client.messages.create(stream=True, **asked)]
-        assert (kinds[0], kinds[-1]) == ("message_start", "message_stop"), kinds
-    hung_up = client.messages.create(model="demo", max_tokens=400, messages=MESSAGES, stream=True)
-    next(iter(hung_up))
-    hung_up.close()
+        assert text == "".join(block.text for block in whole.content if block.type == "text")
+
+
+def shown(answer):
+    """What is equal of two answers to one request: names of calls are their own."""
+    blocks = [(b.type, b.text if b.type == "text" else (b.name, b.input)) for b in answer.content]
+    return blocks, answer.stop_reason, answer.stop_sequence, answer.role, answer.model
 
 
 def refused(ask, kind, name):
@@ -117,7 +151,7 @@ def check_errors(client):
 def check(binary):
     with Server(binary) as server, client_of(server) as client:
         check_messages(client)
-        check_streams(client)
+        check_pieces(client)
         check_errors(client)
     with Server(binary, DEMO, "--api-key", "right") as server:
         refused(
