@@ -1,5 +1,6 @@
 """openai-python. The SDK takes any JSON for its types; here each body and chunk is validated."""
 
+import asyncio
 import base64
 import json
 import struct
@@ -398,6 +399,41 @@ def check_closed_stream(server, client):
     until(lambda: server.metric("vllm:num_requests_running") == 0)
 
 
+def check_crowd(server, client):
+    """Answers are what they are alone, while many are asked at a time and every third is left."""
+    asked = [
+        {"model": "demo", "messages": MESSAGES, "temperature": 2, "seed": seed, "max_tokens": length}
+        for seed, length in enumerate([20, 90, 200] * 16)
+    ]
+    for request in asked:
+        request["extra_body"] = {"ignore_eos": True}
+    alone = [whole_chat(client, **request).choices[0].message.content for request in asked[:12]]
+
+    async def streamed(many, request, is_left):
+        text = ""
+        async with await many.chat.completions.create(stream=True, **request) as stream:
+            async for chunk in stream:
+                text += chunk.choices[0].delta.content or ""
+                if is_left and len(text) > 10:
+                    return None
+        return text
+
+    async def all_of_them():
+        async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as many:
+            streams = [streamed(many, each, at % 3 == 2) for at, each in enumerate(asked)]
+            return await asyncio.gather(*streams)
+
+    aborted = 'vllm:request_success_total{finished_reason="abort"}'
+    before = server.metric(aborted)
+    texts = asyncio.run(all_of_them())
+    for at, text in enumerate(alone):
+        assert (text == texts[at]) if at % 3 != 2 else texts[at] is None, (at, text, texts[at])
+    until(lambda: server.metric("vllm:num_requests_running") == 0)
+    assert server.metric("vllm:kv_cache_usage_perc") < 1
+    # Some may have ended before they were left.
+    assert before < server.metric(aborted) <= before + 16
+
+
 def check_end(binary):
     """A signal lets a stream come to its end."""
     asked = {"prompt": "the red bird", "max_tokens": 300, "extra_body": {"ignore_eos": True}}
@@ -472,6 +508,7 @@ def check(binary):
         check_completions(client)
         check_errors(client)
         check_closed_stream(server, client)
+        check_crowd(server, client)
     check_end(binary)
     check_keys(binary)
     check_embeddings(binary)
