@@ -179,8 +179,7 @@ async fn detokenize(State(app): Shared, request: HttpRequest) -> Response<Body> 
 
 async fn count_tokens(State(app): Shared, request: HttpRequest) -> Response<Body> {
     let counted = with_text(app, request, |served, body| {
-        let mut fields: Value = serde_json::from_str(body)
-            .map_err(|error| HttpError::bad("bad_json", error.to_string()))?;
+        let mut fields = texts::object(body)?;
         check_name(&fields["model"], &served.names)?;
         if let Some(fields) = fields.as_object_mut() {
             fields.entry("max_tokens").or_insert(json!(1));

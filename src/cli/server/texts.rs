@@ -86,7 +86,8 @@ pub(crate) fn tokenizer_info(served: &Served) -> Value {
     })
 }
 
-fn object(body: &str) -> Result<Value, HttpError> {
+/// A body that is an object.
+pub(crate) fn object(body: &str) -> Result<Value, HttpError> {
     let value: Value = serde_json::from_str(body)
         .map_err(|error| HttpError::bad("bad_json", error.to_string()))?;
     match value.is_object() {

@@ -77,6 +77,10 @@ fn joined(chunks: &[Value], index: usize) -> Map<String, Value> {
                 continue;
             }
             for (name, value) in choice["delta"].as_object().unwrap() {
+                if name == "tool_calls" {
+                    join_calls(message.entry("tool_calls").or_insert(json!([])), &value[0]);
+                    continue;
+                }
                 match (message.get_mut(name), value) {
                     (Some(Value::String(known)), Value::String(more)) => known.push_str(more),
                     (None, value) => drop(message.insert(name.clone(), value.clone())),
@@ -86,6 +90,20 @@ fn joined(chunks: &[Value], index: usize) -> Map<String, Value> {
         }
     }
     message
+}
+
+/// The same of calls, by their number: a name or an id that comes again is there twice.
+fn join_calls(calls: &mut Value, piece: &Value) {
+    let calls = calls.as_array_mut().unwrap();
+    let index = piece["index"].as_u64().unwrap() as usize;
+    if index == calls.len() {
+        return calls.push(piece.clone());
+    }
+    assert_eq!(piece, &json!({"index": index, "function": piece["function"]}));
+    let function = piece["function"].as_object().unwrap();
+    assert_eq!(function.keys().collect::<Vec<_>>(), ["arguments"]);
+    let known = &mut calls[index]["function"]["arguments"];
+    *known = (known.as_str().unwrap().to_owned() + function["arguments"].as_str().unwrap()).into();
 }
 
 /// The message of the whole answer.

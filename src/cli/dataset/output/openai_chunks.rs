@@ -62,7 +62,9 @@ enum Piece<'a> {
     Role,
     Text(&'a str),
     Reasoning(&'a str),
-    Calls(&'a [ToolCall]),
+    /// Its number, and the call without its arguments.
+    Call(usize, &'a ToolCall),
+    Arguments(usize, &'a ToolCall),
     End(&'a str),
 }
 
@@ -180,8 +182,9 @@ impl Chunks {
         if !content.is_empty() || positions.is_some() {
             push(Piece::Text(&content), positions);
         }
-        if !shown.tool_calls.is_empty() {
-            push(Piece::Calls(&shown.tool_calls), None);
+        for (number, call) in shown.tool_calls.iter().enumerate() {
+            push(Piece::Call(number, call), None);
+            push(Piece::Arguments(number, call), None);
         }
         let reason = match shown.ends_in_calls {
             true => "tool_calls",
@@ -274,7 +277,26 @@ impl RowWriter<'_> {
             Piece::Text("") | Piece::End(_) => {}
             Piece::Text(text) => self.field("content", text),
             Piece::Reasoning(text) => self.field("reasoning", text),
-            Piece::Calls(calls) => self.tool_calls(calls, line.digest, index, true),
+            Piece::Call(number, call) => {
+                let call = ToolCall { arguments: String::new(), ..(*call).clone() };
+                self.key("tool_calls");
+                self.list(&[(*number, &call)], |row, (number, call)| {
+                    row.out.push(b'{');
+                    row.field("index", number);
+                    row.tool_call(call, line.digest.call(index, *number));
+                    row.out.push(b'}');
+                });
+            }
+            // Of what was said of a call before some clients make a second one.
+            Piece::Arguments(number, call) => {
+                self.key("tool_calls");
+                self.list(&[(*number, *call)], |row, (number, call)| {
+                    row.out.push(b'{');
+                    row.field("index", number);
+                    row.object("function", |row| row.field("arguments", &call.arguments));
+                    row.out.push(b'}');
+                });
+            }
         }
     }
 }

@@ -71,36 +71,26 @@ impl RowWriter<'_> {
         if shown.tool_calls.is_empty() {
             return;
         }
-        self.tool_calls(&shown.tool_calls, digest, index, false);
+        self.key("tool_calls");
+        let numbered: Vec<_> = shown.tool_calls.iter().enumerate().collect();
+        self.list(&numbered, |row, (number, call)| {
+            row.out.push(b'{');
+            row.tool_call(call, digest.call(index, *number));
+            row.out.push(b'}');
+        });
     }
 
-    /// `tool_calls`. Where they are a piece of a message each says its number.
-    pub(super) fn tool_calls(
-        &mut self,
-        calls: &[ToolCall],
-        digest: RowDigest,
-        index: u32,
-        is_piece: bool,
-    ) {
-        self.key("tool_calls");
-        let numbered: Vec<_> = calls.iter().enumerate().collect();
-        self.list(&numbered, |row, (number, call)| {
-            let digest = digest.call(index, *number);
-            let id = match row.options.parser.names().1 {
-                "mistral" => digest.short_id(),
-                _ => digest.id("chatcmpl-tool-"),
-            };
-            row.out.push(b'{');
-            if is_piece {
-                row.field("index", number);
-            }
-            row.field("id", &id);
-            row.field("type", "function");
-            row.object("function", |row| {
-                row.field("name", &call.name);
-                row.field("arguments", &call.arguments);
-            });
-            row.out.push(b'}');
+    /// The fields of a call.
+    pub(super) fn tool_call(&mut self, call: &ToolCall, digest: RowDigest) {
+        let id = match self.options.parser.names().1 {
+            "mistral" => digest.short_id(),
+            _ => digest.id("chatcmpl-tool-"),
+        };
+        self.field("id", &id);
+        self.field("type", "function");
+        self.object("function", |row| {
+            row.field("name", &call.name);
+            row.field("arguments", &call.arguments);
         });
     }
 }
