@@ -55,6 +55,19 @@ fn what_is_not_there_is_refused_by_name() {
 }
 
 #[test]
+fn fields_that_change_nothing_are_noted_once() {
+    let server = Server::start(DEMO, &[]);
+    for colour in 0..3 {
+        let body = json!({"prompt": "a", "max_tokens": 1, "colour": colour, "temprature": 0});
+        assert_eq!(server.post("/v1/completions", &body).status, 200);
+    }
+    assert!(signal::send("TERM", server.id()));
+    let said = server.ended().1;
+    assert_eq!(said.matches("`colour` of the request changes nothing").count(), 1, "{said}");
+    assert_eq!(said.matches("did you mean `temperature`?").count(), 1, "{said}");
+}
+
+#[test]
 fn who_may_not_ask_gets_nothing() {
     let server = Server::start(DEMO, &["--api-key", "one", "two"]);
     let ask = |headers: &[(&str, &str)]| server.ask("GET /v1/models", headers, "").status;

@@ -49,7 +49,7 @@ use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_i
 use self::near_miss::NearMisses;
 use self::prompt::PromptBuilder;
 use self::remarks::{Remark, Remarks};
-pub use self::requests::RequestApi;
+pub use self::requests::{ReadRequest, RequestApi};
 use self::shape::RowShape;
 pub use self::task::Task;
 pub use self::tools::are_functions;

@@ -15,23 +15,34 @@ pub enum RequestApi {
     Anthropic,
 }
 
+/// A request that was read.
+pub struct ReadRequest {
+    /// The row, or why it cannot be asked.
+    pub row: Result<Row, BadRow>,
+    /// Surprises in it, for people to read.
+    pub remarks: Vec<String>,
+}
+
 impl RowParser {
     /// Reads one request, written as a line of its batch API.
     ///
     /// # Errors
-    /// The options do not fit each other, or the machine lacks what an image needs; the inner one:
-    /// the request is wrong.
+    /// The options do not fit each other, or the machine lacks what an image needs.
     pub fn request(
         options: &RowOptions,
         api: RequestApi,
         line: String,
-    ) -> Result<Result<Row, BadRow>, InputError> {
+    ) -> Result<ReadRequest, InputError> {
         let mut parser = Self::undecided(PromptBuilder::new(options)?, options, InputFormat::Jsonl);
         parser.shape = Some(match api {
             RequestApi::OpenAi => RowShape::OpenAiBatch,
             RequestApi::Anthropic => RowShape::AnthropicBatch,
         });
-        parser.parse(Record { line: 1, content: Content::Line(line), error: None })
+        let row = parser.parse(Record { line: 1, content: Content::Line(line), error: None })?;
+        let remarks = parser.take_remarks().into_iter();
+        let plain =
+            |text: String| text.strip_prefix("line 1: ").map_or(text.clone(), str::to_owned);
+        Ok(ReadRequest { row, remarks: remarks.map(plain).collect() })
     }
 }
 
@@ -44,7 +55,17 @@ mod tests {
 
     fn request(api: RequestApi, line: &str) -> Result<Row, Box<BadRow>> {
         let row = RowParser::request(&RowOptions::default(), api, line.to_owned());
-        row.unwrap().map_err(Box::new)
+        row.unwrap().row.map_err(Box::new)
+    }
+
+    #[test]
+    fn fields_that_change_nothing_are_remarked_on() {
+        let line = r#"{"custom_id":"a","url":"/v1/completions","body":{"prompt":"p","colour":1}}"#;
+        let read = RowParser::request(&RowOptions::default(), RequestApi::OpenAi, line.to_owned());
+        assert_eq!(
+            read.unwrap().remarks,
+            ["`colour` of the request changes nothing in its answer"]
+        );
     }
 
     #[test]

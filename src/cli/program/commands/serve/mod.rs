@@ -12,7 +12,7 @@ use crate::model::{self, Folders, Loaded, Summary};
 use crate::run::open_model::OpenModel;
 use crate::run::signals::Signals;
 use crate::run::{by_model, labels};
-use requests::Requests;
+use requests::{Notes, Requests};
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::reader::InputFormat;
 use vllm_batch_dataset::input::row::Task;
@@ -116,7 +116,9 @@ fn load(
         .with_system_fingerprint(fingerprint.system())
         .with_labels(labels(&summary));
     let RowFormat::Json(json) = format.clone() else { unreachable!("requests are JSON") };
-    let requests = Requests { config: config.clone(), base, processor: processor.clone(), format };
+    let notes = Notes::new(console);
+    let requests =
+        Requests { config: config.clone(), base, processor: processor.clone(), format, notes };
     let Loaded { engine, .. } = loaded;
     let served = Served {
         format: json,

@@ -1,7 +1,8 @@
 //! Requests of a server as rows of a run: what `run` does with a line of a batch API, from its
 //! text to what the engine is asked.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::RunConfig;
 use crate::ledger::row_key::{RowName, row_key};
@@ -12,9 +13,10 @@ use vllm_batch_api::request::{LoraId, RequestError, RowKey};
 use vllm_batch_dataset::input::batch_line::{BatchKind, BatchLine};
 use vllm_batch_dataset::input::fields::Passthrough;
 use vllm_batch_dataset::input::overrides::Overrides;
-use vllm_batch_dataset::input::row::{BadRow, Row, RowParser};
+use vllm_batch_dataset::input::row::{BadRow, ReadRequest, Row, RowParser};
 use vllm_batch_dataset::input::row_error::{RowError, code};
 use vllm_batch_dataset::output::RowFormat;
+use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_engine::serve::input_processor::InputProcessor;
 use vllm_batch_engine::serve::runner::Work;
 use vllm_batch_server::{AskedRow, Refused, RequestLine};
@@ -26,6 +28,31 @@ pub(super) struct Requests {
     pub(super) base: RowParams,
     pub(super) processor: Arc<InputProcessor>,
     pub(super) format: RowFormat,
+    pub(super) notes: Notes,
+}
+
+/// Surprises in requests, each said once.
+pub(super) struct Notes {
+    console: Console,
+    said: Mutex<HashSet<String>>,
+}
+
+/// Surprises that are said: clients may think of any number.
+const MAX_NOTES: usize = 64;
+
+impl Notes {
+    pub(super) fn new(console: &Console) -> Self {
+        Self { console: console.clone(), said: Mutex::default() }
+    }
+
+    fn say(&self, remarks: Vec<String>) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        for remark in remarks {
+            if said.len() < MAX_NOTES && said.insert(remark.clone()) {
+                self.console.note(&format!("requests: {remark}"));
+            }
+        }
+    }
 }
 
 impl Requests {
@@ -45,6 +72,8 @@ impl Requests {
             let error = RowError::new(code::ENGINE, 1, error.to_string());
             Box::new(Refused { line: BatchLine::new(BatchKind::Chat, None, ""), error })
         })?;
+        let ReadRequest { row, remarks } = row;
+        self.notes.say(remarks);
         let row = match row {
             Ok(row) => row,
             Err(BadRow { passthrough, error, .. }) => {
