@@ -5,7 +5,6 @@ not its own), its config, and what is changed of it.
 CASES: list[tuple[str, str, dict, dict]] = []
 BASES: dict[str, tuple[str, dict]] = {}
 
-
 def family(base: str, cls: str, without: tuple[str, ...] = (), **keys) -> None:
     sizes = dict(
         vocab_size=288, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
@@ -17,16 +16,13 @@ def family(base: str, cls: str, without: tuple[str, ...] = (), **keys) -> None:
     BASES[base] = (cls, {key: value for key, value in keys.items() if key not in without})
     case(base, "first")
 
-
 def case(base: str, what: str, **changes) -> None:
     """Changed keys; a part of another in a key's name is behind two underscores."""
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     CASES.append((f"{base}-{what}", *BASES[base], changes))
 
-
 def rope(theta: float, kind: str = "default", **more) -> dict:
     return dict(rope_type=kind, rope_theta=theta, **more)
-
 
 YARN = rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=64)
 LLAMA3 = rope(
@@ -602,3 +598,10 @@ case("step3p7", "ropes", text_config__rope_parameters={
 case("step3p7", "llama3", text_config__rope_parameters={FULL: LLAMA3, SLIDING: rope(1e4)})
 case("step3p7", "bias", text_config__attention_bias=True, text_config__rms_norm_eps=1e-2)
 case("step3p7", "scale", text_config__query_pre_attn_scalar=40, text_config__num_experts_per_tok=6)
+
+OWN_NAMES = ("intermediate_size", "num_key_value_heads")
+
+family("openai-gpt", "OpenAIGPTLMHeadModel", OWN_NAMES)
+case("openai-gpt", "untied", tie_word_embeddings=False, num_attention_heads=2)
+case("openai-gpt", "act", afn="silu", layer_norm_epsilon=1e-2)
+case("openai-gpt", "relu", afn="relu", num_hidden_layers=1, hidden_size=48)

@@ -58,6 +58,8 @@ def empty_model(family: Family, config, fix) -> torch.nn.Module:
 
 
 def is_norm(name: str, parameter: torch.Tensor) -> bool:
+    # Matrices of DBRX stand in a module of this name.
+    name = name.replace("norm_attn_norm", "")
     return parameter.dim() == 1 and not name.endswith("bias") or "norm" in name
 
 

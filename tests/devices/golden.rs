@@ -216,6 +216,7 @@ families! {
     olmo_hybrid
     olmo_hybrid_rope
     olmoe
+    openai_gpt
     opt
     opt350
     orion

@@ -179,6 +179,7 @@ fn keys_of_published_files_change_nothing() {
             "hidden_size": 32}),
         ),
         ("qwen2_5_vl", json!({"vision_token_id": 7})),
+        ("openai_gpt", json!({"n_ctx": 144, "n_special": 0, "predict_special_tokens": true})),
     ] {
         assert_eq!(spec(&with(folder, &more)), spec(&with(folder, &json!({}))), "{folder}: {more}");
     }
@@ -194,10 +195,12 @@ fn keys_of_published_files_change_nothing() {
         ("mpt", json!({"logit_scale": 0.5})),
         ("mpt", json!({"norm_type": "rmsnorm"})),
         ("gemma3_published", json!({"hidden_size": 64})),
+        ("openai_gpt", json!({"n_special": 3})),
+        ("openai_gpt", json!({"afn": "tanh"})),
     ] {
         let error = spec(&with(folder, &more)).expect_err("another model");
         let key = more.as_object().expect("an object").keys().next().expect("a key");
-        let what = ["attention heads", "norms of a layer", key.as_str()];
+        let what = ["attention heads", "norms of a layer", "activation `tanh`", key.as_str()];
         assert!(what.iter().any(|what| error.contains(what)), "{folder}: {more}: {error}");
     }
 }

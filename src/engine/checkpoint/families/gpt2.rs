@@ -17,6 +17,14 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         if by_index {
             attention.scale /= (index + 1) as f32;
         }
+    }
+    transpose(&mut spec);
+    Ok(spec)
+}
+
+/// The matrices of layers are stored (inputs, outputs).
+pub(super) fn transpose(spec: &mut DecoderSpec) {
+    for (_, attention) in spec.attentions_mut() {
         attention.qkv.layout = Layout::Transposed;
         attention.out.layout = Layout::Transposed;
     }
@@ -24,7 +32,12 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         mlp.up.layout = Layout::Transposed;
         mlp.down.layout = Layout::Transposed;
     }
-    Ok(spec)
+}
+
+/// Positions are learned: each has a row of this table.
+pub(super) fn add_positions(spec: &mut DecoderSpec, name: &str) {
+    let table = LinearSpec::new(name, spec.max_model_len, spec.hidden_size());
+    spec.embedding.positions = Some(LearnedPositions { table, offset: 0 });
 }
 
 /// GPT-2 with other heads, its matrices stored as usual.
@@ -32,7 +45,6 @@ pub(super) fn with_positions(
     config: &HfConfig,
     heads: QkvHeads,
 ) -> Result<DecoderSpec, EngineError> {
-    let max_model_len = config.max_position_embeddings()?;
     let gpt = Gpt {
         names: Names {
             tokens: "transformer.wte",
@@ -48,11 +60,10 @@ pub(super) fn with_positions(
         inner: inner_width(config)?,
         activation: config.activation_or(Activation::GeluTanh)?,
         biases: [true, true],
-        max_model_len,
+        max_model_len: config.max_position_embeddings()?,
     };
     let mut spec = gpt.spec(config)?;
-    let table = LinearSpec::new("transformer.wpe", max_model_len, spec.hidden_size());
-    spec.embedding.positions = Some(LearnedPositions { table, offset: 0 });
+    add_positions(&mut spec, "transformer.wpe");
     spec.output.lm_head = config.lm_head("lm_head", true)?;
     let is_scaled = config.root().flag("scale_attn_weights")?.unwrap_or(true);
     for (_, attention) in spec.attentions_mut().filter(|_| !is_scaled) {

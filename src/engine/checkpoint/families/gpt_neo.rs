@@ -4,8 +4,9 @@
 use serde_json::Value;
 
 use super::gpt::{Gpt, Names};
+use super::gpt2;
 use crate::hf_config::HfConfig;
-use crate::spec::{DecoderSpec, LearnedPositions, LinearSpec};
+use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, Reach};
 
@@ -17,7 +18,6 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         root.value("num_heads").cloned().unwrap_or(Value::Null),
     )]);
     let hidden = config.hidden_size()?;
-    let max_model_len = config.max_position_embeddings()?;
     let gpt = Gpt {
         names: Names {
             tokens: "transformer.wte",
@@ -33,11 +33,10 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         inner: root.optional_size("intermediate_size")?.unwrap_or(4 * hidden),
         activation: config.activation_or(Activation::GeluTanh)?,
         biases: [false, true],
-        max_model_len,
+        max_model_len: config.max_position_embeddings()?,
     };
     let mut spec = gpt.spec(config)?;
-    let table = LinearSpec::new("transformer.wpe", max_model_len, hidden);
-    spec.embedding.positions = Some(LearnedPositions { table, offset: 0 });
+    gpt2::add_positions(&mut spec, "transformer.wpe");
     spec.output.lm_head = config.lm_head("lm_head", true)?;
     let window = root.optional_size("window_size")?.unwrap_or(256);
     let slides = local_layers(config)?;

@@ -104,6 +104,7 @@ mod olmo2;
 mod olmo3;
 mod olmo_hybrid;
 mod olmoe;
+mod openai_gpt;
 mod opt;
 mod orion;
 mod ovis2;
@@ -441,6 +442,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("OlmoeForCausalLM", olmoe::spec, "OLMoE"),
     family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
     family("OlmoHybridForCausalLM", olmo_hybrid::spec, "OLMo Hybrid 7B"),
+    family("OpenAIGPTLMHeadModel", openai_gpt::spec, "GPT (1)"),
     family("OPTForCausalLM", opt::spec, "OPT"),
     family("OrionForCausalLM", orion::spec, "Orion 14B"),
     seeing("Ovis2ForConditionalGeneration", ovis2::spec, ovis2::tower, "Ovis 2 1B to 34B"),

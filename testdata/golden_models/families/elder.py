@@ -1,0 +1,97 @@
+"""Decoders from before Llama, and DBRX, which is of their kind with experts.
+
+Mistakes that these goldens catch: a norm before a block taken for one of the sum; positions that
+are not scaled with the embeddings, or are; computed positions at another offset or with other
+frequencies; a padding row that is not zero; an epsilon of the config that its class does not read;
+a bias of the last layer alone; a bias of logits whose matrix is the table; w1 and v1 swapped, and
+w2 read as (outputs, inputs).
+"""
+
+import torch
+
+from ..family import Family, rope, small
+from ..layouts import causal_masks, with_extra, without_prefix
+from ..mistakes import activation, attributes, named, rows_swapped, swapped, zeroed
+
+GPT_MASKS = causal_masks("h.{}.attn.bias", 2, 96, torch.bfloat16)
+
+
+def turned_downs(model) -> None:
+    """w2 of each expert taken for (outputs, inputs)."""
+    for block in model.transformer.blocks:
+        experts = block.ffn.experts
+        shape = experts.num_experts, experts.hidden_size, experts.ffn_hidden_size
+        w2 = experts.mlp.w2
+        w2.copy_(w2.view(shape).transpose(1, 2).reshape(w2.shape))
+
+
+def with_table(model, make) -> None:
+    """Other computed positions of XGLM."""
+    positions = model.model.embed_positions
+    positions.weights.copy_(make(positions.weights))
+
+
+def shifted(by: int):
+    return named(f"positions + {by}", lambda model: with_table(model, lambda t: t.roll(-by, 0)))
+
+
+def by_turns(model) -> None:
+    """Sines and cosines of XGLM by turns, as the paper has them."""
+    with_table(model, lambda t: t.view(len(t), 2, -1).transpose(1, 2).reshape(t.shape))
+
+
+def unpadded(model) -> None:
+    """XGLM without a row of zeros."""
+    positions = model.model.embed_positions
+    positions.make_weights(len(positions.weights), positions.embedding_dim, None)
+
+
+def unscaled(model) -> None:
+    """CTRL's embeddings without their factor."""
+    model.transformer.d_model_size = 1
+
+
+def positions_of_turns(model) -> None:
+    """CTRL's sines and cosines by turns."""
+    table = model.transformer.pos_encoding
+    table.copy_(table.view(len(table), 2, -1).transpose(1, 2).reshape(table.shape))
+
+
+def norm_first(model) -> None:
+    """GPT with GPT-2's blocks."""
+
+    def forward(block, x, attention_mask=None, output_attentions=False):
+        outputs = block.attn(block.ln_1(x), attention_mask=attention_mask)
+        x = x + outputs[0]
+        return [x + block.mlp(block.ln_2(x))] + outputs[1:]
+
+    for block in model.transformer.h:
+        block.forward = forward.__get__(block)
+
+
+def old_positions(_: dict) -> dict:
+    """A buffer of the first XGLM files."""
+    return {"model.embed_positions.weights": torch.zeros(4, 32, dtype=torch.bfloat16)}
+
+
+def xglm(**more) -> dict:
+    return {
+        "d_model": 32, "ffn_dim": 56, "num_layers": 3, "attention_heads": 4,
+        "max_position_embeddings": 256, "pad_token_id": 9, "tie_word_embeddings": False,
+        **more,
+    }
+
+
+FAMILIES: dict[str, Family] = {
+    "openai_gpt": small(
+        "OpenAIGPTConfig",
+        {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 144},
+        [
+            norm_first, activation("gelu", "act"), zeroed("positions_embed"),
+            zeroed("c_attn.bias"), zeroed("ln_2.bias"),
+        ],
+        model_class="OpenAIGPTLMHeadModel", layout=without_prefix("transformer.", GPT_MASKS),
+        oracle="transformers OpenAIGPTLMHeadModel, names as published",
+        head_std=0.12, means={"h.1.ln_2": 3.5},
+    ),
+}
