@@ -605,3 +605,8 @@ family("openai-gpt", "OpenAIGPTLMHeadModel", OWN_NAMES)
 case("openai-gpt", "untied", tie_word_embeddings=False, num_attention_heads=2)
 case("openai-gpt", "act", afn="silu", layer_norm_epsilon=1e-2)
 case("openai-gpt", "relu", afn="relu", num_hidden_layers=1, hidden_size=48)
+
+family("xglm", "XGLMForCausalLM", OWN_NAMES, ffn_dim=48)
+case("xglm", "unscaled", scale_embedding=False, tie_word_embeddings=False)
+case("xglm", "padded", pad_token_id=11, activation_function="relu")
+case("xglm", "sizes", hidden_size=56, num_attention_heads=2, ffn_dim=24, num_hidden_layers=1)

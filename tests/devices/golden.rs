@@ -267,6 +267,7 @@ families! {
     telechat3_yarn
     vault_gemma
     vipllava
+    xglm
     youtu
     youtu_plain_q
     zamba2

@@ -244,6 +244,7 @@ const PUBLISHED: &[Published] = &[
     // Without the last layer of CLIP, and the norm behind it, which nothing reads.
     ("vip-llava-7b-hf", 7_067_616_256, 4_096),
     ("yarn-llama-2-7b-128k", 6_738_415_616, 131_072),
+    ("xglm-564m", 564_463_616, 2_048),
     ("yi-34b-chat", 34_388_917_248, 4_096),
     ("yi-6b", 6_061_035_520, 4_096),
     ("zamba2-1.2b-instruct", 1_215_064_704, 4_096),

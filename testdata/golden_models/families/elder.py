@@ -94,4 +94,12 @@ FAMILIES: dict[str, Family] = {
         oracle="transformers OpenAIGPTLMHeadModel, names as published",
         head_std=0.12, means={"h.1.ln_2": 3.5},
     ),
+    "xglm": small(
+        "XGLMConfig", xglm(),
+        [
+            shifted(1), by_turns, unpadded, dict(scale_embedding=False),
+            activation("gelu_new", "activation_fn"), zeroed("out_proj.bias"),
+        ],
+        model_class="XGLMForCausalLM", layout=with_extra(old_positions),
+    ),
 }

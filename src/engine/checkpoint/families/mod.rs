@@ -144,6 +144,7 @@ mod step3p5;
 mod tests_of_towers;
 mod vault_gemma;
 pub(super) mod vision;
+mod xglm;
 mod youtu;
 mod zamba2;
 
@@ -532,6 +533,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
     family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
     seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),
+    family("XGLMForCausalLM", xglm::spec, "XGLM 564M to 7.5B"),
     family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
     family("Zamba2ForCausalLM", zamba2::spec, "Zamba 2: 1.2B, 2.7B, 7B"),
 ];

@@ -67,7 +67,7 @@ impl HfConfig {
 
     /// `num_attention_heads`
     pub fn num_heads(&self) -> Result<usize, EngineError> {
-        self.root().size_of(&["num_attention_heads", "n_head", "n_heads"])
+        self.root().size_of(&["num_attention_heads", "n_head", "n_heads", "attention_heads"])
     }
 
     /// `num_key_value_heads`, else all heads; a divisor of `num_heads`.

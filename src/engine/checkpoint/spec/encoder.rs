@@ -4,7 +4,7 @@
 use super::{
     AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, ExpertsSpec, HeadSpec, KvSource,
     LayerInputsSpec, LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec,
-    Parameters, QkvHeads, RopeSpec, Stage, StreamsSpec, distinct,
+    Parameters, QkvHeads, RopeSpec, Sinusoids, Stage, StreamsSpec, distinct,
 };
 use vllm_batch_base::layers::Reach;
 
@@ -22,6 +22,8 @@ pub struct EncoderSpec {
     pub embed_scale: Option<EmbeddingScale>,
     /// Learned positions are added.
     pub positions: Option<LearnedPositions>,
+    /// Positions are added that are computed.
+    pub sinusoids: Option<Sinusoids>,
     /// Norm of the sum of embeddings.
     pub embed_norm: Option<NormSpec>,
     /// A token sees those up to it alone, and itself.
@@ -120,6 +122,7 @@ impl EncoderSpec {
             token_types: None,
             embed_scale: None,
             positions: None,
+            sinusoids: None,
             embed_norm: None,
             is_causal: false,
             layers,
@@ -154,6 +157,7 @@ impl EncoderSpec {
             scale,
             projection,
             positions,
+            sinusoids,
             norm,
             of_layers,
             streams,
@@ -191,6 +195,7 @@ impl EncoderSpec {
             streams,
             embed_scale: scale,
             positions,
+            sinusoids,
             embed_norm: norm,
             is_causal,
             ropes,
@@ -208,6 +213,7 @@ impl EncoderSpec {
         let embedding = EmbeddingSpec {
             scale: self.embed_scale,
             positions: self.positions.clone(),
+            sinusoids: self.sinusoids,
             norm: self.embed_norm.clone(),
             of_layers: self.layer_inputs.clone(),
             streams: self.streams.clone(),

@@ -16,6 +16,8 @@ pub struct EmbeddingSpec {
     pub projection: Option<LinearSpec>,
     /// Learned positions are added.
     pub positions: Option<LearnedPositions>,
+    /// Positions are added that are computed.
+    pub sinusoids: Option<Sinusoids>,
     /// The sum is normalized (BLOOM).
     pub norm: Option<NormSpec>,
     /// Layers have inputs of their own (Gemma 4).
@@ -37,6 +39,11 @@ pub struct EmbeddingScale {
 }
 
 impl EmbeddingScale {
+    /// The root of a width, not rounded.
+    pub fn root_of(width: usize) -> Self {
+        Self { factor: (width as f64).sqrt() as f32, is_rounded: false }
+    }
+
     /// The factor in a model of this dtype.
     pub fn of_dtype(self, dtype: DType) -> f32 {
         match dtype {
@@ -55,6 +62,7 @@ impl EmbeddingSpec {
             scale: None,
             projection: None,
             positions: None,
+            sinusoids: None,
             norm: None,
             of_layers: None,
             streams: None,
@@ -81,6 +89,42 @@ pub struct LearnedPositions {
     pub table: LinearSpec,
     /// Row of position 0.
     pub offset: usize,
+}
+
+/// Position embeddings that are computed: sines of a position at falling frequencies, and behind
+/// them its cosines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sinusoids {
+    /// Values of a position.
+    pub width: usize,
+    /// Frequency i is 10000^(-i / divisor).
+    pub divisor: usize,
+    /// What is added to positions.
+    pub offset: usize,
+    /// The number, offset included, that has zeros: that of a token of padding (XGLM).
+    pub zeros: Option<usize>,
+}
+
+impl Sinusoids {
+    /// Rows of so many positions, with f32's rounding of frequencies and angles, as transformers
+    /// has it.
+    pub fn rows(&self, num_positions: usize) -> Vec<f32> {
+        let half = self.width / 2;
+        let step = -(10_000f64.ln() / self.divisor as f64) as f32;
+        let frequency = |index: usize| f64::from(index as f32 * step).exp() as f32;
+        let frequencies: Vec<_> = (0..half).map(frequency).collect();
+        let mut rows = vec![0.0; num_positions * self.width];
+        for (number, row) in (self.offset..).zip(rows.chunks_exact_mut(self.width)) {
+            if self.zeros == Some(number) {
+                continue;
+            }
+            for (index, frequency) in frequencies.iter().enumerate() {
+                let angle = f64::from(number as f32 * frequency);
+                (row[index], row[half + index]) = (angle.sin() as f32, angle.cos() as f32);
+            }
+        }
+        rows
+    }
 }
 
 /// From the residual stream to logits.
@@ -156,5 +200,25 @@ impl OutputSpec {
             "{name} is the output layer: config.json ties it to the embedding table, and the \
              weight files have other values in it"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn computed_positions_are_sines_and_cosines_of_falling_frequencies() {
+        let sinusoids = Sinusoids { width: 6, divisor: 2, offset: 2, zeros: Some(3) };
+        let rows = sinusoids.rows(3);
+        assert_eq!(rows[6..12], [0.0; 6]);
+        for (number, row) in [(2f64, &rows[..6]), (4.0, &rows[12..])] {
+            // 10000^(-1/2) is 1/100.
+            for (index, frequency) in [1.0, 0.01, 1e-4].into_iter().enumerate() {
+                let angle: f64 = number * frequency;
+                assert!((f64::from(row[index]) - angle.sin()).abs() < 1e-6, "{row:?}");
+                assert!((f64::from(row[3 + index]) - angle.cos()).abs() < 1e-6, "{row:?}");
+            }
+        }
     }
 }

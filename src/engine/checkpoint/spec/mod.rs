@@ -33,6 +33,7 @@ pub use delta_net::{DeltaGate, DeltaNetSpec, LowRankGates, grouped_delta_inputs}
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
 pub use ends::{
     AfterProjection, BesideTable, EmbeddingScale, EmbeddingSpec, LearnedPositions, OutputSpec,
+    Sinusoids,
 };
 pub use feed_forward::{
     ApartNorms, ExpertLatentSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec,

@@ -405,7 +405,7 @@ impl MappedFiles {
 
     /// An entry by the name transformers gives it, or by what other tools leave or add in front.
     pub(super) fn find(&self, name: &str) -> Option<(String, &Entry)> {
-        const PREFIXES: [&str; 8] = [
+        const PREFIXES: [&str; 10] = [
             "model.",
             "transformer.",
             "bert.",
@@ -413,6 +413,8 @@ impl MappedFiles {
             "distilbert.",
             "mpnet.",
             "gpt_neox.",
+            "gpt_neox_japanese.",
+            "biogpt.",
             "new.",
         ];
         let shorter = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
@@ -532,13 +534,14 @@ fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineErr
     Ok(tensors)
 }
 
-/// Buffers that old checkpoints carry and nothing reads: rotary tables, attention masks, and an
-/// output layer beside the embedding that it is tied to.
+/// Buffers that old checkpoints carry and nothing reads: tables of computed positions, attention
+/// masks, and an output layer beside the embedding that it is tied to.
 fn is_ignorable(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with(".attn.masked_bias")
         || name.ends_with(".attention.masked_bias")
         || name.ends_with("decoder.version")
+        || name.ends_with(".embed_positions.weights")
         || name.ends_with(".position_ids")
         || name == "lm_head.weight"
 }

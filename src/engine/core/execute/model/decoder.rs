@@ -452,9 +452,10 @@ impl Pass<'_> {
         for GivenRows { rows, from, .. } in self.given {
             ops::replace_rows(device, *from, residual.rows_from_mut(rows.start), rows.len());
         }
-        let positions = spec.embedding.positions.as_ref();
-        if let Some((positions, table)) = positions.zip(weights.embed_positions.as_ref()) {
-            ops::add_rows_of(device, step.positions(), positions.offset, table, residual);
+        if let Some(table) = &weights.embed_positions {
+            let positions = spec.embedding.positions.as_ref();
+            let offset = positions.map_or(0, |positions| positions.offset);
+            ops::add_rows_of(device, step.positions(), offset, table, residual);
         }
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);

@@ -80,7 +80,7 @@ impl Encoder {
     ) -> Result<Self, EngineError> {
         let max_model_len = limits.max_model_len;
         let mut loader = Loader { dtype, device, checkpoint };
-        let positions = spec.positions.as_ref();
+        let positions = (spec.positions.as_ref(), spec.sinusoids.as_ref());
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<_, _>>()?;
         let weights = Weights {
@@ -88,7 +88,7 @@ impl Encoder {
             tokens: loader.token_table(&spec.tokens)?,
             token_loras: TableSlots::default(),
             token_types: spec.token_types.as_ref().map(|table| loader.table(table)).transpose()?,
-            positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
+            positions: loader.positions(positions, max_model_len)?,
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
             bias: bias(&spec, &mut loader, max_model_len)?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
@@ -245,8 +245,9 @@ impl Pass<'_> {
         if let Some(table) = &weights.token_types {
             ops::add_rows_of(device, step.token_types(), 0, table, residual);
         }
-        if let Some((positions, table)) = spec.positions.as_ref().zip(weights.positions.as_ref()) {
-            ops::add_rows_of(device, step.positions(), positions.offset, table, residual);
+        if let Some(table) = &weights.positions {
+            let offset = spec.positions.as_ref().map_or(0, |positions| positions.offset);
+            ops::add_rows_of(device, step.positions(), offset, table, residual);
         }
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);

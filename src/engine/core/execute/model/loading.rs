@@ -17,7 +17,8 @@ use vllm_batch_base::layers::Activation;
 use vllm_batch_base::matrix::{SourceMatrix, SourceRows};
 use vllm_batch_checkpoint::spec::{
     AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, Frequencies, LayerSpec, Layout,
-    LinearSpec, MlpForm, NamedShape, NormSpec, Part, RopeSpec, Slice, Stage, bounds_of,
+    LearnedPositions, LinearSpec, MlpForm, NamedShape, NormSpec, Part, RopeSpec, Sinusoids, Slice,
+    Stage, bounds_of,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Tensor};
@@ -215,8 +216,7 @@ pub(super) fn load(
     mut loader: Loader<'_>,
     max_model_len: usize,
 ) -> Result<DecoderWeights, EngineError> {
-    let EmbeddingSpec { tokens, projection, positions, norm, of_layers, streams, .. } =
-        &spec.embedding;
+    let EmbeddingSpec { tokens, projection, norm, of_layers, streams, .. } = &spec.embedding;
     let Stage { is_first, is_last, .. } = spec.stage;
     let inputs = of_layers.as_ref().filter(|_| is_first);
     let layer_inputs = inputs.map(|inputs| loader.layer_inputs(inputs)).transpose()?;
@@ -227,7 +227,9 @@ pub(super) fn load(
         Output::Logits if is_last => Some(loader.output(spec, embed_tokens.as_ref())?),
         Output::Logits | Output::States => None,
     };
-    let positions = positions.as_ref().filter(|_| is_first);
+    let EmbeddingSpec { positions, sinusoids, .. } = &spec.embedding;
+    let positions = (positions.as_ref(), sinusoids.as_ref());
+    let positions = if is_first { positions } else { (None, None) };
     let streams = streams.as_ref().map(|streams| loader.streams(streams, spec.stage));
     let device = loader.device;
     let rope = |spec| rotary_table(device, spec, max_model_len);
@@ -235,7 +237,7 @@ pub(super) fn load(
         embed_tokens,
         token_loras: TableSlots::default(),
         output,
-        embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
+        embed_positions: loader.positions(positions, max_model_len)?,
         embed_norm: loader.norm(norm.as_ref().filter(|_| is_first))?,
         layer_inputs,
         streams: streams.transpose()?,
@@ -317,7 +319,7 @@ impl Loader<'_> {
         let tensors: Vec<_> = spec.weights().collect();
         let mut matrices = self.checkpoint.matrices(&tensors)?;
         for (matrix, part) in matrices.iter_mut().zip(&spec.parts) {
-            if let Some(Slice { index, count }) = part.slice {
+            if let Some(Slice { index, count, .. }) = part.slice {
                 *matrix = matrix.clone().slice(index, count);
             }
         }
@@ -452,6 +454,20 @@ impl Loader<'_> {
         spec: Option<&LinearSpec>,
     ) -> Result<Option<LinearWeight>, EngineError> {
         spec.map(|spec| self.linear(spec)).transpose()
+    }
+
+    /// The table of positions, learned or computed, if there is one.
+    pub(super) fn positions(
+        &mut self,
+        (learned, computed): (Option<&LearnedPositions>, Option<&Sinusoids>),
+        max_model_len: usize,
+    ) -> Result<Option<Tensor>, EngineError> {
+        let device = self.device;
+        let rows = |of: &Sinusoids| device.upload(of.rows(max_model_len), of.width);
+        match learned {
+            Some(positions) => self.table(&positions.table).map(Some),
+            None => computed.map(rows).transpose(),
+        }
     }
 
     /// A table whose rows are looked up in f32.
