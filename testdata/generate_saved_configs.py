@@ -23,7 +23,7 @@ OUT = TESTDATA / "saved_configs.jsonl"
 REGISTRIES = ["families/mod.rs", "encoders/mod.rs", "encoders/classifiers.rs",
               "encoders/decoder_classifiers.rs"]
 FOLDERS = ["golden", "golden_classifiers", "golden_embeddings", "golden_scores", "golden_sparse"]
-NESTED = ["attn_config", "audio_config", "text_config", "vision_config"]
+NESTED = ["attn_config", "audio_config", "ffn_config", "text_config", "vision_config"]
 # No engine computes with these, and they are long.
 LEFT_OUT = ["vision_config", "audio_config", "transformers_version"]
 

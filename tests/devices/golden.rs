@@ -70,6 +70,8 @@ families! {
     ct_mxfp4
     ct_nvfp4
     cwm
+    dbrx
+    dbrx_sums
     decilm
     deepseek_moe
     deepseek_v2

@@ -179,6 +179,7 @@ fn keys_of_published_files_change_nothing() {
             "hidden_size": 32}),
         ),
         ("qwen2_5_vl", json!({"vision_token_id": 7})),
+        ("dbrx", json!({"rope_parameters": null, "num_key_value_heads": 2, "auto_map": {}})),
         ("openai_gpt", json!({"n_ctx": 144, "n_special": 0, "predict_special_tokens": true})),
     ] {
         assert_eq!(spec(&with(folder, &more)), spec(&with(folder, &json!({}))), "{folder}: {more}");
@@ -195,6 +196,10 @@ fn keys_of_published_files_change_nothing() {
         ("mpt", json!({"logit_scale": 0.5})),
         ("mpt", json!({"norm_type": "rmsnorm"})),
         ("gemma3_published", json!({"hidden_size": 64})),
+        ("dbrx", json!({"num_key_value_heads": 3})),
+        ("dbrx", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})),
+        ("dbrx", json!({"tie_word_embeddings": true})),
+        ("dbrx", json!({"ffn_config": {"moe_normalize_expert_weights": 2.0}})),
         ("openai_gpt", json!({"n_special": 3})),
         ("openai_gpt", json!({"afn": "tanh"})),
     ] {

@@ -7,6 +7,7 @@ pub const NESTED_CONFIGS: &[&str] = &[
     "attn_config",
     "audio_config",
     "embd_layer",
+    "ffn_config",
     "language_config",
     "llm_config",
     "projector_config",

@@ -83,6 +83,39 @@ def xglm(**more) -> dict:
 
 
 FAMILIES: dict[str, Family] = {
+    "dbrx": small(
+        "DbrxConfig",
+        {
+            "d_model": 48, "n_heads": 4, "n_layers": 2, "max_seq_len": 256,
+            "rope_parameters": rope(20000.0),
+            "attn_config": dict(clip_qkv=1.5, kv_n_heads=2, rope_theta=20000.0),
+            "ffn_config": dict(
+                ffn_hidden_size=16, moe_num_experts=5, moe_top_k=2, moe_jitter_eps=0.01,
+                moe_loss_weight=0.05,
+            ),
+        },
+        [
+            attributes("DbrxAttention", clip_qkv=100.0), turned_downs, swapped("w1", "v1"),
+            attributes("DbrxFFN", moe_normalize_expert_weights=None),
+            attributes("DbrxFFN", top_k=1), attributes("DbrxFFN", top_k=3),
+            dict(rope_parameters=rope(10000.0)),
+        ],
+    ),
+    "dbrx_sums": small(
+        "DbrxConfig",
+        {
+            "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256,
+            "rope_parameters": rope(10000.0),
+            "attn_config": dict(clip_qkv=8, kv_n_heads=1, rope_theta=10000.0),
+            "ffn_config": dict(
+                ffn_hidden_size=24, moe_num_experts=4, moe_top_k=3,
+                moe_normalize_expert_weights=None, ffn_act_fn=dict(name="gelu"),
+            ),
+        },
+        [
+            attributes("DbrxFFN", moe_normalize_expert_weights=1.0), activation("silu", "activation_fn"),
+        ],
+    ),
     "openai_gpt": small(
         "OpenAIGPTConfig",
         {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 144},

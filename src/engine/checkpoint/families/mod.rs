@@ -16,6 +16,7 @@ mod cohere2;
 mod cohere2_moe;
 mod cohere_vision;
 mod cwm;
+mod dbrx;
 mod decilm;
 mod deepseek;
 mod deepseek_vl;
@@ -208,6 +209,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     ),
     family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
     family("CwmForCausalLM", cwm::spec, "Code World Model"),
+    family("DbrxForCausalLM", dbrx::spec, "DBRX"),
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
     family("DeepseekForCausalLM", deepseek::v1, "DeepSeek-MoE 16B"),
     family("DeepseekV2ForCausalLM", deepseek::v2, "DeepSeek V2, V2-Lite"),

@@ -6,7 +6,7 @@ use super::llama::{self, Defaults};
 use crate::hf_config::{HfConfig, LayerType};
 use crate::spec::{
     ActivationSpec, AfterProjection, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec,
-    LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec, Part, RopeSpec,
+    LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec, RopeSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, Reach};
@@ -102,14 +102,11 @@ fn output(config: &HfConfig) -> Result<OutputSpec, EngineError> {
     let root = config.root();
     let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
     let has_bias = root.flag("decoder_bias")?.unwrap_or(true);
-    let mut decoder = LinearSpec::new("decoder", vocab, hidden).with_bias(has_bias);
-    let is_tied = config.is_tied(true)?;
-    if is_tied && has_bias {
-        // The table, with a bias.
-        let suffixes = ["model.embeddings.tok_embeddings.weight", "decoder.bias"];
-        decoder.parts = vec![Part { suffixes, ..Part::new("", vocab) }];
-    }
-    let lm_head = (!is_tied || has_bias).then_some(decoder);
+    let names = ["model.embeddings.tok_embeddings.weight", "decoder.bias"];
+    let lm_head = match config.is_tied(true)? {
+        true => has_bias.then(|| LinearSpec::of_table(names, vocab, hidden)),
+        false => Some(LinearSpec::new("decoder", vocab, hidden).with_bias(has_bias)),
+    };
     let bias = root.flag("classifier_bias")?.unwrap_or(false);
     let projection = LinearSpec::new("lm_head.dense", hidden, hidden).with_bias(bias);
     let activation =

@@ -85,6 +85,8 @@ pub struct Slice {
     pub index: usize,
     /// Number of matrices.
     pub count: usize,
+    /// The tensor has their rows one after the other: (count * rows, ..) (DBRX).
+    pub is_flat: bool,
 }
 
 impl Part {
@@ -111,7 +113,13 @@ impl Part {
 
     /// A shape of this part in the shape of its tensor.
     fn of_tensor(&self, shape: Vec<usize>) -> Vec<usize> {
-        self.slice.iter().map(|slice| slice.count).chain(shape).collect()
+        match self.slice {
+            Some(Slice { count, is_flat: true, .. }) => {
+                let (first, rest) = shape.split_first().expect("of a matrix or of a vector");
+                [count * first].into_iter().chain(rest.iter().copied()).collect()
+            }
+            slice => slice.iter().map(|slice| slice.count).chain(shape).collect(),
+        }
     }
 
     /// Bias of the part.
@@ -191,9 +199,16 @@ impl LinearSpec {
         let name = name.into();
         let mut stack = Self::stacked((0..count).map(|_| (name.clone(), rows)), k);
         for (index, part) in stack.parts.iter_mut().enumerate() {
-            part.slice = Some(Slice { index, count });
+            part.slice = Some(Slice { index, count, is_flat: false });
         }
         stack
+    }
+
+    /// A layer of a table and a bias of another module, by their names.
+    pub fn of_table(names: [&'static str; 2], n: usize, k: usize) -> Self {
+        let mut layer = Self::new("", n, k).with_bias(true);
+        layer.parts[0].suffixes = names;
+        layer
     }
 
     /// The same, with or without biases.
@@ -248,7 +263,15 @@ impl LinearSpec {
 
     /// The same, each part of which is one of `count` in its tensor.
     pub fn sliced(mut self, index: usize, count: usize) -> Self {
-        self.parts.iter_mut().for_each(|part| part.slice = Some(Slice { index, count }));
+        let slice = Slice { index, count, is_flat: false };
+        self.parts.iter_mut().for_each(|part| part.slice = Some(slice));
+        self
+    }
+
+    /// The same where their rows stand one after the other.
+    pub fn sliced_flat(mut self, index: usize, count: usize) -> Self {
+        let slice = Slice { index, count, is_flat: true };
+        self.parts.iter_mut().for_each(|part| part.slice = Some(slice));
         self
     }
 
