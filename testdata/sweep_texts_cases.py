@@ -620,3 +620,8 @@ family("xglm", "XGLMForCausalLM", OWN_NAMES, ffn_dim=48)
 case("xglm", "unscaled", scale_embedding=False, tie_word_embeddings=False)
 case("xglm", "padded", pad_token_id=11, activation_function="relu")
 case("xglm", "sizes", hidden_size=56, num_attention_heads=2, ffn_dim=24, num_hidden_layers=1)
+
+family("biogpt", "BioGptForCausalLM", ("num_key_value_heads",))
+case("biogpt", "unscaled", scale_embedding=False, tie_word_embeddings=False)
+case("biogpt", "act", hidden_act="relu", layer_norm_eps=1e-1, max_position_embeddings=90)
+case("biogpt", "sizes", hidden_size=56, num_attention_heads=2, num_hidden_layers=1)

@@ -51,6 +51,7 @@ families! {
     bailing_hybrid
     bailing_moe_v2
     bamba
+    biogpt
     bloom
     bloom_three_heads
     bnb_fp4

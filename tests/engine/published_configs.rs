@@ -24,6 +24,7 @@ const PUBLISHED: &[Published] = &[
     // Without the norm behind SigLIP, which nothing reads.
     ("aya-vision-8b", 8_631_839_728, 16_384),
     ("bamba-9b-v2", 9_780_235_392, 262_144),
+    ("biogpt", 346_763_264, 1_024),
     ("bloom-560m", 559_214_592, 2_048),
     ("bloom-7b1", 7_069_016_064, 2_048),
     ("cerebras-gpt-111m", 111_050_496, 2_048),

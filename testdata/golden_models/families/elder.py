@@ -135,4 +135,16 @@ FAMILIES: dict[str, Family] = {
         ],
         model_class="XGLMForCausalLM", layout=with_extra(old_positions),
     ),
+    "biogpt": small(
+        "BioGptConfig",
+        {
+            "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 3,
+            "num_attention_heads": 5, "max_position_embeddings": 144, "layer_norm_eps": 1e-2,
+        },
+        [
+            activation("gelu_new", "activation_fn"), zeroed("embed_positions"),
+            dict(scale_embedding=False), zeroed("fc2.bias"), zeroed("q_proj.bias"),
+        ],
+        model_class="BioGptForCausalLM", head_std=0.03, means={"biogpt.layer_norm": 20.0},
+    ),
 }

@@ -9,6 +9,7 @@ mod axk1;
 mod bailing;
 mod bailing_hybrid;
 mod bamba;
+mod biogpt;
 mod bloom;
 mod codegen;
 mod cohere;
@@ -197,6 +198,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("BailingHybridForCausalLM", bailing_hybrid::spec, "Ling 3 Flash"),
     family("BailingMoeV2ForCausalLM", bailing::v2, "Ling 2, Ring 2: mini, flash, 1T"),
     family("BambaForCausalLM", bamba::spec, "Bamba 9B"),
+    family("BioGptForCausalLM", biogpt::spec, "BioGPT, BioGPT-Large"),
     family("BloomForCausalLM", bloom::spec, "BLOOM, BLOOMZ"),
     family("CodeGenForCausalLM", codegen::spec, "CodeGen"),
     family("Cohere2ForCausalLM", cohere2::spec, "Command R7B, Command A, Aya"),
