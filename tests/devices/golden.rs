@@ -130,6 +130,7 @@ families! {
     gpt_bigcode
     gpt_neo
     gpt_neox
+    gpt_neox_japanese
     gpt_neox_serial
     gpt_oss
     gpt_oss_mxfp4

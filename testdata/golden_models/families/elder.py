@@ -147,4 +147,22 @@ FAMILIES: dict[str, Family] = {
         ],
         model_class="BioGptForCausalLM", head_std=0.03, means={"biogpt.layer_norm": 20.0},
     ),
+    "gpt_neox_japanese": small(
+        "GPTNeoXJapaneseConfig",
+        {
+            "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3,
+            "intermediate_multiple_size": 2, "max_position_embeddings": 256,
+            "layer_norm_eps": 1e-3, "tie_word_embeddings": True,
+            "rope_parameters": rope(20000.0, partial_rotary_factor=0.5),
+        },
+        [
+            activation("gelu_new", "act"), rows_swapped("query_key_value.weight", [16, 16]),
+            zeroed("dense_bias"), dict(rope_parameters=rope(20000.0, partial_rotary_factor=1.0)),
+            dict(rope_parameters=rope(10000.0, partial_rotary_factor=0.5)),
+        ],
+        model_class="GPTNeoXJapaneseForCausalLM",
+        means={"gpt_neox_japanese.final_layer_norm": 3.5},
+        old_config=True, old_keys=dict(rotary_pct=0.5, rotary_emb_base=20000),
+        old_drop=("rope_theta", "partial_rotary_factor"),
+    ),
 }

@@ -49,6 +49,7 @@ mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
 mod gpt_neox;
+mod gpt_neox_japanese;
 mod gpt_oss;
 mod gptj;
 mod granite;
@@ -299,6 +300,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("GPTJForCausalLM", gptj::spec, "GPT-J"),
     family("GPTNeoForCausalLM", gpt_neo::spec, "GPT-Neo"),
     family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
+    family("GPTNeoXJapaneseForCausalLM", gpt_neox_japanese::spec, "GPT-NeoX Japanese 2.7B"),
     family("GptOssForCausalLM", gpt_oss::spec, "gpt-oss 20B, 120B"),
     family("GraniteForCausalLM", granite::spec, "Granite 3 and 4, dense"),
     family("GraniteMoeForCausalLM", granite_moe::spec, "Granite 3 with experts"),
