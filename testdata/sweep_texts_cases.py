@@ -631,3 +631,7 @@ case("gpt-neox-japanese", "untied", tie_word_embeddings=False, intermediate_mult
 case("gpt-neox-japanese", "part", rope_parameters=rope(5e3, partial_rotary_factor=0.25))
 case("gpt-neox-japanese", "act", hidden_act="relu", layer_norm_eps=1e-2, num_hidden_layers=1)
 case("gpt-neox-japanese", "yarn", rope_parameters=YARN, hidden_size=48, num_attention_heads=2)
+
+family("ctrl", "CTRLLMHeadModel", OWN_NAMES, dff=48)
+case("ctrl", "untied", tie_word_embeddings=False, num_attention_heads=2)
+case("ctrl", "sizes", hidden_size=40, dff=20, num_hidden_layers=1, layer_norm_epsilon=1e-1)

@@ -70,6 +70,7 @@ families! {
     ct_mixed
     ct_mxfp4
     ct_nvfp4
+    ctrl
     cwm
     dbrx
     dbrx_sums

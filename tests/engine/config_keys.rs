@@ -181,6 +181,7 @@ fn keys_of_published_files_change_nothing() {
         ("qwen2_5_vl", json!({"vision_token_id": 7})),
         ("dbrx", json!({"rope_parameters": null, "num_key_value_heads": 2, "auto_map": {}})),
         ("openai_gpt", json!({"n_ctx": 144, "n_special": 0, "predict_special_tokens": true})),
+        ("ctrl", json!({"n_ctx": 512, "attn_pdrop": 0.1, "from_tf": false})),
     ] {
         assert_eq!(spec(&with(folder, &more)), spec(&with(folder, &json!({}))), "{folder}: {more}");
     }

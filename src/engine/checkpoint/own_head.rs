@@ -18,7 +18,7 @@ pub fn of_decoder(
     config: &HfConfig,
     open: impl FnOnce() -> Option<Checkpoint>,
 ) -> Result<DecoderSpec, EngineError> {
-    if spec.output.lm_head.is_some() {
+    if !is_table(&spec.output, &spec.embedding.tokens) {
         return Ok(spec);
     }
     let own = decoder_spec(&config.with_own_head())?;
@@ -37,7 +37,8 @@ pub fn of_encoder(
     config: &HfConfig,
     open: impl FnOnce() -> Option<Checkpoint>,
 ) -> Result<EncoderSpec, EngineError> {
-    let Some(output) = spec.output.as_ref().filter(|output| output.lm_head.is_none()) else {
+    let is_tied = |output: &&OutputSpec| is_table(output, &spec.tokens);
+    let Some(output) = spec.output.as_ref().filter(is_tied) else {
         return Ok(spec);
     };
     let own = encoder_spec(&config.with_own_head())?.output.unwrap_or_else(|| output.clone());
@@ -45,6 +46,12 @@ pub fn of_encoder(
     let mut chosen = if beside == BesideTable::Head { own } else { output.clone() };
     chosen.beside_table = beside;
     Ok(EncoderSpec { output: Some(chosen), ..spec })
+}
+
+/// Whether the output layer is the table, perhaps with a bias.
+fn is_table(output: &OutputSpec, table: &LinearSpec) -> bool {
+    let name = |linear: &LinearSpec| linear.parts[0].weight_name();
+    output.lm_head.as_ref().is_none_or(|head| name(head) == name(table))
 }
 
 fn beside(

@@ -165,4 +165,16 @@ FAMILIES: dict[str, Family] = {
         old_config=True, old_keys=dict(rotary_pct=0.5, rotary_emb_base=20000),
         old_drop=("rope_theta", "partial_rotary_factor"),
     ),
+    "ctrl": small(
+        "CTRLConfig",
+        {
+            "n_embd": 32, "dff": 56, "n_layer": 3, "n_head": 4, "n_positions": 256,
+            "layer_norm_epsilon": 0.5, "tie_word_embeddings": False,
+        },
+        [
+            unscaled, positions_of_turns, zeroed("lm_head.bias"), zeroed("Wq.bias"),
+            zeroed("ffn.2.bias"), dict(layer_norm_epsilon=1e-6),
+        ],
+        model_class="CTRLLMHeadModel",
+    ),
 }

@@ -16,6 +16,7 @@ mod cohere;
 mod cohere2;
 mod cohere2_moe;
 mod cohere_vision;
+mod ctrl;
 mod cwm;
 mod dbrx;
 mod decilm;
@@ -211,6 +212,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "Command A Vision",
     ),
     family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
+    family("CTRLLMHeadModel", ctrl::spec, "CTRL"),
     family("CwmForCausalLM", cwm::spec, "Code World Model"),
     family("DbrxForCausalLM", dbrx::spec, "DBRX"),
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
