@@ -600,16 +600,17 @@ case("step3p7", "bias", text_config__attention_bias=True, text_config__rms_norm_
 case("step3p7", "scale", text_config__query_pre_attn_scalar=40, text_config__num_experts_per_tok=6)
 
 DBRX = dict(
+    d_model=32,
     attn_config=dict(kv_n_heads=2, clip_qkv=1.0, rope_theta=1e4), rope_parameters=rope(1e4),
     ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3),
 )
 OWN_NAMES = ("intermediate_size", "num_key_value_heads")
-family("dbrx", "DbrxForCausalLM", OWN_NAMES, **DBRX)
+family("dbrx", "DbrxForCausalLM", ("hidden_size", *OWN_NAMES), **DBRX)
 case("dbrx", "sums", ffn_config__moe_normalize_expert_weights=None, ffn_config__moe_top_k=1)
 case("dbrx", "all", ffn_config__moe_top_k=6, attn_config__kv_n_heads=4)
 case("dbrx", "act", ffn_config__ffn_act_fn=dict(name="gelu"), attn_config__clip_qkv=0.3)
 case("dbrx", "yarn", rope_parameters=YARN, attn_config__kv_n_heads=1)
-case("dbrx", "sizes", hidden_size=40, num_attention_heads=2, attn_config__clip_qkv=8)
+case("dbrx", "sizes", d_model=40, num_attention_heads=2, attn_config__clip_qkv=8)
 
 family("openai-gpt", "OpenAIGPTLMHeadModel", OWN_NAMES)
 case("openai-gpt", "untied", tie_word_embeddings=False, num_attention_heads=2)
