@@ -201,6 +201,7 @@ fn keys_of_published_files_change_nothing() {
         ("dbrx", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})),
         ("dbrx", json!({"tie_word_embeddings": true})),
         ("dbrx", json!({"ffn_config": {"moe_normalize_expert_weights": 2.0}})),
+        ("dbrx", json!({"ffn_config": {"uniform_expert_assignment": true}})),
         ("openai_gpt", json!({"n_special": 3})),
         ("openai_gpt", json!({"afn": "tanh"})),
     ] {

@@ -70,6 +70,8 @@ fn read_experts(config: &HfConfig) -> Result<(Sizes, Routing, Activation), Engin
     if let Some(section) = root.section("ffn_config")? {
         // The width is the model's; the others are of training.
         section.ignore(&["hidden_size", "moe_jitter_eps", "moe_loss_weight"]);
+        // A benchmark of experts that are all as busy.
+        section.expect("uniform_expert_assignment", false)?;
         sizes.num = section.size_or("moe_num_experts", sizes.num)?;
         sizes.inner = section.size_or("ffn_hidden_size", sizes.inner)?;
         num_chosen = section.size_or("moe_top_k", num_chosen)?;
