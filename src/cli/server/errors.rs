@@ -3,7 +3,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::guard;
 
@@ -32,13 +32,17 @@ impl HttpError {
 
     /// The engine has ended.
     pub(crate) fn dead() -> Self {
-        let message = "the engine has stopped";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "engine", message)
+        Self::of_engine("engine", "the engine has stopped")
     }
 
-    /// The response, in the form of the path's API.
-    pub(crate) fn response(&self, path: &str) -> Response<Body> {
-        let body = match guard::is_anthropics(path) {
+    /// The engine did not answer as it was asked.
+    pub(crate) fn of_engine(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, message)
+    }
+
+    /// The body, in the form of Anthropic's API or of OpenAI's.
+    pub(crate) fn body(&self, is_anthropics: bool) -> Value {
+        match is_anthropics {
             true => json!({
                 "type": "error",
                 "error": {"type": self.anthropic_type(), "message": self.message},
@@ -49,7 +53,12 @@ impl HttpError {
                 "param": self.param,
                 "code": self.code,
             }}),
-        };
+        }
+    }
+
+    /// The response, in the form of the path's API.
+    pub(crate) fn response(&self, path: &str) -> Response<Body> {
+        let body = self.body(guard::is_anthropics(path));
         let mut response = json_response(self.status, body.to_string());
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

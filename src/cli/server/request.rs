@@ -223,7 +223,7 @@ fn body_of(fields: &JsonFields, prompt: Option<&Value>, seed: Option<i64>) -> St
 }
 
 /// A line of the endpoint's batch API.
-fn line(endpoint: Endpoint, custom_id: &str, body: &str) -> String {
+pub(crate) fn line(endpoint: Endpoint, custom_id: &str, body: &str) -> String {
     let id = json_string(custom_id);
     match endpoint.api() {
         RequestApi::Anthropic => format!("{{\"custom_id\":{id},\"params\":{body}}}"),

@@ -17,11 +17,12 @@ use crate::guard::{self, Guard};
 use crate::request::{Endpoint, Request, check_name, no_model};
 use crate::served::{AskedRow, Refused, RequestLine, Served};
 use crate::{streams, texts};
-use vllm_batch_api::request::{RequestOutputKind, SamplingParams};
+use vllm_batch_api::request::RequestOutputKind;
 use vllm_batch_dataset::input::batch_line::BatchLine;
 use vllm_batch_dataset::input::row_error::RowError;
-use vllm_batch_dataset::output::openai_chunks::Streamed;
+use vllm_batch_dataset::output::openai_chunks::{StreamOptions, Streamed};
 use vllm_batch_dataset::output::response::Response as Answered;
+use vllm_batch_dataset::output::row_format::grows_by_tokens;
 use vllm_batch_engine::serve::runner::Work;
 use vllm_batch_text::AnswerForm;
 
@@ -286,19 +287,12 @@ fn ask(
     let num_prompt_tokens = work.prompts().iter().map(|prompt| prompt.len()).sum();
     if let Work::Generate(request) = &mut work {
         num_choices = request.params.n;
-        if is_streamed && may_be_in_pieces(&request.params) {
+        if is_streamed && grows_by_tokens(&request.params) {
             Arc::make_mut(&mut request.params).output_kind = RequestOutputKind::Delta;
         }
     }
     let answers = app.asker.ask(request_id, work);
     Ok(UnderWay { line, form, answers, num_choices, num_prompt_tokens })
-}
-
-/// Whether nothing but the next tokens decides what an answer is. Others come whole.
-fn may_be_in_pieces(params: &SamplingParams) -> bool {
-    params.beam_search.is_none()
-        && params.structured_outputs.is_none()
-        && params.max_tokens != Some(0)
 }
 
 /// The whole answer to a row.
@@ -313,11 +307,7 @@ async fn finished(served: &Served, row: UnderWay) -> Result<Answered> {
 }
 
 /// An answer in pieces. What is wrong before the first of them has a status of its own.
-async fn streamed(
-    app: &App,
-    row: UnderWay,
-    options: vllm_batch_dataset::output::openai_chunks::StreamOptions,
-) -> Result<Response<Body>> {
+async fn streamed(app: &App, row: UnderWay, options: StreamOptions) -> Result<Response<Body>> {
     let UnderWay { line, form, mut answers, num_choices, num_prompt_tokens } = row;
     let first = answers.next().await.ok_or_else(HttpError::dead)?;
     if let (true, Some(error)) = (first.is_finished(), RowError::from_answer(&first, 0)) {

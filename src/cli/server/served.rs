@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use vllm_batch_api::answer::Answer;
 use vllm_batch_dataset::input::batch_line::BatchLine;
-use vllm_batch_dataset::input::fields::Passthrough;
 use vllm_batch_dataset::input::row::RequestApi;
 use vllm_batch_dataset::input::row_error::RowError;
 use vllm_batch_dataset::output::response::Response;
-use vllm_batch_dataset::output::{Asked, JsonFormat, RowFormat, Tokens};
+use vllm_batch_dataset::output::{JsonFormat, Tokens};
 use vllm_batch_dataset::terminal::clock;
 use vllm_batch_engine::serve::input_processor::InputProcessor;
 use vllm_batch_engine::serve::runner::Work;
@@ -56,8 +55,6 @@ pub struct Served {
     pub processor: Arc<InputProcessor>,
     /// Names that requests may call it by, and those of its adapters. The first is shown.
     pub names: Vec<String>,
-    /// Whether it makes vectors or scores; else it completes.
-    pub makes_vectors: bool,
     /// When it was loaded, in seconds since 1970.
     pub created: i64,
     /// Reads requests: on a thread that may wait, since images may be fetched.
@@ -72,12 +69,8 @@ impl Served {
         form: Option<&AnswerForm>,
         answer: Result<&Answer, &RowError>,
     ) -> Response {
-        let error = answer.ok().and_then(|answer| RowError::from_answer(answer, 0));
-        let answer = error.as_ref().map_or(answer, Err);
-        let passthrough = Passthrough::Batch(line.clone());
-        let asked = Asked { passthrough: &passthrough, form };
-        let format = RowFormat::Json(self.format_now());
-        self.with_tokens(|tokens| format.response(asked, answer, tokens))
+        let format = self.format_now();
+        self.with_tokens(|tokens| format.response(line, form, answer, tokens))
     }
 
     /// How an answer is written whose request comes now.

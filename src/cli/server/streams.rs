@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
 use futures_util::stream;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::engine_thread::Answers;
 use crate::errors::HttpError;
@@ -38,7 +38,7 @@ impl Written {
     fn begin(&mut self, format: &JsonFormat, tokens: &Tokens<'_>) -> Vec<String> {
         match self {
             Written::OpenAi(chunks) => plain(&chunks.begin(format, tokens)),
-            Written::Anthropic(events) => named(&events.begin(format, tokens)),
+            Written::Anthropic(events) => named(&events.begin(format)),
         }
     }
 
@@ -67,18 +67,10 @@ impl Written {
     }
 
     /// An error in the middle of a stream.
-    fn error(&self, code: &str, message: &str) -> String {
+    fn error(&self, error: &HttpError) -> String {
         match self {
-            Written::OpenAi(_) => sse::event(
-                &json!({"error": {
-                    "message": message, "type": "server_error", "param": null, "code": code,
-                }})
-                .to_string(),
-            ),
-            Written::Anthropic(_) => named(&[json!({
-                "type": "error", "error": {"type": "api_error", "message": message},
-            })])
-            .concat(),
+            Written::OpenAi(_) => sse::event(&error.body(false).to_string()),
+            Written::Anthropic(_) => named(&[error.body(true)]).concat(),
         }
     }
 
@@ -153,8 +145,7 @@ impl Stream {
 
     fn take_in(&mut self, answer: Option<&Answer>) {
         let Some(Answer::Generate(output)) = answer else {
-            let error = HttpError::dead();
-            self.events.push_back(self.written.error(error.code, &error.message));
+            self.events.push_back(self.written.error(&HttpError::dead()));
             return self.end();
         };
         let Self { served, format, written, events, .. } = self;
@@ -164,7 +155,9 @@ impl Stream {
             return;
         }
         match RowError::from_output(output, 0) {
-            Some(error) => events.push_back(written.error(error.code, &error.message)),
+            Some(error) => {
+                events.push_back(written.error(&HttpError::of_engine(error.code, error.message)));
+            }
             None => {
                 events.extend(served.with_tokens(|tokens| written.finish(output, format, tokens)));
             }

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::errors::HttpError;
-use crate::request::{Endpoint, check_name};
+use crate::request::{Endpoint, check_name, line};
 use crate::served::{RequestLine, Served};
 use vllm_batch_api::prompt::Prompt;
-use vllm_batch_dataset::input::fields::json_string;
 
 /// Fields of `/tokenize` with messages that are not those of a chat.
 const OWN_FIELDS: &[&str] = &["return_token_strs", "add_special_tokens"];
@@ -49,11 +48,7 @@ pub(crate) fn num_tokens_of(
     endpoint: Endpoint,
     body: &str,
 ) -> Result<Vec<u32>, HttpError> {
-    let id = json_string("tokenize");
-    let line = match endpoint {
-        Endpoint::Messages => format!("{{\"custom_id\":{id},\"params\":{body}}}"),
-        _ => format!("{{\"custom_id\":{id},\"url\":\"/v1/chat/completions\",\"body\":{body}}}"),
-    };
+    let line = line(endpoint, "tokenize", body);
     let line = RequestLine { api: endpoint.api(), line, request_id: u64::MAX };
     let asked = (served.ask)(line);
     let asked = asked

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::anthropic::{Block, stopped_by};
+use super::growing::{Growing, New};
 use super::openai_chunks::Streamed;
 use super::{JsonFormat, RowWriter, Tokens};
 use vllm_batch_api::request::{CompletionDelta, RequestOutput};
@@ -12,12 +13,7 @@ use vllm_batch_api::request::{CompletionDelta, RequestOutput};
 #[derive(Debug)]
 pub struct MessageEvents {
     streamed: Streamed,
-    /// All of the answer's text so far.
-    text: String,
-    /// Content that is out.
-    content: String,
-    /// Thinking is out.
-    has_thought: bool,
+    growing: Growing,
     /// Blocks that have begun.
     num_blocks: usize,
 }
@@ -25,23 +21,18 @@ pub struct MessageEvents {
 impl MessageEvents {
     /// Nothing is out.
     pub fn new(streamed: Streamed) -> Self {
-        let (text, content) = (String::new(), String::new());
-        Self { streamed, text, content, has_thought: false, num_blocks: 0 }
+        Self { streamed, growing: Growing::default(), num_blocks: 0 }
     }
 
     /// What comes before the first token.
-    pub fn begin(&mut self, format: &JsonFormat, tokens: &Tokens<'_>) -> Vec<Value> {
-        let options = format.options(tokens);
-        let mut out = Vec::from(b"{");
-        RowWriter { out: &mut out, options: &options, form: None }.model(&self.streamed.line);
-        out.push(b'}');
-        let model: Value = serde_json::from_slice(&out).expect("our own JSON");
+    pub fn begin(&self, format: &JsonFormat) -> Vec<Value> {
+        let model = self.streamed.line.lora.as_deref().unwrap_or(&format.facts.model);
         vec![json!({"type": "message_start", "message": {
             "id": self.streamed.line.digest.id("msg_"),
             "type": "message",
             "role": "assistant",
             "content": [],
-            "model": model["model"],
+            "model": model,
             "stop_reason": null,
             "stop_sequence": null,
             "usage": {"input_tokens": self.streamed.num_prompt_tokens, "output_tokens": 0},
@@ -52,26 +43,18 @@ impl MessageEvents {
     pub fn take_in(&mut self, deltas: &[CompletionDelta], format: &JsonFormat) -> Vec<Value> {
         let mut events = Vec::new();
         for delta in deltas {
-            self.text.push_str(&delta.text);
-            let content = match &self.streamed.form {
-                Some(form) => format.parser.content_so_far(&self.text, form),
-                None => self.text.clone(),
-            };
-            let Some(new) = content.strip_prefix(&*self.content).filter(|new| !new.is_empty())
-            else {
+            let begins = self.growing.content.is_empty();
+            let form = self.streamed.form.as_ref();
+            let New { reasoning, content } =
+                self.growing.take_in(&delta.text, form, &format.parser);
+            if content.is_empty() {
                 continue;
-            };
-            if self.content.is_empty() {
-                // Content begins where thinking has ended.
-                let form = self.streamed.form.as_ref();
-                let parsed = form.map(|form| format.parser.parse(&self.text, form));
-                if let Some(thinking) = parsed.and_then(|parsed| parsed.reasoning) {
-                    events.extend(self.thought(&thinking));
-                }
+            }
+            if begins {
+                events.extend(reasoning.iter().flat_map(|thinking| self.thought(thinking)));
                 events.push(self.begun(json!({"type": "text", "text": ""})));
             }
-            events.push(self.added(json!({"type": "text_delta", "text": new})));
-            self.content = content;
+            events.push(self.added(json!({"type": "text_delta", "text": content})));
         }
         events
     }
@@ -106,14 +89,14 @@ impl MessageEvents {
     /// What of a block is not out.
     fn left_of(&mut self, block: &Block<'_>) -> Vec<Value> {
         match block {
-            Block::Thinking(_) if self.has_thought => Vec::new(),
+            Block::Thinking(_) if !self.growing.reasoning.is_empty() => Vec::new(),
             Block::Thinking(thinking) => self.thought(thinking),
             Block::Text(text) => {
                 let mut events = Vec::new();
-                if self.content.is_empty() {
+                if self.growing.content.is_empty() {
                     events.push(self.begun(json!({"type": "text", "text": ""})));
                 }
-                let left = text.strip_prefix(&*self.content).unwrap_or_default();
+                let left = self.growing.left_of_content(Some(text));
                 if !left.is_empty() {
                     events.push(self.added(json!({"type": "text_delta", "text": left})));
                 }
@@ -130,7 +113,6 @@ impl MessageEvents {
     }
 
     fn thought(&mut self, thinking: &str) -> Vec<Value> {
-        self.has_thought = true;
         let block = json!({"type": "thinking", "thinking": "", "signature": ""});
         let thinking = json!({"type": "thinking_delta", "thinking": thinking});
         vec![self.begun(block), self.added(thinking), self.ended()]

@@ -287,7 +287,7 @@ fn joined_events_are_the_whole_message_however_it_was_cut() {
             let streamed =
                 Streamed { line: line(), form, options, num_choices: 1, num_prompt_tokens: 3 };
             let mut events = MessageEvents::new(streamed);
-            let mut written = events.begin(&format, &TOKENS);
+            let mut written = events.begin(&format);
             for piece in text.chars().collect::<Vec<_>>().chunks(size) {
                 let delta = CompletionDelta {
                     index: 0,

@@ -12,6 +12,7 @@ mod chunk_tests;
 mod csv;
 mod finished;
 pub mod format_settings;
+mod growing;
 mod likelihoods;
 pub mod npy;
 #[cfg(test)]

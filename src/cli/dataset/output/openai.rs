@@ -109,9 +109,7 @@ impl RowWriter<'_> {
     pub(super) fn openai_usage(&mut self, output: &RequestOutput) {
         let (prompt, generated) = (output.prompt_token_ids.len(), output.num_output_tokens());
         self.object("usage", |row| {
-            row.field("prompt_tokens", &prompt);
-            row.field("completion_tokens", &generated);
-            row.field("total_tokens", &(prompt + generated));
+            row.counts(prompt, generated);
             if let Some(form) = row.form.filter(|_| row.options.parser.names().0 != "none") {
                 let count = row.options.tokens.num_reasoning;
                 let counts =
@@ -122,6 +120,13 @@ impl RowWriter<'_> {
                 });
             }
         });
+    }
+
+    /// The fields of a usage that all have.
+    pub(super) fn counts(&mut self, prompt: usize, generated: usize) {
+        self.field("prompt_tokens", &prompt);
+        self.field("completion_tokens", &generated);
+        self.field("total_tokens", &(prompt + generated));
     }
 
     /// A message. Returns whether it ends in calls.

@@ -4,7 +4,9 @@
 //! numbers, and ends with one empty piece that says why; usage comes last. Text that may yet be
 //! taken back (thinking, calls of tools) waits for what decides it.
 
+use super::growing::Growing;
 use super::openai::finish_reason;
+use super::shown::Shown;
 use super::{JsonFormat, RowWriter, Tokens};
 use crate::input::batch_line::{BatchKind, BatchLine};
 use vllm_batch_api::request::{CompletionDelta, CompletionOutput, PositionLogprobs, RequestOutput};
@@ -44,12 +46,7 @@ pub struct Chunks {
 /// What is out of a choice.
 #[derive(Debug, Default)]
 struct Choice {
-    /// All of the answer's text so far.
-    text: String,
-    /// Bytes of its content that are out.
-    content: String,
-    /// Thinking that is out.
-    reasoning: String,
+    growing: Growing,
     num_tokens: usize,
     /// Positions whose logprobs are out.
     num_positions: usize,
@@ -93,28 +90,16 @@ impl Chunks {
         let mut chunks = Vec::new();
         for delta in deltas {
             let choice = &mut self.choices[delta.index as usize];
-            choice.text.push_str(&delta.text);
             choice.num_tokens += delta.token_ids.len();
-            let content = match &self.streamed.form {
-                Some(form) => format.parser.content_so_far(&choice.text, form),
-                None => choice.text.clone(),
-            };
-            if choice.content.is_empty() && !content.is_empty() {
-                // Content begins where thinking has ended.
-                let form = self.streamed.form.as_ref();
-                let parsed = form.map(|form| format.parser.parse(&choice.text, form));
-                if let Some(reasoning) = parsed.and_then(|parsed| parsed.reasoning) {
-                    let piece = Piece::Reasoning(&reasoning);
-                    chunks.push(self.chunk((format, tokens), delta.index, &piece, None));
-                    self.choices[delta.index as usize].reasoning = reasoning;
-                }
+            let form = self.streamed.form.as_ref();
+            let new = choice.growing.take_in(&delta.text, form, &format.parser);
+            if let Some(reasoning) = &new.reasoning {
+                let piece = Piece::Reasoning(reasoning);
+                chunks.push(self.chunk((format, tokens), delta.index, &piece, None));
             }
-            let choice = &mut self.choices[delta.index as usize];
-            let new = content.strip_prefix(&*choice.content).unwrap_or_default().to_owned();
-            choice.content.push_str(&new);
             let positions = delta.logprobs.as_deref().filter(|positions| !positions.is_empty());
-            if !new.is_empty() || positions.is_some() {
-                let piece = Piece::Text(&new);
+            if !new.content.is_empty() || positions.is_some() {
+                let piece = Piece::Text(&new.content);
                 chunks.push(self.chunk((format, tokens), delta.index, &piece, positions));
             }
         }
@@ -156,20 +141,12 @@ impl Chunks {
     ) -> Vec<String> {
         let (index, mut chunks) = (completion.index, Vec::new());
         let options = format.options(tokens);
-        let row = RowWriter { out: &mut Vec::new(), options: &options, form: None };
-        let row = RowWriter { form: self.streamed.form.as_ref(), ..row };
-        let is_chat = self.streamed.line.kind == BatchKind::Chat;
-        let shown = match is_chat {
-            true => row.shown(completion),
-            false => super::shown::Shown::text(&completion.text),
-        };
+        let form = self.streamed.form.as_ref();
+        let shown = Shown::new(completion, form, options.parser);
         let choice = &mut self.choices[index as usize];
         choice.num_tokens = completion.token_ids.len();
-        let left = |whole: Option<&str>, out: &str| {
-            whole.and_then(|whole| whole.strip_prefix(out)).unwrap_or_default().to_owned()
-        };
-        let reasoning = left(shown.reasoning.as_deref(), &choice.reasoning);
-        let content = left(shown.content.as_deref(), &choice.content);
+        let reasoning = choice.growing.left_of_reasoning(shown.reasoning.as_deref());
+        let content = choice.growing.left_of_content(shown.content.as_deref());
         let positions = completion.logprobs.as_deref();
         let positions = positions.and_then(|all| all.get(choice.num_positions..));
         let positions = positions.filter(|positions| !positions.is_empty());
@@ -177,10 +154,10 @@ impl Chunks {
             chunks.push(self.chunk((format, tokens), index, &piece, positions));
         };
         if !reasoning.is_empty() {
-            push(Piece::Reasoning(&reasoning), None);
+            push(Piece::Reasoning(reasoning), None);
         }
         if !content.is_empty() || positions.is_some() {
-            push(Piece::Text(&content), positions);
+            push(Piece::Text(content), positions);
         }
         for (number, call) in shown.tool_calls.iter().enumerate() {
             push(Piece::Call(number, call), None);
@@ -236,7 +213,8 @@ impl Chunks {
             positions.iter().map(|position| text(position).chars().count()).sum::<usize>();
         if self.streamed.options.continuous_usage_stats {
             let generated: usize = self.choices.iter().map(|choice| choice.num_tokens).sum();
-            row.chunk_usage(self.streamed.num_prompt_tokens, generated);
+            let prompt = self.streamed.num_prompt_tokens;
+            row.object("usage", |row| row.counts(prompt, generated));
         }
         row.out.push(b'}');
         String::from_utf8(out).expect("JSON is text")
@@ -258,14 +236,6 @@ impl RowWriter<'_> {
         self.field("system_fingerprint", &facts.system_fingerprint);
     }
 
-    fn chunk_usage(&mut self, prompt: usize, generated: usize) {
-        self.object("usage", |row| {
-            row.field("prompt_tokens", &prompt);
-            row.field("completion_tokens", &generated);
-            row.field("total_tokens", &(prompt + generated));
-        });
-    }
-
     /// The fields of a message that a piece adds to. Fields that add nothing are not there: some
     /// clients join a second role to the first.
     fn delta(&mut self, piece: &Piece<'_>, (line, index): (&BatchLine, u32)) {
@@ -279,24 +249,24 @@ impl RowWriter<'_> {
             Piece::Reasoning(text) => self.field("reasoning", text),
             Piece::Call(number, call) => {
                 let call = ToolCall { arguments: String::new(), ..(*call).clone() };
-                self.key("tool_calls");
-                self.list(&[(*number, &call)], |row, (number, call)| {
-                    row.out.push(b'{');
-                    row.field("index", number);
-                    row.tool_call(call, line.digest.call(index, *number));
-                    row.out.push(b'}');
-                });
+                let digest = line.digest.call(index, *number);
+                self.call_piece(*number, |row| row.tool_call(&call, digest));
             }
             // Of what was said of a call before some clients make a second one.
-            Piece::Arguments(number, call) => {
-                self.key("tool_calls");
-                self.list(&[(*number, *call)], |row, (number, call)| {
-                    row.out.push(b'{');
-                    row.field("index", number);
-                    row.object("function", |row| row.field("arguments", &call.arguments));
-                    row.out.push(b'}');
-                });
-            }
+            Piece::Arguments(number, call) => self.call_piece(*number, |row| {
+                row.object("function", |row| row.field("arguments", &call.arguments));
+            }),
         }
+    }
+
+    /// `tool_calls` with a part of one call.
+    fn call_piece(&mut self, number: usize, fields: impl Fn(&mut Self)) {
+        self.key("tool_calls");
+        self.list(&[number], |row, number| {
+            row.out.push(b'{');
+            row.field("index", number);
+            fields(row);
+            row.out.push(b'}');
+        });
     }
 }

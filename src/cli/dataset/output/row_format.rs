@@ -228,10 +228,7 @@ impl RowFormat {
 
     /// Whether rows are printed while they are answered, where nothing else decides what a row is.
     fn shows_beginnings(&self, params: &SamplingParams) -> bool {
-        let is_plain = params.beam_search.is_none()
-            && params.structured_outputs.is_none()
-            && params.max_tokens != Some(0);
-        is_plain && matches!(self, RowFormat::Json(json) if json.is_answer_alone)
+        grows_by_tokens(params) && matches!(self, RowFormat::Json(json) if json.is_answer_alone)
     }
 
     /// What a row begins with whose answer has this text so far, where rows are answers alone.
@@ -356,6 +353,13 @@ impl RowFormat {
             }
         }
     }
+}
+
+/// Whether nothing but the next tokens decides what an answer is. Others come whole.
+pub fn grows_by_tokens(params: &SamplingParams) -> bool {
+    params.beam_search.is_none()
+        && params.structured_outputs.is_none()
+        && params.max_tokens != Some(0)
 }
 
 /// Whether a table shows a value as this one: numbers have the type of their column, and null is as

@@ -45,8 +45,7 @@ impl<'a> Shown<'a> {
         Self { reasoning, content, tool_calls, ends_in_calls }
     }
 
-    /// A text that was completed.
-    pub(super) fn text(text: &'a str) -> Self {
+    fn text(text: &'a str) -> Self {
         let content = Some(Cow::Borrowed(text));
         Self { reasoning: None, content, tool_calls: Vec::new(), ends_in_calls: false }
     }

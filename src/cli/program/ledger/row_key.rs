@@ -15,6 +15,17 @@ pub enum RowName<'a> {
     Index(u64),
 }
 
+impl<'a> RowName<'a> {
+    /// What a row says of itself, else where it stands.
+    pub fn of(seed: Option<u64>, id: Option<&'a str>, index: u64) -> Self {
+        match (seed, id) {
+            (Some(seed), _) => RowName::Seed(seed),
+            (None, Some(id)) => RowName::Id(id),
+            (None, None) => RowName::Index(index),
+        }
+    }
+}
+
 /// FNV-1a over a kind byte and the name, then murmur3's finalizer, since FNV alone leaves the upper
 /// bits of short texts alike. Changing this changes every sampled answer.
 pub fn row_key(name: RowName<'_>) -> RowKey {

@@ -284,12 +284,7 @@ impl Feeder<'_> {
             self.warnings.unread_kwargs(chat, line, processor, sources);
             self.warnings.unshown(chat, line, processor, sources);
         }
-        let name = match (overrides.seed(), &id) {
-            (Some(seed), _) => RowName::Seed(seed),
-            (None, Some(id)) => RowName::Id(id),
-            (None, None) => RowName::Index(index),
-        };
-        let key = row_key(name);
+        let key = row_key(RowName::of(overrides.seed(), id.as_deref(), index));
         let failed =
             |error: &RequestError, hash| Asked::Failed(hash, overrides.row_error(error, line));
         let params = match self.feed.base.of_row(&overrides) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::decided::{Decided, ModelState};
 use super::end::Left;
+use super::fingerprinted::FileFields;
 use super::open_model::OpenModel;
 use super::opened::Session;
 use super::previous::Previous;
@@ -86,15 +87,8 @@ impl<'a> Loaded<'a> {
             session.console.note(&note);
         }
         by_model::say(&config, &shape, &base, &processor, session.console)?;
-        let shows_date = shape.has_batch_lines || processor.shows_date();
-        let date = shows_date.then_some(config.started);
-        let files = files.showing(config.shown_model_name(&shape));
-        let fingerprint = files.with_engine(info, date);
-        let format = RowFormat::new(&config.format_settings(), &shape)?
-            .with_width(base.width())
-            .with_parser(*processor.answer_parser())
-            .with_system_fingerprint(fingerprint.system())
-            .with_labels(labels(&summary));
+        let (format, fingerprint) = signed(&config, &shape, files, &summary, &loaded.engine)?;
+        let format = format.with_width(base.width());
         let model::Loaded { engine, load_time, .. } = loaded;
         Ok(Self {
             session,
@@ -112,8 +106,31 @@ impl<'a> Loaded<'a> {
     }
 }
 
+/// How rows are written, and what their bytes depend on, which some of them show.
+///
+/// # Errors
+/// The flags do not go with the rows.
+pub fn signed(
+    config: &RunConfig,
+    shape: &Shape,
+    files: FileFields,
+    summary: &Summary,
+    engine: &Runner,
+) -> Result<(RowFormat, Fingerprint), CliError> {
+    let processor = engine.input_processor();
+    let shows_date = shape.has_batch_lines || processor.shows_date();
+    let date = shows_date.then_some(config.started);
+    let files = files.showing(config.shown_model_name(shape));
+    let fingerprint = files.with_engine(engine.info(), date);
+    let format = RowFormat::new(&config.format_settings(), shape)?
+        .with_parser(*processor.answer_parser())
+        .with_system_fingerprint(fingerprint.system())
+        .with_labels(labels(summary));
+    Ok((format, fingerprint))
+}
+
 /// Names of the classes of a classifier.
-pub fn labels(summary: &Summary) -> Arc<[String]> {
+fn labels(summary: &Summary) -> Arc<[String]> {
     match summary {
         Summary::Generate(_) => Arc::default(),
         Summary::Pooling(summary) => {

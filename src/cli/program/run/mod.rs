@@ -40,7 +40,7 @@ mod write;
 
 pub use self::end::{interrupted, utc};
 pub use self::fingerprinted::JUDGE;
-pub use self::loaded::labels;
+pub use self::loaded::signed;
 pub use self::open_model::files_of;
 pub use self::opened::inputs;
 use crate::args::{FlagFiles, PoolingFlags, RunArgs};

@@ -45,22 +45,23 @@ impl OpenModel {
     ) -> Result<Self, CliError> {
         let read = read_of(config, folders).and_then(|files| output.refuse_read(&files));
         read.map_err(LedgerError::at_start)?;
-        let open = Self::load(config, folders, hashed, load)?;
+        let open = Self::load(config, folders, model::summary_for(config, folders)?, hashed, load)?;
         ready.say(open.loaded.engine.info().max_model_len)?;
         Ok(open)
     }
 
-    /// Loads a model that was found. `hashed`: its files, where they are known.
+    /// Loads a model that was found, by its `summary`. `hashed`: its files, where they are known.
     ///
     /// # Errors
     /// It cannot be loaded.
     pub fn load(
         config: &Arc<RunConfig>,
         folders: &Folders,
+        summary: Summary,
         hashed: Option<FileFields>,
         load: Load<'_>,
     ) -> Result<Self, CliError> {
-        let summary = Arc::new(model::summary_for(config, folders)?);
+        let summary = Arc::new(summary);
         let base = RowParams::start(config, &summary)?;
         let (of_run, of_model, of_summary) = (config.clone(), folders.clone(), summary.clone());
         // While the engine reads the same files. Its result is dropped if the engine refuses them.

@@ -11,7 +11,7 @@ use crate::config::RunConfig;
 use crate::model::{self, Folders, Loaded, Summary};
 use crate::run::open_model::OpenModel;
 use crate::run::signals::Signals;
-use crate::run::{by_model, labels};
+use crate::run::{by_model, signed};
 use requests::{Notes, Requests};
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::reader::InputFormat;
@@ -31,10 +31,10 @@ use vllm_batch_server::{Ended, EngineThread, Served, Server, ServerConfig, Servi
 pub fn run(args: ServeArgs, console: &Console) -> Result<Exit, CliError> {
     let (server, task, run, pooling) = args.into_run();
     let listening = bind(&server)?;
-    let (config, folders) = configured(task.map(Task::from), run, pooling, console)?;
+    let (config, folders, summary) = configured(task.map(Task::from), run, pooling, console)?;
     let config = Arc::new(config);
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
-    let (served, engine) = load(&config, &folders, console)?;
+    let (served, engine) = load(&config, &folders, summary, console)?;
     let names = served.names.clone();
     let address = listening.address();
     let (serving, engine) = listening
@@ -73,7 +73,7 @@ fn configured(
     run: RunArgs,
     pooling: PoolingFlags,
     console: &Console,
-) -> Result<(RunConfig, Folders), CliError> {
+) -> Result<(RunConfig, Folders, Summary), CliError> {
     if let Some(task @ (Task::Classify | Task::Reward)) = task {
         let message = format!("--task {}: no endpoint answers with classes", task.command());
         let help = format!("`vllm-batch {}` does, over a dataset", task.command());
@@ -81,40 +81,40 @@ fn configured(
     }
     let config = RunConfig::new(run.clone())?;
     let folders = model::find(&config, console)?;
-    let makes_vectors =
-        || model::summary(&config, &folders).is_err() && model::makes_vectors(&config, &folders);
-    let task = task.or_else(|| makes_vectors().then_some(Task::Embed));
-    let mut config = match task {
-        None => config,
-        Some(task) => RunConfig::of_lines(task, run, pooling)?,
+    let pooled = |task| -> Result<_, CliError> {
+        let config = RunConfig::of_lines(task, run, pooling)?;
+        let summary = model::summary_for(&config, &folders)?;
+        Ok((config, summary))
+    };
+    let (mut config, summary) = match task {
+        Some(task) => pooled(task)?,
+        None => match model::summary_for(&config, &folders) {
+            Ok(summary) => (config, summary),
+            Err(_) if model::makes_vectors(&config, &folders) => pooled(Task::Embed)?,
+            Err(error) => return Err(error),
+        },
     };
     let rows = &mut config.input.rows;
     // Requests are no rows of the prompt that the flags were read for.
     (rows.prompt_column, rows.are_streamed) = (None, true);
     config.output.is_answer_alone = false;
-    Ok((config, folders))
+    Ok((config, folders, summary))
 }
 
 /// Loads the model, as `run` does.
 fn load(
     config: &Arc<RunConfig>,
     folders: &Folders,
+    summary: Summary,
     console: &Console,
 ) -> Result<(Served, Runner), CliError> {
     let OpenModel { summary, base, files, loaded } =
-        OpenModel::load(config, folders, None, &model::load_from)?;
+        OpenModel::load(config, folders, summary, None, &model::load_from)?;
     let files = files.join().expect("a panic ends the process in its hook")?;
     let (processor, info) = (loaded.engine.input_processor(), loaded.engine.info());
     by_model::check(config, &base, &processor)?;
     loaded.announce(info, config, console);
-    let shape = shape(config);
-    let date = processor.shows_date().then_some(config.started);
-    let files = files.showing(config.shown_model_name(&shape));
-    let fingerprint = files.with_engine(info, date);
-    let format = RowFormat::new(&config.format_settings(), &shape)?
-        .with_parser(*processor.answer_parser())
-        .with_system_fingerprint(fingerprint.system())
-        .with_labels(labels(&summary));
+    let (format, _) = signed(config, &shape(config), files, &summary, &loaded.engine)?;
     let RowFormat::Json(json) = format.clone() else { unreachable!("requests are JSON") };
     let notes = Notes::new(console);
     let requests =
@@ -124,7 +124,6 @@ fn load(
         format: json,
         processor,
         names: names(config),
-        makes_vectors: matches!(&*summary, Summary::Pooling(_)),
         created: now(),
         ask: Box::new(move |request| requests.ask(request)),
     };

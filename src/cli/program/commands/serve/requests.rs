@@ -82,11 +82,7 @@ impl Requests {
         };
         let Row { prompt, overrides, id, lora, answer_form, passthrough, .. } = row;
         let line = line_of(passthrough);
-        let name = match (overrides.seed(), &id) {
-            (Some(seed), _) => RowName::Seed(seed),
-            (None, Some(id)) => RowName::Id(id),
-            (None, None) => RowName::Index(request_id),
-        };
+        let name = RowName::of(overrides.seed(), id.as_deref(), request_id);
         let asked = (prompt, &overrides, lora, answer_form.as_ref());
         match self.work(asked, request_id, row_key(name)) {
             Ok(work) => Ok(AskedRow { work, line, form: answer_form }),
