@@ -28,6 +28,15 @@ pub struct PromptArgs {
 /// The same program for a command line with `--prompt` beside `--input`: there it is the text of
 /// every picture, and goes with all flags of a run but those that say the same.
 pub(super) fn beside_input(program: clap::Command, argv: &[std::ffi::OsString]) -> clap::Command {
+    // Most command lines are not parsed once more for it.
+    let may_have = |flag: &std::ffi::OsString| {
+        let text = flag.to_string_lossy();
+        let is_short = text.starts_with('-') && !text.starts_with("--");
+        text.starts_with("--prompt") || is_short && text.contains('p')
+    };
+    if argv.get(1).is_none_or(|command| command != "run") || !argv.iter().any(may_have) {
+        return program;
+    }
     let beside = program.clone().mut_subcommand("run", |run| {
         run.mut_arg("prompt", |arg| {
             let arg = arg.conflicts_with(Resettable::<Id>::Reset);
