@@ -21,6 +21,14 @@ impl Answer {
         }
     }
 
+    /// The same with another number.
+    pub fn numbered(self, request_id: u64) -> Self {
+        match self {
+            Answer::Generate(output) => Answer::Generate(RequestOutput { request_id, ..output }),
+            Answer::Pooling(output) => Answer::Pooling(PoolingOutput { request_id, ..output }),
+        }
+    }
+
     /// Whether the request is finished.
     pub fn is_finished(&self) -> bool {
         match self {

@@ -64,10 +64,19 @@ pub mod code {
     pub const NOT_JUDGED: &str = "not_judged";
     /// The engine failed without saying why.
     pub const ENGINE: &str = "engine";
+    /// The batch was cancelled before the row was answered.
+    pub const BATCH_CANCELLED: &str = "batch_cancelled";
+    /// The time of the batch was over before the row was answered.
+    pub const BATCH_EXPIRED: &str = "batch_expired";
 
     /// Whether an image of the row cannot be used.
     pub fn is_of_media(code: &str) -> bool {
         code.starts_with("media_")
+    }
+
+    /// Whether nobody tried to answer the row to its end.
+    pub fn is_not_run(code: &str) -> bool {
+        matches!(code, BATCH_CANCELLED | BATCH_EXPIRED)
     }
 }
 

@@ -64,6 +64,11 @@ impl Console {
         Self { quiet, verbose, style, stdout_style, mode, bar, drawn_width, said_result }
     }
 
+    /// The same, which shows nothing.
+    pub fn silent(&self) -> Self {
+        Self { quiet: 2, mode: ProgressMode::None, bar: ProgressBar::hidden(), ..self.clone() }
+    }
+
     /// How progress is shown.
     pub fn mode(&self) -> ProgressMode {
         self.mode

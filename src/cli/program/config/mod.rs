@@ -147,6 +147,14 @@ impl RunConfig {
         }
     }
 
+    /// The date of what is asked now; that of SOURCE_DATE_EPOCH, where it is fixed.
+    pub fn date_now(&self) -> RunDate {
+        match self.date_is_fixed {
+            true => self.engine.model.chat_date,
+            false => RunDate::from_unix(now()),
+        }
+    }
+
     /// What rows are written by.
     pub fn format_settings(&self) -> FormatSettings {
         FormatSettings {

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::Load;
 use super::complete::{Comparison, Remaining, refuse_unknown_rows};
 use super::fingerprinted::FileFields;
 use super::open_model::OpenModel;
 use super::opened::{FirstRow, Opened, Session};
 use super::read::{self, ReadThread};
+use super::surroundings::ModelFrom;
 use crate::config::RunConfig;
 use crate::ledger::LockedOutput;
 use crate::model;
@@ -62,10 +62,10 @@ impl<'a> Decided<'a> {
     /// # Errors
     /// A flag does not go with the rows, the output is another run's, or the model that was to be
     /// loaded meanwhile cannot be.
-    pub fn of(opened: Opened<'a>, load: Load<'_>) -> Result<Next<'a>, CliError> {
+    pub fn of(opened: Opened<'a>, model: ModelFrom<'_>) -> Result<Next<'a>, CliError> {
         let is_awaited = matches!(opened.first, FirstRow::Awaited);
         match is_awaited && opened.output.complete().is_none() {
-            true => Self::beside_loading(opened, load).map(|run| Next::Run(Box::new(run))),
+            true => Self::beside_loading(opened, model).map(|run| Next::Run(Box::new(run))),
             false => Self::before_loading(opened),
         }
     }
@@ -107,16 +107,19 @@ impl<'a> Decided<'a> {
     }
 
     /// A row that takes its time mostly asks for a completion: the model is loaded for that.
-    fn beside_loading(opened: Opened<'a>, load: Load<'_>) -> Result<Self, CliError> {
+    fn beside_loading(opened: Opened<'a>, model: ModelFrom<'_>) -> Result<Self, CliError> {
         let Opened { session, reading, undecided, output, earlier, .. } = opened;
         if let Some(meta) = &earlier {
             // Read once only: its rows are known by their fields.
             refuse_unknown_rows(&output, meta)?;
         }
         let config = &undecided.config;
-        let folders = model::find(config, session.console)?;
-        let open = OpenModel::open(config, &folders, None, &output, &session.ready, load);
-        let may_pool = || undecided.flags.is_some() && model::makes_vectors(config, &folders);
+        let open = OpenModel::open((config, None), &output, &session, model);
+        let makes_vectors = || {
+            let folders = model::find(config, session.console);
+            folders.is_ok_and(|folders| model::makes_vectors(config, &folders))
+        };
+        let may_pool = || undecided.flags.is_some() && makes_vectors();
         let open = match open {
             Err(error) if !may_pool() => return Err(error),
             open => open,

@@ -152,7 +152,8 @@ impl Ending<'_> {
                 Err(RecvTimeoutError::Disconnected) => return (Ok(Ended::NoWriter), false),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let Some(exit) = self.signals.exit() else { continue };
+            let signal = self.signals.exit().filter(|_| self.signals.are_of_process());
+            let Some(exit) = signal else { continue };
             if signalled.get_or_insert_with(Instant::now).elapsed() > STEP_PATIENCE {
                 return (Ok(Ended::Signal(exit)), true);
             }

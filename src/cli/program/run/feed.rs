@@ -322,6 +322,9 @@ impl Feeder<'_> {
         if let Some(good) = good {
             return Ok((line, passthrough, Asked::Good(hash, good)));
         }
+        if let Some(why) = self.feed.shared.rest.given_up() {
+            return Ok((line, passthrough, Asked::Failed(hash, why.error(line))));
+        }
         let adapters = (&self.run.engine.lora, &*self.feed.processor);
         let lora = match lora_of_row(lora, has_images, adapters) {
             Ok(lora) => lora,

@@ -18,7 +18,7 @@ use vllm_batch_engine::load::model_summary::ModelSummary;
 use vllm_batch_engine::serve::pooling::{PoolingSummary, SparseSpec};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
-const ROW_FORMAT: u32 = 7;
+const ROW_FORMAT: u32 = 8;
 
 /// The field with who judges. Answers are the same whoever does.
 pub const JUDGE: &str = "judge";
@@ -40,25 +40,35 @@ pub fn of_files(
     let mut fields = BTreeMap::new();
     let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
     let engine = &config.engine;
-    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
-    set("version", format!("{version}, rows {ROW_FORMAT}"));
     let [weights, model_config, tokenizer] = model_hashes(engine.model.load_format, folders)?;
     set("model", weights);
     if let Some(mmproj) = &folders.mmproj {
         set(MMPROJ, mmproj_hash(mmproj)?);
     }
-    set("hf_overrides", engine.model.hf_overrides.text());
     set("config", model_config);
     set("tokenizer", tokenizer);
-    match summary {
-        Summary::Generate(summary) => set_generation(config, summary, &mut set),
-        Summary::Pooling(summary) => {
-            set("modules", module_hash(&folders.model)?);
-            set_pooling(config, summary, &mut set)?;
-        }
+    if matches!(summary, Summary::Pooling(_)) {
+        set("modules", module_hash(&folders.model)?);
     }
     if let Some(loras) = lora_hashes(&engine.lora, &folders.loras)? {
         set(LORA_MODULES, loras);
+    }
+    FileFields(fields).of_run(config, summary)
+}
+
+/// What the flags and the small files of a model resolve to.
+fn set_settings(
+    config: &RunConfig,
+    summary: &Summary,
+    mut set: &mut dyn FnMut(&str, String),
+) -> Result<(), CliError> {
+    let engine = &config.engine;
+    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    set("version", format!("{version}, rows {ROW_FORMAT}"));
+    set("hf_overrides", engine.model.hf_overrides.text());
+    match summary {
+        Summary::Generate(summary) => set_generation(config, summary, &mut set),
+        Summary::Pooling(summary) => set_pooling(config, summary, &mut set)?,
     }
     let template = engine.model.chat_template.as_deref();
     set("chat_template", template.map_or("the model's".to_owned(), |text| short(text.as_bytes())));
@@ -93,7 +103,7 @@ pub fn of_files(
     let judge = config.judge.as_ref().map_or("none".to_owned(), |judge| judge.text());
     set(JUDGE, judge);
     set("output_format", format!("{:?} {:?}{matrix}", input.rows.lines, config.output.detail));
-    Ok(FileFields(fields))
+    Ok(())
 }
 
 /// How the bytes of an input become rows.
@@ -117,6 +127,16 @@ fn of_layouts(layouts: &[Layout]) -> [(&'static str, String); 4] {
 }
 
 impl FileFields {
+    /// The same files, and what they and the flags of a run resolve to.
+    ///
+    /// # Errors
+    /// A flag does not go with the model.
+    pub fn of_run(mut self, config: &RunConfig, summary: &Summary) -> Result<Self, CliError> {
+        let mut set = |name: &str, value: String| drop(self.0.insert(name.to_owned(), value));
+        set_settings(config, summary, &mut set)?;
+        Ok(self)
+    }
+
     /// The same with the model's name, where rows show it. A model's path is no part of a run: the
     /// same files under another spelling or mount continue it.
     pub fn showing(mut self, model_name: Option<&str>) -> Self {

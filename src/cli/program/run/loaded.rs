@@ -12,7 +12,8 @@ use super::opened::Session;
 use super::previous::Previous;
 use super::read::{ReadThread, Requests};
 use super::row_params::RowParams;
-use super::{Load, by_model, fingerprinted};
+use super::surroundings::ModelFrom;
+use super::{by_model, fingerprinted};
 use crate::config::RunConfig;
 use crate::ledger::fingerprint::Fingerprint;
 use crate::ledger::record::Header;
@@ -57,12 +58,9 @@ impl<'a> Loaded<'a> {
     ///
     /// # Errors
     /// It cannot be loaded, or a flag does not go with it.
-    pub fn of(decided: Decided<'a>, load: Load<'_>) -> Result<Self, CliError> {
+    pub fn of(decided: Decided<'a>, from: ModelFrom<'_>) -> Result<Self, CliError> {
         let Decided { session, config, reading, shape, output, then, model } = decided;
-        let open = |hashed| {
-            let folders = model::find(&config, session.console)?;
-            OpenModel::open(&config, &folders, hashed, &output, &session.ready, load)
-        };
+        let open = |hashed| OpenModel::open((&config, hashed), &output, &session, from);
         let open = match model {
             ModelState::Open(open) => *open,
             ModelState::Hashed(files) => open(Some(files))?,

@@ -32,6 +32,7 @@ pub mod row_params;
 mod running;
 mod shared;
 pub mod signals;
+pub mod surroundings;
 pub mod tally;
 mod unfinished;
 mod warnings;
@@ -39,7 +40,7 @@ pub mod window;
 mod write;
 
 pub use self::end::{interrupted, utc};
-pub use self::fingerprinted::JUDGE;
+pub use self::fingerprinted::{FileFields, JUDGE};
 pub use self::loaded::signed;
 pub use self::open_model::files_of;
 pub use self::opened::inputs;
@@ -52,6 +53,7 @@ use decided::{Decided, Next};
 use loaded::Loaded;
 use opened::{OpenInput, Opened};
 use running::Running;
+use surroundings::{ModelFrom, Surroundings};
 use vllm_batch_dataset::input::row::Task;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::CliError;
@@ -79,7 +81,8 @@ pub fn run(
     let staged = Staged::of(&mut args.output)?;
     let config = RunConfig::new(args.clone())?.by_lines();
     let typed = Typed { files, flags: Some(args), staged };
-    run_config(config, typed, console, load).map(|(exit, _)| exit)
+    let surroundings = Surroundings::of_process(console, load)?;
+    run_config(config, typed, surroundings).map(|(exit, _)| exit)
 }
 
 /// Completes the rows of a dataset, and gives each a verdict. Says how it ended, and which
@@ -93,7 +96,17 @@ pub fn judged(
     console: &Console,
     load: Load<'_>,
 ) -> Result<(Exit, Vec<Document>), CliError> {
-    run_config(config, Typed { files, flags: None, staged: None }, console, load)
+    let surroundings = Surroundings::of_process(console, load)?;
+    run_config(config, Typed { files, flags: None, staged: None }, surroundings)
+}
+
+/// Answers the rows of a file beside whatever else the engine is asked.
+///
+/// # Errors
+/// As `run`.
+pub fn beside(config: RunConfig, surroundings: Surroundings<'_>) -> Result<Exit, CliError> {
+    let typed = Typed { files: FlagFiles::default(), flags: None, staged: None };
+    run_config(config, typed, surroundings).map(|(exit, _)| exit)
 }
 
 /// Makes vectors or classes of the rows of a dataset, as the task says.
@@ -111,7 +124,8 @@ pub fn pool(
     let staged = Staged::of(&mut flags.0.output)?;
     let typed = Typed { files, flags: None, staged };
     let config = RunConfig::pooling(task, flags)?;
-    run_config(config, typed, console, &model::load_from).map(|(exit, _)| exit)
+    let surroundings = Surroundings::of_process(console, &model::load_from)?;
+    run_config(config, typed, surroundings).map(|(exit, _)| exit)
 }
 
 /// What was typed and is no part of the configuration.
@@ -129,18 +143,18 @@ struct Typed {
 fn run_config(
     config: RunConfig,
     typed: Typed,
-    console: &Console,
-    load: Load<'_>,
+    surroundings: Surroundings<'_>,
 ) -> Result<(Exit, Vec<Document>), CliError> {
     let Typed { files, flags, staged } = typed;
-    let input = OpenInput::open(&config, console)?;
+    let (console, model) = (surroundings.console, surroundings.model);
+    let input = OpenInput::open(&config, surroundings)?;
     if let Some(staged) = &staged {
         staged.refuse_read(&config.input.sources)?;
     }
     let overwrite = config.output.overwrite;
     let remote = staged.map(|staged| staged.begin(overwrite, console)).transpose()?;
     let opened = input.with_output(config, flags, files, remote.as_ref());
-    let ended = opened.and_then(|opened| run_phases(opened, load));
+    let ended = opened.and_then(|opened| run_phases(opened, model));
     match (&remote, &ended) {
         (Some(remote), Ok(_)) => remote.publish(console)?,
         (Some(remote), Err(_)) => remote.leave(console),
@@ -149,11 +163,14 @@ fn run_config(
     ended
 }
 
-fn run_phases(mut opened: Opened<'_>, load: Load<'_>) -> Result<(Exit, Vec<Document>), CliError> {
+fn run_phases(
+    mut opened: Opened<'_>,
+    model: ModelFrom<'_>,
+) -> Result<(Exit, Vec<Document>), CliError> {
     let reports = opened.take_reports();
-    let exit = match Decided::of(opened, load)? {
+    let exit = match Decided::of(opened, model)? {
         Next::Nothing(exit) => exit,
-        Next::Run(decided) => Running::of(Loaded::of(*decided, load)?)?.finish()?,
+        Next::Run(decided) => Running::of(Loaded::of(*decided, model)?)?.finish()?,
     };
     Ok((exit, reports))
 }

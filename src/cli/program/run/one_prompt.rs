@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Read};
 
+use super::surroundings::Surroundings;
 use super::{Load, Typed, run_config};
 use crate::args::{FlagFiles, RunArgs};
 use crate::config::RunConfig;
@@ -37,7 +38,7 @@ pub fn answer(
         }
     }
     let typed = Typed { files, flags: None, staged: None };
-    let (exit, _) = run_config(config, typed, console, load)?;
+    let (exit, _) = run_config(config, typed, Surroundings::of_process(console, load)?)?;
     if !is_stdin && is_left_unread() {
         console.warn("standard input was not read; `--prompt -` takes the prompt from it");
     }

@@ -6,8 +6,9 @@ use std::thread::JoinHandle;
 
 use super::Load;
 use super::fingerprinted::{self, FileFields};
-use super::ready::Ready;
+use super::opened::Session;
 use super::row_params::RowParams;
+use super::surroundings::ModelFrom;
 use crate::config::RunConfig;
 use crate::ledger::names::files_of_model;
 use crate::ledger::{LedgerError, LockedOutput, Named};
@@ -30,23 +31,28 @@ pub struct OpenModel {
 }
 
 impl OpenModel {
-    /// Loads a model that was found, and says so to whoever waits for it. `hashed`: its files,
-    /// where an output was compared with them.
+    /// Finds and loads a model where none is there, and says so to whoever waits for it. The
+    /// hashes of its files are known where an output was compared with them.
     ///
     /// # Errors
-    /// The output would replace a file of it, or it cannot be loaded.
+    /// There is no such model, the output would replace a file of it, or it cannot be loaded.
     pub fn open(
-        config: &Arc<RunConfig>,
-        folders: &Folders,
-        hashed: Option<FileFields>,
+        (config, hashed): (&Arc<RunConfig>, Option<FileFields>),
         output: &LockedOutput,
-        ready: &Ready,
-        load: Load<'_>,
+        session: &Session<'_>,
+        from: ModelFrom<'_>,
     ) -> Result<Self, CliError> {
-        let read = read_of(config, folders).and_then(|files| output.refuse_read(&files));
-        read.map_err(LedgerError::at_start)?;
-        let open = Self::load(config, folders, model::summary_for(config, folders)?, hashed, load)?;
-        ready.say(open.loaded.engine.info().max_model_len)?;
+        let open = match from {
+            ModelFrom::Served(open) => open(config)?,
+            ModelFrom::Load(load) => {
+                let folders = &model::find(config, session.console)?;
+                let read = read_of(config, folders).and_then(|files| output.refuse_read(&files));
+                read.map_err(LedgerError::at_start)?;
+                let summary = model::summary_for(config, folders)?;
+                Self::load(config, folders, summary, hashed, load)?
+            }
+        };
+        session.ready.say(open.loaded.engine.info().max_model_len)?;
         Ok(open)
     }
 

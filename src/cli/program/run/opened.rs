@@ -9,6 +9,7 @@ use super::progress::Counters;
 use super::read::{self, ReadThread};
 use super::ready::Ready;
 use super::signals::Signals;
+use super::surroundings::{Rest, Surroundings};
 use crate::args::{FlagFiles, PoolingFlags, RunArgs};
 use crate::config::{InputConfig, RunConfig};
 use crate::ledger::meta::Meta;
@@ -34,6 +35,8 @@ pub struct Session<'a> {
     pub signals: Signals,
     /// What is done.
     pub counters: Arc<Counters>,
+    /// What becomes of rows without an answer.
+    pub rest: Rest,
     /// Whoever waits for the model.
     pub ready: Ready,
     /// Where the output goes at the end, if it is an object.
@@ -45,6 +48,7 @@ pub struct OpenInput<'a> {
     console: &'a Console,
     signals: Signals,
     counters: Arc<Counters>,
+    rest: Rest,
     ready: Ready,
     input: Arc<InputConfig>,
     reading: ReadThread,
@@ -107,8 +111,9 @@ impl<'a> OpenInput<'a> {
     /// meanwhile.
     ///
     /// # Errors
-    /// `--ready-fd`, signals or the input cannot be had, or the first row cannot be run.
-    pub fn open(config: &RunConfig, console: &'a Console) -> Result<Self, CliError> {
+    /// `--ready-fd` or the input cannot be had, or the first row cannot be run.
+    pub fn open(config: &RunConfig, surroundings: Surroundings<'a>) -> Result<Self, CliError> {
+        let Surroundings { console, signals, counters, rest, model: _ } = surroundings;
         if config.output.path.is_none() && stdout::was_closed() {
             console.warn(
                 "standard output is closed, or /dev/null: rows go nowhere. Give -o FILE to keep \
@@ -116,8 +121,6 @@ impl<'a> OpenInput<'a> {
             );
         }
         let ready = Ready::open(config.output.ready_fd)?;
-        let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
-        let counters = Arc::new(Counters::default());
         let input = Arc::new(config.input.clone());
         let reading = read::start(&input, console, &counters)?;
         let source = &input.sources.list()[0];
@@ -126,7 +129,7 @@ impl<'a> OpenInput<'a> {
             true => reading.shape_within(FIRST_ROW)?,
         };
         let first = shape.map_or(FirstRow::Awaited, FirstRow::Seen);
-        Ok(Self { console, signals, counters, ready, input, reading, first })
+        Ok(Self { console, signals, counters, rest, ready, input, reading, first })
     }
 
     /// Locks the output and looks at what is there.
@@ -140,7 +143,7 @@ impl<'a> OpenInput<'a> {
         named: FlagFiles,
         remote: Option<&'a Remote>,
     ) -> Result<Opened<'a>, CliError> {
-        let Self { console, signals, counters, ready, input, reading, first } = self;
+        let Self { console, signals, counters, rest, ready, input, reading, first } = self;
         let files = remote.map_or_else(|| Arc::new(Disk) as Arc<dyn Storage>, Remote::files);
         let output = LockedOutput::open(files, ledger_options(&config, named));
         let output = output.map_err(LedgerError::at_start)?;
@@ -154,7 +157,7 @@ impl<'a> OpenInput<'a> {
         if let Some(at) = began.or(earlier.as_ref().and_then(Meta::date)) {
             config.begin_at(at);
         }
-        let session = Session { console, signals, counters, ready, remote };
+        let session = Session { console, signals, counters, rest, ready, remote };
         let undecided = Undecided { config: Arc::new(config), flags };
         Ok(Opened { session, input, reading, first, undecided, output, earlier })
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::meter::Meter;
 use vllm_batch_base::machine;
+use vllm_batch_dataset::input::row_error::code;
 use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
 use vllm_batch_dataset::terminal::style::Style;
 use vllm_batch_engine::stats::EngineStats;
@@ -27,6 +28,8 @@ pub struct Counters {
     rows_done: AtomicU64,
     rows_reused: AtomicU64,
     rows_failed: AtomicU64,
+    /// Of those, rows that were given up.
+    rows_not_run: AtomicU64,
     /// Since the start, without failed rows.
     rows_answered: AtomicU64,
     rows_total: AtomicU64,
@@ -48,6 +51,7 @@ impl Default for Counters {
             rows_done: zero(),
             rows_reused: zero(),
             rows_failed: zero(),
+            rows_not_run: zero(),
             rows_answered: zero(),
             rows_total: AtomicU64::new(UNKNOWN),
             input_tokens: zero(),
@@ -71,18 +75,26 @@ impl Counters {
     }
 
     /// An error row was written.
-    pub fn row_failed(&self) {
+    pub fn row_failed(&self, code: &str) {
         self.rows_failed.fetch_add(1, Relaxed);
+        self.rows_not_run.fetch_add(code::is_not_run(code).into(), Relaxed);
         self.rows_done.fetch_add(1, Relaxed);
     }
 
     /// A row was taken over from an earlier run: it is done, and says nothing about speed.
-    pub fn row_reused(&self, is_error: bool) {
+    pub fn row_reused(&self, code: Option<&str>) {
         self.rows_reused.fetch_add(1, Relaxed);
-        match is_error {
-            true => self.row_failed(),
-            false => _ = self.rows_done.fetch_add(1, Relaxed),
+        match code {
+            Some(code) => self.row_failed(code),
+            None => _ = self.rows_done.fetch_add(1, Relaxed),
         }
+    }
+
+    /// Rows that were answered, and rows that failed, without those that were given up.
+    pub fn counts(&self) -> (u64, u64) {
+        let (not_run, failed) = (self.rows_not_run.load(Relaxed), self.rows_failed.load(Relaxed));
+        let done = self.rows_done.load(Relaxed);
+        (done.saturating_sub(failed), failed.saturating_sub(not_run))
     }
 
     /// The longest that answers of rows can be, in tokens.
@@ -293,8 +305,8 @@ mod tests {
         assert_eq!(value["rows_done"], 1);
         assert_eq!(value["kv_cache_usage_percent"], 59);
         let counters = counters();
-        counters.row_failed();
-        counters.row_reused(true);
+        counters.row_failed("bad_json");
+        counters.row_reused(Some(code::BATCH_CANCELLED));
         counters.set_total(4);
         let value: serde_json::Value =
             serde_json::from_str(&counters.json(Duration::from_secs(10))).unwrap();

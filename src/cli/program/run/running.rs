@@ -1,6 +1,7 @@
 //! `Running`, the last phase: the threads. One reads, this one steps the engine, one writes, one
 //! shows progress, and one waits for the end.
 
+use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -56,17 +57,18 @@ impl<'a> Running<'a> {
             output,
             then,
         } = loaded;
-        let Session { console, signals, counters, remote, ready: _ } = session;
+        let Session { console, signals, counters, rest, remote, ready: _ } = session;
         let begun = Begun::of(output, &config, &fingerprint, then, console)?;
         let Begun { ledger, recovered, previous, left, document } = begun;
         signals.begin();
 
         let window = Window::new(config.window(engine.info().step_sizes.max_num_seqs));
         let stats = Mutex::new(engine.stats());
-        let shared = Arc::new(Shared { config, window, counters, stats });
+        let shared = Arc::new(Shared { config, window, counters, rest, stats });
         let (rows, messages) = channel();
         let (requests, incoming) = channel();
         let processor = engine.input_processor();
+        let processor = Arc::new(processor.with_chat_date(shared.config.engine.model.chat_date));
         let max_tokens = max_tokens(&shared, &processor.default_sampling_params(), &shape);
         let untold = previous.as_ref().map(Previous::untold).unwrap_or_default();
         let writing = WriteThread::new(shared.clone(), format.clone(), processor.clone());
@@ -102,7 +104,8 @@ impl<'a> Running<'a> {
         let _ = reading.order.send(Order::Feed(Box::new(feed)));
         let counters = shared.counters.clone();
         let progress = Progress::start(console.clone(), counters, signals.progress());
-        let driver = Driver { engine, shared, signals, incoming, rows };
+        let under_way = HashSet::new();
+        let driver = Driver { engine, shared, signals, incoming, rows, under_way };
         Ok(Self { driver, writing, progress, ending })
     }
 
@@ -142,6 +145,8 @@ struct Driver {
     signals: Signals,
     incoming: Receiver<Result<Work, CliError>>,
     rows: Sender<Message>,
+    /// Numbers of requests that the engine has.
+    under_way: HashSet<u64>,
 }
 
 impl Driver {
@@ -153,7 +158,8 @@ impl Driver {
             if let Some(exit) = self.signals.exit() {
                 return Ok(Ended::Signal(exit));
             }
-            if self.shared.window.is_closed() {
+            let is_given_up = self.shared.rest.given_up().is_some();
+            if self.shared.window.is_closed() || is_given_up && !self.give_up() {
                 return Ok(Ended::NoWriter);
             }
             let next = match self.engine.has_unfinished_requests() {
@@ -168,7 +174,10 @@ impl Driver {
             };
             for request in next.into_iter().chain(self.incoming.try_iter()) {
                 match request {
-                    Ok(request) => self.engine.add_request(request),
+                    Ok(request) => {
+                        self.under_way.insert(request.request_id());
+                        self.engine.add_request(request);
+                    }
                     Err(error) if error.exit == Exit::Stopped => broken_off = Some(error),
                     Err(error) => return Err(error),
                 }
@@ -179,10 +188,22 @@ impl Driver {
             let outputs = self.engine.step()?;
             self.shared.set_stats(self.engine.stats());
             for output in outputs {
+                if output.is_finished() {
+                    self.under_way.remove(&output.request_id());
+                }
                 if self.rows.send(Message::Done(output)).is_err() {
                     return Ok(Ended::NoWriter);
                 }
             }
         }
+    }
+
+    /// Gives up every request that the engine has. False: nobody writes their rows.
+    fn give_up(&mut self) -> bool {
+        let Self { engine, rows, under_way, .. } = self;
+        under_way.drain().all(|position| {
+            engine.abort_request(position);
+            rows.send(Message::NotRun { position }).is_ok()
+        })
     }
 }

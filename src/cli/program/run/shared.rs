@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::progress::Counters;
+use super::surroundings::Rest;
 use super::window::Window;
 use crate::config::RunConfig;
 use vllm_batch_engine::stats::EngineStats;
@@ -16,6 +17,8 @@ pub struct Shared {
     pub window: Window,
     /// What is done.
     pub counters: Arc<Counters>,
+    /// What becomes of rows without an answer.
+    pub rest: Rest,
     /// The engine after its last step.
     pub stats: Mutex<EngineStats>,
 }

@@ -26,6 +26,7 @@ pub struct Signals {
     received: Arc<AtomicUsize>,
     immediate: Arc<AtomicBool>,
     progress: Arc<AtomicBool>,
+    is_of_process: bool,
 }
 
 impl Signals {
@@ -46,7 +47,25 @@ impl Signals {
             flag::register_usize(signal, received.clone(), signal as usize)?;
             flag::register(signal, immediate.clone())?;
         }
-        Ok(Self { received, immediate, progress })
+        Ok(Self { received, immediate, progress, is_of_process: true })
+    }
+
+    /// Signals that come from within the process, by `tell`: to a run that is a part of what it
+    /// does.
+    pub fn by_hand() -> Self {
+        let (received, immediate, progress) = Default::default();
+        Self { received, immediate, progress, is_of_process: false }
+    }
+
+    /// Asks the run to end.
+    pub fn tell(&self, exit: Exit) {
+        let signal = ENDS.into_iter().find(|(_, known)| *known == exit);
+        self.received.store(signal.map_or(SIGTERM, |(signal, _)| signal) as usize, SeqCst);
+    }
+
+    /// Whether the process ends with the run.
+    pub fn are_of_process(&self) -> bool {
+        self.is_of_process
     }
 
     /// From now on the first signal only asks.

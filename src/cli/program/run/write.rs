@@ -43,6 +43,11 @@ pub enum Message {
         /// Why.
         error: RowError,
     },
+    /// It was given up before it was answered.
+    NotRun {
+        /// Of the row.
+        position: u64,
+    },
     /// An earlier run answered it.
     Reused {
         /// Of the row.
@@ -260,19 +265,19 @@ impl WriteThread {
                     self.finish_row(ledger, position, error.as_ref().map_or(Ok(&answer), Err))?;
                 }
                 Message::Failed { position, error } => {
-                    self.count_failed(&error);
-                    self.finish_row(ledger, position, Err(&error))?;
+                    self.fail_row(ledger, position, Some(error))?;
                 }
+                Message::NotRun { position } => self.fail_row(ledger, position, None)?,
                 Message::Reused { position, line, reused } => {
                     let (file, line) = self.shared.config.input.sources.place(line);
                     self.tally.reused(&reused, line, file);
-                    self.shared.counters.row_reused(reused.code.is_some());
+                    self.shared.counters.row_reused(reused.code.as_deref());
                     ledger.reuse(position, &reused)?;
                 }
                 Message::Good { position, hash, good, media } => {
                     let Good { row, input_tokens, output_tokens } = good;
                     self.tally.kept(input_tokens, output_tokens, row.len());
-                    self.shared.counters.row_reused(false);
+                    self.shared.counters.row_reused(None);
                     let code = None;
                     ledger.push(Finished {
                         position,
@@ -290,6 +295,21 @@ impl WriteThread {
                 return Ok(end);
             }
         }
+    }
+
+    /// A row gets an error; None: that it was given up.
+    fn fail_row(
+        &mut self,
+        ledger: &mut Ledger,
+        position: u64,
+        error: Option<RowError>,
+    ) -> Result<(), LedgerError> {
+        let error = error.unwrap_or_else(|| {
+            let line = self.waiting.get(&position).map_or(0, |row| row.line);
+            self.shared.rest.given_up().expect("it is given up").error(line)
+        });
+        self.count_failed(&error);
+        self.finish_row(ledger, position, Err(&error))
     }
 
     fn count_failed(&mut self, error: &RowError) {
@@ -363,7 +383,7 @@ impl WriteThread {
             media,
         };
         match &finished.code {
-            Some(_) => self.shared.counters.row_failed(),
+            Some(code) => self.shared.counters.row_failed(code),
             None => self.shared.counters.row_done(output_tokens as u64),
         }
         self.tally.wrote(finished.row.len());

@@ -84,20 +84,21 @@ pub struct ModelLimits {
     pub max_model_len: usize,
 }
 
-/// Turns prompts into requests. Immutable, shared between threads.
+/// Turns prompts into requests. Immutable, shared between threads; copies share what is large.
+#[derive(Clone)]
 pub struct InputProcessor {
     limits: ModelLimits,
     tokenizer: Arc<Tokenizer>,
-    chat_template: Option<ChatTemplate>,
+    chat_template: Option<Arc<ChatTemplate>>,
     chat_date: RunDate,
     allow_special: bool,
     /// None: chats are as their template writes them.
     first_of_chats: Option<u32>,
     /// None: the model takes none.
-    images: Option<ImageInput>,
+    images: Option<Arc<ImageInput>>,
     overflow: Overflow,
     generation_config: GenerationConfig,
-    grammars: GrammarCompiler,
+    grammars: Arc<GrammarCompiler>,
     answer_parser: AnswerParser,
     /// How the model thinks, where the run knows it; without a budget.
     thinking: Option<Thinking>,
@@ -129,11 +130,11 @@ impl InputProcessor {
         eos_token_ids.extend(all_eos.filter(|id| Some(*id) != tokenizer.eos_token_id()));
         Ok(Self {
             limits,
-            grammars: GrammarCompiler::new(Arc::clone(&tokenizer), eos_token_ids),
+            grammars: Arc::new(GrammarCompiler::new(Arc::clone(&tokenizer), eos_token_ids)),
             thinking: thinking_of(&answer_parser, &tokenizer)?,
             answer_parser,
             tokenizer,
-            chat_template,
+            chat_template: chat_template.map(Arc::new),
             chat_date: config.chat_date,
             allow_special: config.allow_special,
             first_of_chats: None,
@@ -149,6 +150,12 @@ impl InputProcessor {
         let first = || self.tokenizer.bos_token_id().or(self.tokenizer.eos_token_id());
         let first_of_chats = begins.then(first).flatten();
         Self { first_of_chats, ..self }
+    }
+
+    /// The same for chats of another date: that of a run that began then, or of a request that
+    /// comes long after the model was loaded.
+    pub fn with_chat_date(&self, chat_date: RunDate) -> Self {
+        Self { chat_date, ..self.clone() }
     }
 
     /// Tokenizes, checks against the model's limits, resolves stop ids.
@@ -267,7 +274,7 @@ impl InputProcessor {
 
     /// The reasoning parser that the chat template asks for, where none is used.
     pub fn unused_reasoning_parser(&self) -> Option<&'static str> {
-        let template = self.chat_template.as_ref().map(ChatTemplate::source);
+        let template = self.chat_template.as_deref().map(ChatTemplate::source);
         let fitting = AnswerParser::new("auto", "none", template).ok()?.names().0;
         (self.answer_parser.names().0 == "none" && fitting != "none").then_some(fitting)
     }
@@ -295,7 +302,7 @@ impl InputProcessor {
 
     /// Whether chat prompts show the date.
     pub fn shows_date(&self) -> bool {
-        self.chat_template.as_ref().is_some_and(ChatTemplate::shows_date)
+        self.chat_template.as_deref().is_some_and(ChatTemplate::shows_date)
     }
 
     /// What becomes of a prompt that the context does not hold.

@@ -22,6 +22,32 @@ pub enum Runner {
     Pooling(Box<PoolingEngine>),
     /// Several engines of one kind.
     Parallel(Box<DataParallel>),
+    /// One that somebody else steps.
+    Borrowed(Box<dyn BorrowedEngine>),
+}
+
+/// An engine that another thread owns and steps, for others too. What is asked, counted and
+/// answered here is of this borrower alone, but for `stats`.
+pub trait BorrowedEngine: Send {
+    /// As `Runner::input_processor`.
+    fn input_processor(&self) -> Arc<InputProcessor>;
+    /// As `Runner::info`.
+    fn info(&self) -> &EngineInfo;
+    /// As `Runner::makes_vectors`.
+    fn makes_vectors(&self) -> bool;
+    /// As `Runner::add_request`. Numbers of requests are the borrower's.
+    fn add_request(&mut self, work: Work);
+    /// As `Runner::abort_request`.
+    fn abort_request(&mut self, request_id: u64) -> bool;
+    /// As `Runner::has_unfinished_requests`, of the borrower's.
+    fn has_unfinished_requests(&self) -> bool;
+    /// Waits for answers, for a while. There may be none yet.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    fn step(&mut self) -> Result<Vec<Answer>, EngineError>;
+    /// As `Runner::stats`, of all who ask.
+    fn stats(&self) -> EngineStats;
 }
 
 /// A request.
@@ -40,6 +66,7 @@ impl Runner {
             Runner::Generate(engine) => engine.input_processor(),
             Runner::Pooling(engine) => engine.input_processor(),
             Runner::Parallel(engines) => engines.input_processor(),
+            Runner::Borrowed(engine) => engine.input_processor(),
         }
     }
 
@@ -47,7 +74,7 @@ impl Runner {
     pub fn shared(&self) -> Shared {
         match self {
             Runner::Generate(engine) => engine.shared(),
-            Runner::Pooling(_) | Runner::Parallel(_) => {
+            Runner::Pooling(_) | Runner::Parallel(_) | Runner::Borrowed(_) => {
                 Shared { input_processor: self.input_processor(), stages: None }
             }
         }
@@ -59,6 +86,7 @@ impl Runner {
             Runner::Generate(engine) => engine.info(),
             Runner::Pooling(engine) => engine.info(),
             Runner::Parallel(engines) => engines.info(),
+            Runner::Borrowed(engine) => engine.info(),
         }
     }
 
@@ -68,6 +96,7 @@ impl Runner {
             Runner::Generate(_) => false,
             Runner::Pooling(_) => true,
             Runner::Parallel(engines) => engines.makes_vectors(),
+            Runner::Borrowed(engine) => engine.makes_vectors(),
         }
     }
 
@@ -80,6 +109,7 @@ impl Runner {
             (Runner::Generate(engine), Work::Generate(request)) => engine.add_request(request),
             (Runner::Pooling(engine), Work::Pooling(request)) => engine.add_request(request),
             (Runner::Parallel(engines), work) => engines.add_request(work),
+            (Runner::Borrowed(engine), work) => engine.add_request(work),
             _ => panic!("a request came to an engine of the other kind"),
         }
     }
@@ -91,6 +121,7 @@ impl Runner {
             Runner::Generate(engine) => engine.abort_request(request_id),
             Runner::Pooling(engine) => engine.abort_request(request_id),
             Runner::Parallel(engines) => engines.abort_request(request_id),
+            Runner::Borrowed(engine) => engine.abort_request(request_id),
         }
     }
 
@@ -100,6 +131,7 @@ impl Runner {
             Runner::Generate(engine) => engine.has_unfinished_requests(),
             Runner::Pooling(engine) => engine.has_unfinished_requests(),
             Runner::Parallel(engines) => engines.has_unfinished_requests(),
+            Runner::Borrowed(engine) => engine.has_unfinished_requests(),
         }
     }
 
@@ -113,6 +145,7 @@ impl Runner {
             Runner::Generate(engine) => engine.step()?.into_iter().map(Answer::Generate).collect(),
             Runner::Pooling(engine) => engine.step()?.into_iter().map(Answer::Pooling).collect(),
             Runner::Parallel(engines) => engines.step()?,
+            Runner::Borrowed(engine) => engine.step()?,
         })
     }
 
@@ -122,11 +155,28 @@ impl Runner {
             Runner::Generate(engine) => engine.stats(),
             Runner::Pooling(engine) => engine.stats(),
             Runner::Parallel(engines) => engines.stats(),
+            Runner::Borrowed(engine) => engine.stats(),
         }
     }
 }
 
 impl Work {
+    /// The caller's number of the request.
+    pub fn request_id(&self) -> u64 {
+        match self {
+            Work::Generate(request) => request.request_id,
+            Work::Pooling(request) => request.request_id,
+        }
+    }
+
+    /// The same with another number.
+    pub fn numbered(self, request_id: u64) -> Self {
+        match self {
+            Work::Generate(request) => Work::Generate(Request { request_id, ..request }),
+            Work::Pooling(request) => Work::Pooling(PoolingRequest { request_id, ..request }),
+        }
+    }
+
     /// The same, computed with an adapter; None: by the model alone.
     pub fn with_lora(self, lora: Option<LoraId>) -> Self {
         match self {

@@ -152,7 +152,7 @@ impl DataParallel {
     /// once; the engine frees its blocks before its next step.
     pub fn abort_request(&mut self, request_id: u64) -> bool {
         let num_waiting = self.waiting.len();
-        self.waiting.retain(|work| self::request_id(work) != request_id);
+        self.waiting.retain(|work| work.request_id() != request_id);
         if self.waiting.len() < num_waiting {
             return true;
         }
@@ -218,7 +218,7 @@ impl DataParallel {
                 return;
             };
             let work = self.waiting.pop_front().expect("it is the front");
-            let (size, request_id) = (Size::of(&work), request_id(&work));
+            let (size, request_id) = (Size::of(&work), work.request_id());
             let order = self.known[engine].sends(size);
             let before = self.placed.insert(request_id, Placed { engine, size, order });
             assert!(before.is_none(), "a request's number is its own");
@@ -306,13 +306,6 @@ impl Size {
 fn lora(work: &Work) -> Option<LoraId> {
     match work {
         Work::Generate(Request { lora, .. }) | Work::Pooling(PoolingRequest { lora, .. }) => *lora,
-    }
-}
-
-fn request_id(work: &Work) -> u64 {
-    match work {
-        Work::Generate(request) => request.request_id,
-        Work::Pooling(request) => request.request_id,
     }
 }
 

@@ -197,7 +197,7 @@ impl ImageInput {
 impl InputProcessor {
     /// The same for a model that takes images.
     pub fn with_images(self, images: ImageInput) -> Self {
-        Self { images: Some(images), ..self }
+        Self { images: Some(Arc::new(images)), ..self }
     }
 
     /// Whether an image is a row by itself, which no chat template writes.
@@ -245,7 +245,7 @@ impl InputProcessor {
         let sees = |images: &ImageInput| {
             matches!(images.bidirectional, Bidirectional::Prompt | Bidirectional::Images)
         };
-        match params.prompt_logprobs.is_some() && self.images.as_ref().is_some_and(sees) {
+        match params.prompt_logprobs.is_some() && self.images.as_deref().is_some_and(sees) {
             true => Err(RequestError::new(
                 "invalid_parameter",
                 "prompt_logprobs: tokens of a prompt with images see those behind them in this \
