@@ -8,7 +8,7 @@ use super::RowWriter;
 use super::openai::status;
 use super::shown::Shown;
 use crate::input::batch_line::BatchLine;
-use crate::input::row_error::RowError;
+use crate::input::row_error::{RowError, code};
 use vllm_batch_api::request::{CompletionOutput, FinishReason, RequestOutput, StopReason};
 use vllm_batch_text::{AnswerForm, ToolCall, ToolChoice};
 
@@ -33,6 +33,8 @@ impl RowWriter<'_> {
                 row.field("type", "succeeded");
                 row.object("message", |row| row.message(line, output));
             }
+            Err(error) if error.code == code::BATCH_CANCELLED => row.field("type", "canceled"),
+            Err(error) if error.code == code::BATCH_EXPIRED => row.field("type", "expired"),
             Err(error) => {
                 row.field("type", "errored");
                 row.object("error", |row| row.error_response(line, error));

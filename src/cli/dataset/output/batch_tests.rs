@@ -3,6 +3,7 @@
 use super::tests::{TOKENS, completion, output, token};
 use super::*;
 use crate::input::batch_line::BatchLine;
+use crate::input::row_error::code;
 use vllm_batch_api::request::{FinishReason, RequestError};
 
 /// The line of a result, with facts of a run; `<id>` is the text of a token.
@@ -204,4 +205,31 @@ fn answers_and_errors_of_anthropic() {
     );
     let fault = shown(BatchKind::Message, Err(&RowError::new("non_finite_logits", 3, "NaN")));
     assert!(fault.contains(r#""type":"api_error""#), "{fault}");
+}
+
+#[test]
+fn rows_that_were_given_up_have_no_response() {
+    let row = |kind, code| shown(kind, Err(&RowError::new(code, 3, "why")));
+    assert_eq!(
+        row(BatchKind::Chat, code::BATCH_CANCELLED),
+        concat!(
+            r#"{"id":"batch_req_6f5469db4375af4a","custom_id":null,"response":null,"#,
+            r#""error":{"code":"batch_cancelled","message":"why"}}"#,
+        )
+    );
+    let expired = row(BatchKind::Embeddings, code::BATCH_EXPIRED);
+    assert!(expired.contains(r#""response":null,"error":{"code":"batch_expired""#), "{expired}");
+    for (code, kind) in [(code::BATCH_CANCELLED, "canceled"), (code::BATCH_EXPIRED, "expired")] {
+        let expected = format!(r#"{{"custom_id":null,"result":{{"type":"{kind}"}}}}"#);
+        assert_eq!(row(BatchKind::Message, code), expected);
+    }
+}
+
+#[test]
+fn no_reader_breaks_a_line_of_a_batch() {
+    let answer = output(vec![completion(0, "a\u{85}b\u{2028}c\u{2029}é")]);
+    for kind in [BatchKind::Chat, BatchKind::Completions, BatchKind::Response, BatchKind::Message] {
+        let line = shown(kind, Ok(&answer));
+        assert!(line.contains(r"a\u0085b\u2028c\u2029é"), "{line}");
+    }
 }

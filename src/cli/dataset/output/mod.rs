@@ -14,6 +14,7 @@ mod finished;
 pub mod format_settings;
 mod growing;
 mod likelihoods;
+pub mod line_breaks;
 pub mod npy;
 #[cfg(test)]
 mod odd_inputs;
@@ -118,6 +119,7 @@ pub fn format_row(
     options: &OutputOptions<'_>,
     out: &mut Vec<u8>,
 ) {
+    let start = out.len();
     let mut row = RowWriter { out, options, form };
     let result = resolve(result);
     row.out.push(b'{');
@@ -135,6 +137,9 @@ pub fn format_row(
         }
     }
     row.out.extend_from_slice(b"}\n");
+    if matches!(passthrough, Passthrough::Batch(_)) {
+        line_breaks::escape(out, start);
+    }
 }
 
 /// The parameter, if any, that asks for more than the text of one completion.

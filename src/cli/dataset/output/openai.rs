@@ -29,10 +29,24 @@ impl RowWriter<'_> {
         line: &BatchLine,
         result: Result<&RequestOutput, Cow<'_, RowError>>,
     ) {
+        if let Some(error) = result.as_ref().err().filter(|error| code::is_not_run(error.code)) {
+            return self.openai_not_run(line, error);
+        }
         let status = result.as_ref().map_or_else(|error| status(error), |_| 200);
         self.openai_envelope(line, status, |row| match &result {
             Ok(output) => row.openai_answer(line, output),
             Err(error) => row.openai_error(line.kind, error),
+        });
+    }
+
+    /// The fields of the line of a request that nobody answered, and that nothing was wrong with.
+    fn openai_not_run(&mut self, line: &BatchLine, error: &RowError) {
+        self.field("id", &line.digest.id("batch_req_"));
+        self.field("custom_id", &line.custom_id);
+        self.field("response", &());
+        self.object("error", |row| {
+            row.field("code", error.code);
+            row.field("message", &error.message);
         });
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::line_breaks;
 use super::{OutputOptions, RowWriter, scores};
 use crate::input::base64;
 use crate::input::batch_line::BatchLine;
@@ -95,6 +96,7 @@ pub(super) fn format_pooled(
     options: &OutputOptions<'_>,
     out: &mut Vec<u8>,
 ) {
+    let start = out.len();
     let mut row = RowWriter { out, options, form: None };
     row.out.push(b'{');
     match (passthrough, form) {
@@ -134,6 +136,9 @@ pub(super) fn format_pooled(
         }
     }
     row.out.extend_from_slice(b"}\n");
+    if matches!(passthrough, Passthrough::Batch(_)) {
+        line_breaks::escape(out, start);
+    }
 }
 
 impl RowWriter<'_> {
