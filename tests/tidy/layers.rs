@@ -35,6 +35,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "vllm_batch_api",
             "vllm_batch_base",
             "vllm_batch_dataset",
+            "vllm_batch_engine::EngineInfo",
             "vllm_batch_engine::serve",
             "vllm_batch_engine::stats",
             "vllm_batch_text",

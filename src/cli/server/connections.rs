@@ -12,6 +12,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Semaphore, watch};
 
+use crate::batches::{Batches, Held, Store, Worker, joined};
 use crate::engine_thread::EngineThread;
 use crate::guard::Guard;
 use crate::routes::{self, App};
@@ -32,6 +33,9 @@ const NUM_THREADS: usize = 2;
 
 /// Threads that read requests: they tokenize, and decode images.
 const MAX_READING: usize = 16;
+
+/// How long a batch may take to be put away.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// Pause where no connection can be accepted, as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -61,6 +65,8 @@ pub struct Server {
 pub struct Serving {
     thread: std::thread::JoinHandle<()>,
     stop: watch::Sender<bool>,
+    /// What runs batches.
+    worker: Option<(Arc<Store>, std::thread::JoinHandle<()>)>,
 }
 
 impl Server {
@@ -89,11 +95,25 @@ impl Server {
         config: &ServerConfig,
         served: Served,
         engine: Runner,
+        batches: Option<Batches>,
     ) -> io::Result<(Serving, EngineThread)> {
         let (engine, asker) = EngineThread::new(engine);
+        let served = Arc::new(served);
+        let (held, worker) = match batches {
+            None => (None, None),
+            Some(batches) => {
+                let batches = Arc::new(batches);
+                let store = Arc::clone(&batches.store);
+                let worker =
+                    Worker::start(Arc::clone(&batches), Arc::clone(&served), asker.clone())?;
+                let (names, max_body_bytes) = (served.names.clone(), config.max_body_bytes);
+                let held = Held { batches, names, max_body_bytes };
+                (Some(Arc::new(held)), Some((store, worker)))
+            }
+        };
         let is_local = self.address.ip().is_loopback();
         let app = Arc::new(App {
-            served: Arc::new(served),
+            served,
             asker,
             guard: Guard::new(
                 &config.api_keys,
@@ -113,12 +133,12 @@ impl Server {
         let max_connections = config.max_connections;
         let listener = self.listener;
         let thread = std::thread::Builder::new().name("http".to_owned()).spawn(move || {
-            let router = routes::router(app);
+            let router = routes::router(app, held);
             runtime.block_on(accept_all(listener, router, max_connections, stopped));
             // Requests that hang in their threads do not hold the end up.
             runtime.shutdown_background();
         })?;
-        Ok((Serving { thread, stop }, engine))
+        Ok((Serving { thread, stop, worker }, engine))
     }
 }
 
@@ -126,6 +146,17 @@ impl Serving {
     /// Accepts nothing more, and lets requests that are under way end.
     pub fn drain(&self) {
         let _ = self.stop.send(true);
+        if let Some((store, _)) = &self.worker {
+            store.stop();
+        }
+    }
+
+    /// Waits until the batch that ran is put away, to be gone on with by a later server.
+    pub fn leave_batches(self) {
+        if let Some((store, worker)) = self.worker {
+            store.stop();
+            joined(worker, LEAVING);
+        }
     }
 
     /// Whether the last connection is closed.

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::metrics::Metrics;
 use vllm_batch_api::answer::Answer;
 use vllm_batch_base::EngineError;
+use vllm_batch_engine::EngineInfo;
 use vllm_batch_engine::serve::runner::{Runner, Work};
 use vllm_batch_engine::stats::EngineStats;
 
@@ -20,8 +21,27 @@ const IDLE: Duration = Duration::from_millis(50);
 
 /// What the engine is told.
 enum Order {
-    Add { request_id: u64, work: Box<Work>, answers: UnboundedSender<Answer> },
+    Add { request_id: u64, work: Box<Work>, answers: Sink },
     Abort(u64),
+}
+
+/// Where answers go.
+#[derive(Clone)]
+enum Sink {
+    /// To a request that somebody waits for.
+    Request(UnboundedSender<Answer>),
+    /// To a batch.
+    Batch(Sender<Answer>),
+}
+
+impl Sink {
+    /// Whoever is gone has said so, or will.
+    fn send(&self, answer: Answer) {
+        match self {
+            Sink::Request(asker) => drop(asker.send(answer)),
+            Sink::Batch(batch) => drop(batch.send(answer)),
+        }
+    }
 }
 
 /// How the thread ended.
@@ -39,12 +59,12 @@ pub struct EngineThread {
     orders: Receiver<Order>,
     shared: Arc<Shared>,
     /// Where answers go, by the number of their request.
-    askers: HashMap<u64, UnboundedSender<Answer>>,
+    askers: HashMap<u64, Sink>,
 }
 
 /// What everybody looks at.
-#[derive(Default)]
 struct Shared {
+    info: EngineInfo,
     num_unfinished: AtomicUsize,
     next_id: AtomicU64,
     has_failed: AtomicBool,
@@ -71,8 +91,14 @@ impl EngineThread {
     /// An engine that nobody has asked yet.
     pub(crate) fn new(engine: Runner) -> (Self, Asker) {
         let (sender, orders) = channel();
-        let shared = Arc::new(Shared::default());
-        *lock(&shared.stats) = engine.stats();
+        let shared = Arc::new(Shared {
+            info: engine.info().clone(),
+            num_unfinished: AtomicUsize::new(0),
+            next_id: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+            stats: Mutex::new(engine.stats()),
+            metrics: Mutex::default(),
+        });
         let asker = Asker { orders: sender, shared: Arc::clone(&shared) };
         (Self { engine, orders, shared, askers: HashMap::new() }, asker)
     }
@@ -139,8 +165,7 @@ impl EngineThread {
                 false => self.askers.get(&request_id).cloned(),
             };
             if let Some(asker) = asker {
-                // Whoever is gone has said so, or will.
-                let _ = asker.send(answer);
+                asker.send(answer);
             }
         }
     }
@@ -157,8 +182,25 @@ impl Asker {
         let (answers, received) = unbounded_channel();
         self.shared.num_unfinished.fetch_add(1, Ordering::SeqCst);
         // Of an engine that has ended the receiver gets nothing.
+        let answers = Sink::Request(answers);
         let _ = self.orders.send(Order::Add { request_id, work: Box::new(work), answers });
         Answers { request_id, received, asker: self.clone(), is_finished: false }
+    }
+
+    /// Asks a row of a batch, for which nobody waits: it keeps no other request out.
+    pub(crate) fn ask_for_batch(&self, request_id: u64, work: Work, answers: Sender<Answer>) {
+        let answers = Sink::Batch(answers);
+        let _ = self.orders.send(Order::Add { request_id, work: Box::new(work), answers });
+    }
+
+    /// Ends a request.
+    pub(crate) fn abort(&self, request_id: u64) {
+        let _ = self.orders.send(Order::Abort(request_id));
+    }
+
+    /// What was loaded.
+    pub(crate) fn info(&self) -> &EngineInfo {
+        &self.shared.info
     }
 
     /// Requests that are not answered yet.
@@ -195,7 +237,7 @@ impl Drop for Answers {
     fn drop(&mut self) {
         self.asker.shared.num_unfinished.fetch_sub(1, Ordering::SeqCst);
         if !self.is_finished {
-            let _ = self.asker.orders.send(Order::Abort(self.request_id));
+            self.asker.abort(self.request_id);
         }
     }
 }

@@ -10,6 +10,7 @@
 
 #![warn(missing_docs, unreachable_pub)]
 
+mod batches;
 mod body;
 mod connections;
 mod engine_thread;
@@ -23,6 +24,7 @@ mod sse;
 mod streams;
 mod texts;
 
+pub use batches::{BatchRun, Batches, GivenUp, Job, RunBatches, Store, Unfinished};
 pub use connections::{Server, ServerConfig, Serving};
 pub use engine_thread::{Ended, EngineThread};
 pub use served::{Ask, AskedRow, Refused, RequestLine, Served};

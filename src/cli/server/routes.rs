@@ -10,6 +10,7 @@ use axum::middleware::{self, Next};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
+use crate::batches::{self, Held};
 use crate::body::text_of;
 use crate::engine_thread::{Answers, Asker};
 use crate::errors::{HttpError, json_response};
@@ -43,7 +44,7 @@ type Shared = State<Arc<App>>;
 type Result<T> = std::result::Result<T, HttpError>;
 
 /// All endpoints.
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>, held: Option<Arc<Held>>) -> Router {
     let mut router = Router::new()
         .route("/health", get(health))
         .route("/ping", get(health).post(health))
@@ -73,11 +74,17 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         };
         router = router.route(path, post(handler));
     }
+    let mut router = router.with_state(Arc::clone(&app));
+    if let Some(held) = held {
+        router = router.merge(batches::router(Arc::clone(&held)));
+        if held.batches.takes_messages {
+            router = router.merge(batches::messages_router(held));
+        }
+    }
     router
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(Arc::clone(&app), admitted))
-        .with_state(app)
+        .layer(middleware::from_fn_with_state(app, admitted))
 }
 
 /// Lets nobody in who may not ask, and names the request in its response.
@@ -104,17 +111,21 @@ async fn admitted(State(app): Shared, mut request: HttpRequest, next: Next) -> R
 #[derive(Clone)]
 struct RequestId(String);
 
-fn or_error(path: &str, result: Result<Response<Body>>) -> Response<Body> {
+pub(crate) fn or_error(path: &str, result: Result<Response<Body>>) -> Response<Body> {
     result.unwrap_or_else(|error| error.response(path))
 }
 
-fn json_of(value: &Value) -> Response<Body> {
+pub(crate) fn json_of(value: &Value) -> Response<Body> {
     json_response(StatusCode::OK, value.to_string())
 }
 
 async fn no_path(request: HttpRequest) -> Response<Body> {
     let path = request.uri().path();
-    let message = format!("no such path: {} {path}", request.method());
+    let mut message = format!("no such path: {} {path}", request.method());
+    let has_batches = |prefix| path.starts_with(prefix);
+    if ["/v1/files", "/v1/batches", "/v1/messages/batches"].into_iter().any(has_batches) {
+        message.push_str("; files and batches are there with --batch-dir DIR of the server");
+    }
     HttpError::new(StatusCode::NOT_FOUND, "not_found", message).response(path)
 }
 
@@ -202,7 +213,7 @@ async fn with_text(
 }
 
 /// Work that may take its time.
-async fn on_thread<T: Send + 'static>(
+pub(crate) async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(HttpError::dead()))

@@ -1,5 +1,7 @@
 //! Server-sent events.
 
+use vllm_batch_dataset::output::line_breaks;
+
 /// What ends a stream, after errors too.
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
@@ -18,14 +20,9 @@ pub(crate) fn named(name: Option<&str>, json: &str) -> String {
         event.push('\n');
     }
     event.push_str("data: ");
-    for c in json.chars() {
-        match c {
-            '\u{85}' => event.push_str("\\u0085"),
-            '\u{2028}' => event.push_str("\\u2028"),
-            '\u{2029}' => event.push_str("\\u2029"),
-            c => event.push(c),
-        }
-    }
+    let mut json = json.as_bytes().to_vec();
+    line_breaks::escape(&mut json, 0);
+    event.push_str(&String::from_utf8(json).expect("JSON is text"));
     event.push_str("\n\n");
     event
 }

@@ -50,7 +50,11 @@ impl Reply {
 impl Server {
     /// Starts a server on a free port.
     pub fn start(model: &str, flags: &[&str]) -> Self {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+        Self::of(Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch")), model, flags)
+    }
+
+    /// The same, by a command that ends with the program's name.
+    pub fn of(mut command: Command, model: &str, flags: &[&str]) -> Self {
         command.args(["serve", "--model", model, "--port", "0"]).args(flags);
         command.current_dir(env!("CARGO_MANIFEST_DIR")).env("COLUMNS", "400");
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();

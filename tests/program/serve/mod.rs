@@ -1,6 +1,7 @@
 //! `serve` as clients meet it, over its socket.
 
 mod answers;
+mod batches;
 mod client;
 mod faults;
 mod streams;

@@ -94,7 +94,7 @@ pub fn role(command: &str, flag: &str, value: &OsStr) -> Option<Role> {
         "report" => Role::Document(DocumentKind::Report(
             ReportForm::of(Path::new(value)).unwrap_or(ReportForm::Json),
         )),
-        "work-dir" | "download-dir" => Role::Folder,
+        "work-dir" | "download-dir" | "batch-dir" => Role::Folder,
         _ => return None,
     })
 }

@@ -1,5 +1,7 @@
 //! Flags of `serve`: those of `run` that say how requests are answered, and where they come from.
 
+use std::path::PathBuf;
+
 use clap::ArgAction;
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
@@ -15,6 +17,7 @@ const SERVE_EXAMPLES: &str = "\
 Examples:
   vllm-batch serve --model ./model
   vllm-batch serve --model ./model --port 9000 --api-key \"$KEY\" --max-num-queued-reqs 256
+  vllm-batch serve --model ./model --batch-dir ./batches
   vllm-batch serve --task embed --model ./encoder
   curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"stream\": true}'
@@ -92,6 +95,18 @@ pub struct ServerArgs {
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64MiB")]
     #[arg(hide_short_help = true)]
     pub max_body_bytes: u64,
+    /// Take files and batches (/v1/files, /v1/batches), and keep them in this folder
+    ///
+    /// A batch goes on after a restart, with the bytes that `run` writes for its file.
+    #[arg(long, value_name = "DIR")]
+    pub batch_dir: Option<PathBuf>,
+    /// Bytes of a file that is sent
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16GiB")]
+    #[arg(hide_short_help = true)]
+    pub max_file_bytes: u64,
+    /// Give up what of a batch is not answered when its completion_window is over
+    #[arg(long, hide_short_help = true)]
+    pub enforce_completion_window: bool,
     /// Seconds that requests under way may take to end after a signal
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value_t = 30)]
     pub shutdown_timeout: usize,

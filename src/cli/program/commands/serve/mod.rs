@@ -1,6 +1,7 @@
 //! `serve`: one model behind HTTP. The crate `server` has the connections; here a model is loaded
 //! as for `run`, requests become rows, and signals end it.
 
+mod batches;
 mod requests;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use crate::model::{self, Folders, Loaded, Summary};
 use crate::run::open_model::OpenModel;
 use crate::run::signals::Signals;
 use crate::run::{by_model, signed};
+use batches::ServedModel;
 use requests::{Notes, Requests};
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::reader::InputFormat;
@@ -31,14 +33,17 @@ use vllm_batch_server::{Ended, EngineThread, Served, Server, ServerConfig, Servi
 pub fn run(args: ServeArgs, console: &Console) -> Result<Exit, CliError> {
     let (server, task, run, pooling) = args.into_run();
     let listening = bind(&server)?;
-    let (config, folders, summary) = configured(task.map(Task::from), run, pooling, console)?;
+    let store = server.batch_dir.as_deref().map(batches::open).transpose()?;
+    let flags = Flags { task: task.map(Task::from), run, pooling };
+    let (config, folders, summary) = configured(&flags, console)?;
     let config = Arc::new(config);
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
-    let (served, engine) = load(&config, &folders, summary, console)?;
+    let Ready { served, engine, model } = load(&config, &folders, summary, console)?;
     let names = served.names.clone();
     let address = listening.address();
+    let batches = store.map(|store| batches::of(store, &server, flags, model, console));
     let (serving, engine) = listening
-        .serve(&server_config(&server), served, engine)
+        .serve(&server_config(&server), served, engine, batches)
         .map_err(|error| CliError::from_machine(format!("cannot start threads: {error}")))?;
     signals.begin();
     console.note(&format!("Serving {} at http://{address}", names[0]));
@@ -46,7 +51,25 @@ pub fn run(args: ServeArgs, console: &Console) -> Result<Exit, CliError> {
         console.warn("other machines may ask, without a key; --api-key KEY asks for one");
     }
     let timeout = Duration::from_secs(server.shutdown_timeout as u64);
-    stepped(&serving, engine, &signals, timeout)
+    let ended = stepped(&serving, engine, &signals, timeout);
+    serving.leave_batches();
+    ended
+}
+
+/// Flags that say how requests are answered, and rows of batches.
+#[derive(Clone)]
+struct Flags {
+    /// What requests ask for; None: what the model is for.
+    task: Option<Task>,
+    run: RunArgs,
+    pooling: PoolingFlags,
+}
+
+/// A model that is loaded, and what asks it.
+struct Ready {
+    served: Served,
+    engine: Runner,
+    model: ServedModel,
 }
 
 fn bind(server: &ServerArgs) -> Result<Server, CliError> {
@@ -68,12 +91,8 @@ fn server_config(args: &ServerArgs) -> ServerConfig {
 }
 
 /// The configuration, by what the model is for where no flag says it.
-fn configured(
-    task: Option<Task>,
-    run: RunArgs,
-    pooling: PoolingFlags,
-    console: &Console,
-) -> Result<(RunConfig, Folders, Summary), CliError> {
+fn configured(flags: &Flags, console: &Console) -> Result<(RunConfig, Folders, Summary), CliError> {
+    let Flags { task, run, pooling } = flags.clone();
     if let Some(task @ (Task::Classify | Task::Reward)) = task {
         let message = format!("--task {}: no endpoint answers with classes", task.command());
         let help = format!("`vllm-batch {}` does, over a dataset", task.command());
@@ -107,19 +126,20 @@ fn load(
     folders: &Folders,
     summary: Summary,
     console: &Console,
-) -> Result<(Served, Runner), CliError> {
+) -> Result<Ready, CliError> {
     let OpenModel { summary, base, files, loaded } =
         OpenModel::load(config, folders, summary, None, &model::load_from)?;
     let files = files.join().expect("a panic ends the process in its hook")?;
     let (processor, info) = (loaded.engine.input_processor(), loaded.engine.info());
     by_model::check(config, &base, &processor)?;
     loaded.announce(info, config, console);
-    let (format, _) = signed(config, &shape(config), files, &summary, &loaded.engine)?;
+    let (format, _) = signed(config, &shape(config), files.clone(), &summary, &loaded.engine)?;
     let RowFormat::Json(json) = format.clone() else { unreachable!("requests are JSON") };
     let notes = Notes::new(console);
     let requests =
         Requests { config: config.clone(), base, processor: processor.clone(), format, notes };
-    let Loaded { engine, .. } = loaded;
+    let Loaded { engine, model_dir, .. } = loaded;
+    let model = ServedModel { config: config.clone(), summary, files, model_dir };
     let served = Served {
         format: json,
         processor,
@@ -127,7 +147,7 @@ fn load(
         created: now(),
         ask: Box::new(move |request| requests.ask(request)),
     };
-    Ok((served, engine))
+    Ok(Ready { served, engine, model })
 }
 
 /// Names that requests may have for the model, and those of its adapters.

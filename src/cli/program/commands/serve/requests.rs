@@ -1,6 +1,7 @@
 //! Requests of a server as rows of a run: what `run` does with a line of a batch API, from its
 //! text to what the engine is asked.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -90,6 +91,14 @@ impl Requests {
         }
     }
 
+    /// A server may run for days: chats whose template shows the date have that of their request.
+    fn processor_now(&self) -> Cow<'_, InputProcessor> {
+        match self.processor.shows_date() {
+            true => Cow::Owned(self.processor.with_chat_date(self.config.date_now())),
+            false => Cow::Borrowed(&self.processor),
+        }
+    }
+
     fn work(
         &self,
         (prompt, overrides, lora, form): (Prompt, &Overrides, Option<LoraId>, Option<&AnswerForm>),
@@ -104,7 +113,7 @@ impl Requests {
         let adapters = (&self.config.engine.lora, &*self.processor);
         let has_images = !prompt.media().is_empty();
         let lora = lora_of_row(lora, has_images, adapters).map_err(failed)?;
-        match params.work(&self.processor, request_id, prompt, key) {
+        match params.work(&self.processor_now(), request_id, prompt, key) {
             Ok(work) => Ok(work.with_lora(lora)),
             Err(error) => Err(match error.of_row() {
                 Ok(error) => failed(error),
