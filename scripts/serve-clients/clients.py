@@ -20,6 +20,8 @@ from server import ROOT
 CLIENTS = {
     "openai": "openai_client",
     "anthropic": "anthropic_client",
+    "batches": "batches_client",
+    "kills": "kills",
     "litellm": "litellm_client",
     "lm-eval": "harness",
     "inspect": "inspect_client",

@@ -1,7 +1,9 @@
 """litellm, as it talks to a vLLM server: `hosted_vllm/NAME`."""
 
 import asyncio
+import json
 import os
+import tempfile
 
 # Prices are not fetched.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -9,7 +11,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 from litellm.exceptions import BadRequestError, NotFoundError
 
-from server import ENCODER, Server
+from server import DEMO, ENCODER, Server, until
 
 MESSAGES = [{"role": "user", "content": "What is 28 plus 94?"}]
 
@@ -67,3 +69,30 @@ def check(binary):
             input=["the red bird", "a"],
         )
         assert len(found.data) == 2 and len(found.data[0]["embedding"]) > 1, found
+    with tempfile.TemporaryDirectory() as folder:
+        check_batches(binary, os.path.join(folder, "batches"))
+
+
+def check_batches(binary, folder):
+    """Files and batches are the server's, which litellm passes on."""
+    url = "/v1/completions"
+    lines = [
+        {"custom_id": name, "method": "POST", "url": url, "body": {"model": "demo", "prompt": name}}
+        for name in "abc"
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    with Server(binary, DEMO, "--batch-dir", folder) as server:
+        for provider in ("openai", "hosted_vllm"):
+            there = {"custom_llm_provider": provider, "api_base": server.base_url, "api_key": "none"}
+            file = litellm.create_file(file=("in.jsonl", text), purpose="batch", **there)
+            batch = litellm.create_batch(
+                completion_window="24h", endpoint=url, input_file_id=file.id, **there
+            )
+
+            def state():
+                return litellm.retrieve_batch(batch_id=batch.id, **there)
+
+            until(lambda: state().status == "completed")
+            output = litellm.file_content(file_id=state().output_file_id, **there).content
+            assert [json.loads(line)["custom_id"] for line in output.splitlines()] == list("abc")
+            assert litellm.list_batches(limit=1, **there).data[0].id == batch.id

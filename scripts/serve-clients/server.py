@@ -48,6 +48,11 @@ class Server:
         self._process.terminate()
         self._is_told = True
 
+    def kill(self):
+        """Ends it as a machine that loses its power does."""
+        self._process.kill()
+        self._process.communicate()
+
     def __enter__(self):
         return self
 
