@@ -18,7 +18,7 @@ use super::random::Rng;
 use super::speculation::{self, BATCHES, MODEL, Method, draft_model};
 
 /// What requests answer, by their numbers.
-type Answers = BTreeMap<u64, String>;
+pub type Answers = BTreeMap<u64, String>;
 
 /// Runs requests to their end. With a generator some are aborted on the way, half of which come
 /// again under their number; returns those that did not as well.
@@ -58,7 +58,7 @@ pub fn run(
 }
 
 /// What does not depend on scheduling.
-fn text(answer: &Answer) -> String {
+pub fn text(answer: &Answer) -> String {
     match answer {
         Answer::Generate(output) => format!("{:?} {:?}", output.outputs, output.prompt_logprobs),
         Answer::Pooling(output) => format!("{:?}", output.texts),

@@ -8,6 +8,7 @@ mod answers;
 mod byte_level;
 mod cached_texts;
 mod chat_templates;
+mod classes;
 mod classifiers;
 mod combinations;
 mod config_keys;

@@ -12,6 +12,26 @@ pub use vllm_batch_base::config::LoraId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowKey(pub u64);
 
+/// Whether somebody waits for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RequestClass {
+    /// Somebody does: it goes before rows of a batch, and may preempt them.
+    #[default]
+    Online,
+    /// It is a row of a batch, which has time.
+    Batch,
+}
+
+/// Which of two requests goes first: the lesser one; of equal ones the one that came first. No byte
+/// of an answer depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Precedence {
+    /// What decides first.
+    pub class: RequestClass,
+    /// vLLM's `priority`: a lower one goes first.
+    pub priority: i64,
+}
+
 /// Request for a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Asked {
@@ -152,6 +172,16 @@ pub struct RequestError {
     pub code: &'static str,
     /// For the user: what is wrong and what to do.
     pub message: String,
+}
+
+impl Precedence {
+    /// A row of a batch, among others of its priority.
+    pub const BATCH: Self = Self { class: RequestClass::Batch, priority: 0 };
+
+    /// Of the same class.
+    pub fn with_priority(self, priority: i64) -> Self {
+        Self { priority, ..self }
+    }
 }
 
 impl Asked {

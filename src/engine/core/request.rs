@@ -13,7 +13,7 @@ pub use crate::media_table::TableMedium;
 use crate::plan::prefix_cache::{own_root_serial, root_serial};
 use crate::plan::structured_output::Guidance;
 pub(crate) use vllm_batch_api::request::{
-    Asked, FinishReason, LoraId, NumLogprobs, RowKey, SamplingParams,
+    Asked, FinishReason, LoraId, NumLogprobs, Precedence, RowKey, SamplingParams,
 };
 
 /// A prompt with its parameters, ready to run: tokenized, validated, keyed.
@@ -43,6 +43,8 @@ pub struct Request {
     /// Output tokens after which it ends as by its EOS, whatever they are: for benchmarks of
     /// weights that are made up. Unlike `max_tokens`, nothing is scheduled by it.
     pub eos_after: Option<usize>,
+    /// Who goes before whom.
+    pub precedence: Precedence,
 }
 
 /// Tokens of a medium that follow each other in a prompt. A medium may have several runs of them.

@@ -17,6 +17,10 @@ pub struct EngineStats {
     pub num_running: usize,
     /// Sequences waiting now.
     pub num_waiting: usize,
+    /// Those of the running ones that are rows of a batch.
+    pub num_running_batch: usize,
+    /// Those of the waiting ones.
+    pub num_waiting_batch: usize,
     /// Blocks of the KV pool.
     pub num_blocks: usize,
     /// Blocks in use by running sequences now.
@@ -41,6 +45,8 @@ pub struct EngineStats {
     pub num_accepted_tokens: u64,
     /// Preemptions so far.
     pub num_preemptions: u64,
+    /// Those of rows of a batch.
+    pub num_batch_preemptions: u64,
     /// Blocks of prefixes that went to the host's memory so far.
     pub num_offloaded_blocks: u64,
     /// Those that came back.
@@ -118,6 +124,8 @@ impl EngineStats {
             num_steps: self.num_steps + other.num_steps,
             num_running: self.num_running + other.num_running,
             num_waiting: self.num_waiting + other.num_waiting,
+            num_running_batch: self.num_running_batch + other.num_running_batch,
+            num_waiting_batch: self.num_waiting_batch + other.num_waiting_batch,
             num_blocks: self.num_blocks + other.num_blocks,
             num_used_blocks: self.num_used_blocks + other.num_used_blocks,
             block_size: self.block_size.max(other.block_size),
@@ -130,6 +138,7 @@ impl EngineStats {
             num_forced_tokens: self.num_forced_tokens + other.num_forced_tokens,
             num_accepted_tokens: self.num_accepted_tokens + other.num_accepted_tokens,
             num_preemptions: self.num_preemptions + other.num_preemptions,
+            num_batch_preemptions: self.num_batch_preemptions + other.num_batch_preemptions,
             num_offloaded_blocks: self.num_offloaded_blocks + other.num_offloaded_blocks,
             num_returned_blocks: self.num_returned_blocks + other.num_returned_blocks,
             num_steps_in_parts: self.num_steps_in_parts + other.num_steps_in_parts,

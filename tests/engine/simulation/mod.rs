@@ -48,6 +48,8 @@ struct Coverage {
     admitted_ahead: u64,
     chunks_ahead: u64,
     preemptions: u64,
+    /// Those of rows of a batch.
+    batch_preemptions: u64,
     cached_tokens: u64,
     siblings: u64,
     stop_strings: u64,
@@ -121,6 +123,7 @@ impl AddAssign for Coverage {
         self.admitted_ahead += other.admitted_ahead;
         self.chunks_ahead += other.chunks_ahead;
         self.preemptions += other.preemptions;
+        self.batch_preemptions += other.batch_preemptions;
         self.cached_tokens += other.cached_tokens;
         self.siblings += other.siblings;
         self.stop_strings += other.stop_strings;
@@ -379,6 +382,7 @@ impl Simulation {
             admitted_ahead: self.num_admitted_ahead,
             chunks_ahead: self.num_chunks_ahead,
             preemptions: stats.num_preemptions,
+            batch_preemptions: stats.num_batch_preemptions,
             cached_tokens: stats.num_cached_tokens,
             block_copies: self.num_block_copies,
             offloaded_blocks: stats.num_offloaded_blocks,
@@ -518,15 +522,22 @@ fn check_prompt_logprobs(
     coverage.prompt_logprobs += actual.len() as u64;
 }
 
-fn run_seed(seed: u64, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Coverage {
+fn run_seed(seed: u64, mixes: bool, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Coverage {
     let mut rng = Rng(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93));
     let mut simulation = Simulation::new(&mut rng, tokenizer, pieces);
+    if mixes {
+        simulation.workload.mix_classes(&mut Rng(seed ^ 0x5EED));
+    }
     simulation.run(&mut rng, pieces);
     simulation.check(pieces)
 }
 
 /// Runs seeds from a shared counter; stops at the first that fails.
-fn run_seeds(next: &AtomicU64, num_seeds: u64, tokenizer: &Arc<Tokenizer>) -> Coverage {
+fn run_seeds(
+    (next, num_seeds): (&AtomicU64, u64),
+    mixes: bool,
+    tokenizer: &Arc<Tokenizer>,
+) -> Coverage {
     let pieces = workload::pieces();
     let mut coverage = Coverage::default();
     loop {
@@ -534,7 +545,7 @@ fn run_seeds(next: &AtomicU64, num_seeds: u64, tokenizer: &Arc<Tokenizer>) -> Co
         if seed >= num_seeds {
             return coverage;
         }
-        match catch_unwind(AssertUnwindSafe(|| run_seed(seed, tokenizer, &pieces))) {
+        match catch_unwind(AssertUnwindSafe(|| run_seed(seed, mixes, tokenizer, &pieces))) {
             Ok(of_seed) => coverage += of_seed,
             Err(_) => panic!("seed {seed} fails; rerun: VLLM_BATCH_TEST_SIMULATION_SEED={seed}"),
         }
@@ -548,22 +559,40 @@ fn number_from_env(name: &str) -> Option<u64> {
 
 #[test]
 fn every_request_is_answered_as_the_oracle_says() {
+    if let Some((num_seeds, coverage)) = run_all(false)
+        && num_seeds >= NUM_SEEDS
+    {
+        coverage.assert_rich();
+    }
+}
+
+/// Somebody waits for some requests, and others are rows of a batch; priorities differ.
+#[test]
+fn whoever_goes_first_every_request_is_answered_as_the_oracle_says() {
+    if let Some((num_seeds, coverage)) = run_all(true)
+        && num_seeds >= NUM_SEEDS
+    {
+        let Coverage { batch_preemptions, steps_ahead, rows_in_vain, .. } = coverage;
+        assert!(batch_preemptions > 4000 && steps_ahead > 10_000 && rows_in_vain > 500);
+    }
+}
+
+/// Runs all seeds, unless the environment names one.
+fn run_all(mixes: bool) -> Option<(u64, Coverage)> {
     let tokenizer = Arc::new(workload::tokenizer());
     if let Some(seed) = number_from_env("VLLM_BATCH_TEST_SIMULATION_SEED") {
-        run_seed(seed, &tokenizer, &workload::pieces());
-        return;
+        run_seed(seed, mixes, &tokenizer, &workload::pieces());
+        return None;
     }
     let num_seeds = number_from_env("VLLM_BATCH_TEST_SIMULATION_SEEDS").unwrap_or(NUM_SEEDS);
     let next = AtomicU64::new(0);
     let mut coverage = Coverage::default();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..NUM_THREADS)
-            .map(|_| scope.spawn(|| run_seeds(&next, num_seeds, &tokenizer)))
+            .map(|_| scope.spawn(|| run_seeds((&next, num_seeds), mixes, &tokenizer)))
             .collect();
         threads.into_iter().for_each(|t| coverage += t.join().expect("all seeds pass"));
     });
     println!("{num_seeds} seeds: {coverage:?}");
-    if num_seeds >= NUM_SEEDS {
-        coverage.assert_rich();
-    }
+    Some((num_seeds, coverage))
 }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use vllm_batch::engine::api::request::{
-    Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, RequestOutputKind,
-    RollingText, RowKey, SamplingParams,
+    Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, Precedence, RequestClass,
+    RequestOutputKind, RollingText, RowKey, SamplingParams,
 };
 use vllm_batch::engine::core::load::step_sizes::StepSizes;
 use vllm_batch::engine::core::request::{Request, StopIds};
@@ -85,6 +85,17 @@ impl Workload {
     }
 }
 
+impl Workload {
+    /// Half of the requests become rows of a batch, and all have priorities.
+    pub fn mix_classes(&mut self, rng: &mut Rng) {
+        for request in &mut self.requests {
+            let class = if rng.once_in(2) { RequestClass::Batch } else { RequestClass::Online };
+            let priority = rng.up_to(2) as i64 - 1;
+            request.precedence = Precedence { class, priority };
+        }
+    }
+}
+
 /// 0 to `max_len` tokens, mostly of few kinds, so that blocks often are equal by accident.
 fn tokens(rng: &mut Rng, max_len: usize) -> Vec<u32> {
     let len = rng.up_to(max_len);
@@ -139,6 +150,7 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
         guidance,
         lora,
         eos_after: None,
+        precedence: Precedence::default(),
     }
 }
 

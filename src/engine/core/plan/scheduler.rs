@@ -11,14 +11,17 @@
 
 mod ahead;
 mod beam;
+mod classes;
 mod conclude;
 mod deltas;
 mod drafts;
 mod flatten;
+mod floor;
 mod look_ahead;
 mod schedule;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use ahead::Ahead;
 pub use drafts::{DraftLimits, DraftStep};
@@ -34,12 +37,13 @@ use crate::request::{Request, RequestStatus, images_of};
 use crate::sampler::{RowResult, RowTask, SampleTask};
 use crate::stats::EngineStats;
 use beam::BeamRow;
-use look_ahead::WaitingQueue;
+use floor::Floor;
 use vllm_batch_api::request::{
     Asked, CompletionDelta, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs,
-    RequestError, RequestOutput,
+    RequestClass, RequestError, RequestOutput,
 };
 use vllm_batch_text::Tokenizer;
+use waiting::Waiting;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +104,13 @@ pub struct Scheduler {
     /// Sequences by slot; queues hold slots.
     seqs: Vec<Option<Sequence>>,
     free_slots: Vec<usize>,
-    waiting: WaitingQueue,
-    /// In order of admission: the last one is the youngest.
+    waiting: Waiting,
+    /// By precedence, then in order of admission: the last one is the first to be preempted.
     running: Vec<usize>,
+    /// What rows of a batch keep.
+    floor: Floor,
+    /// Free blocks that are not for those who are admitted now.
+    num_kept_blocks: usize,
     /// Adapters of those, each once, while sequences are admitted.
     running_loras: Vec<LoraId>,
     requests: HashMap<u64, RequestState>,
@@ -149,8 +157,10 @@ impl Scheduler {
             block_pool,
             seqs: Vec::new(),
             free_slots: Vec::new(),
-            waiting: WaitingQueue::new(sizes.look_ahead),
+            waiting: Waiting::new(sizes.look_ahead),
             running: Vec::new(),
+            floor: Floor::default(),
+            num_kept_blocks: 0,
             running_loras: Vec::new(),
             requests: HashMap::new(),
             num_requests: 0,
@@ -201,7 +211,8 @@ impl Scheduler {
                 self.finish(slot, Finish::Length);
                 continue;
             }
-            self.waiting.push((slot, request.lora), max_output_tokens.max(1), max_blocks);
+            let (of, max_output_tokens) = ((slot, request.lora), max_output_tokens.max(1));
+            self.waiting.push(request.precedence, of, max_output_tokens, max_blocks);
             if request.params.beam_search.is_some() {
                 self.add_beam_row(&request, slot);
             }
@@ -316,6 +327,7 @@ impl Scheduler {
         let mut results = results.into_iter();
         let mut any_finished = false;
         let mut ended_rounds = Vec::new();
+        let watches_batch = self.floor.waits();
         for entry in &scheduled.seqs {
             if let Some(request_id) = self.beam_row_of(entry.slot) {
                 let result =
@@ -327,6 +339,9 @@ impl Scheduler {
             }
             let num_sampled = if entry.samples { entry.num_drafts + 1 } else { 0 };
             let num_rows = entry.num_prompt_logits + num_sampled;
+            if watches_batch && num_rows > 0 && self.class_of(entry.slot) == RequestClass::Batch {
+                self.floor.moved();
+            }
             let finish = self.apply(entry, results.by_ref().take(num_rows));
             match finish {
                 Some(finish) => {
@@ -383,6 +398,11 @@ impl Scheduler {
         EngineStats {
             num_running: self.running.iter().map(|&slot| self.num_places(slot)).sum(),
             num_waiting: self.waiting.len(),
+            num_running_batch: {
+                let of_batch = &self.running[self.first_running(RequestClass::Batch)..];
+                of_batch.iter().map(|&slot| self.num_places(slot)).sum()
+            },
+            num_waiting_batch: self.waiting.len_of(RequestClass::Batch),
             num_blocks,
             num_used_blocks: num_blocks - self.block_pool.num_free_blocks(),
             block_size: self.block_pool.block_size(),

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::plan::structured_output::{GrammarCompiler, Guidance, Thinking};
 use crate::request::{Request, StopIds};
 use vllm_batch_api::prompt::Prompt;
-use vllm_batch_api::request::{Asked, RequestError, RowKey, SamplingParams};
+use vllm_batch_api::request::{Asked, Precedence, RequestError, RowKey, SamplingParams};
 use vllm_batch_api::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{ModelConfig, Overflow};
@@ -196,6 +196,7 @@ impl InputProcessor {
             row_key,
             lora: None,
             eos_after: None,
+            precedence: Precedence::default(),
         })
     }
 
@@ -235,6 +236,7 @@ impl InputProcessor {
             row_key,
             lora: None,
             eos_after: None,
+            precedence: Precedence::default(),
         })
     }
 

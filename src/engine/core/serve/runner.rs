@@ -11,7 +11,7 @@ use crate::request::Request;
 use crate::stats::EngineStats;
 use crate::{Engine, EngineInfo, Shared};
 use vllm_batch_api::answer::Answer;
-use vllm_batch_api::request::{Asked, LoraId};
+use vllm_batch_api::request::{Asked, LoraId, Precedence};
 use vllm_batch_base::EngineError;
 
 /// An engine.
@@ -182,6 +182,22 @@ impl Work {
         match self {
             Work::Generate(request) => Work::Generate(Request { lora, ..request }),
             Work::Pooling(request) => Work::Pooling(PoolingRequest { lora, ..request }),
+        }
+    }
+
+    /// The same, with another place among those that wait.
+    pub fn with_precedence(self, precedence: Precedence) -> Self {
+        match self {
+            Work::Generate(request) => Work::Generate(Request { precedence, ..request }),
+            Work::Pooling(request) => Work::Pooling(PoolingRequest { precedence, ..request }),
+        }
+    }
+
+    /// Who goes before whom.
+    pub fn precedence(&self) -> Precedence {
+        match self {
+            Work::Generate(Request { precedence, .. })
+            | Work::Pooling(PoolingRequest { precedence, .. }) => *precedence,
         }
     }
 

@@ -35,8 +35,8 @@ impl Scheduler {
     /// Decides the step after `current`, which is scheduled and not yet updated, with its batch and
     /// tasks made; `row_of` gives the row of the device's results of each of its results. None
     /// where it cannot be known: a sequence has drafts or is one of several beams, blocks are
-    /// short, or a row's sampling depends on the tokens before. Batch and tasks of the step ahead
-    /// are made before `update`.
+    /// short, rows of a batch may have to give way, or a row's sampling depends on the tokens
+    /// before. Batch and tasks of the step ahead are made before `update`.
     pub fn schedule_ahead(
         &mut self,
         current: &Scheduled,
@@ -47,7 +47,7 @@ impl Scheduler {
         let is_known = current.seqs.iter().all(|entry| {
             entry.num_drafts == 0 && (!entry.samples || is_plain(self.seq(entry.slot)))
         });
-        if !is_known || self.running.iter().any(is_of_beams) {
+        if !is_known || self.running.iter().any(is_of_beams) || self.may_give_way() {
             return None;
         }
         self.advance(current, row_of);

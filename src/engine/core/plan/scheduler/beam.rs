@@ -28,7 +28,9 @@ use crate::plan::sequence::Sequence;
 use crate::request::Request;
 use crate::sampler::RowTask;
 use search::{Candidate, Hypothesis, Parent, Path, Search};
-use vllm_batch_api::request::{BeamSearchParams, CompletionOutput, NumLogprobs, SamplingParams};
+use vllm_batch_api::request::{
+    BeamSearchParams, CompletionOutput, NumLogprobs, RequestClass, SamplingParams,
+};
 
 /// A row that is searched. Before its first round it is one sequence, which computes the prompt.
 #[derive(Debug)]
@@ -174,6 +176,10 @@ impl Scheduler {
         let row = self.beam_row_mut(request_id);
         row.num_done = 0;
         let (leader, num_beams) = (row.leader(), row.beams.len());
+        if row.request.precedence.class == RequestClass::Batch {
+            self.floor.moved();
+        }
+        let row = self.beam_row_mut(request_id);
         let (failure, candidates) = (row.failure.take(), row.search.end_round());
         self.stats.num_generation_tokens += num_beams as u64;
         let seq = self.seq(leader);

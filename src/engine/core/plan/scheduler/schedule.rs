@@ -1,13 +1,15 @@
 //! `schedule`: the decisions of a step. Running sequences first, in order of admission; then, if
 //! nobody was preempted, waiting ones (`look_ahead.rs` says which), as long as the token budget,
-//! the slots and the blocks last.
+//! the slots and the blocks last. That twice: for those that somebody waits for, and then for rows
+//! of a batch (`classes.rs`).
 
 use super::super::completion::Finish;
+use super::classes::{Kept, Lacking};
 use super::look_ahead::Room;
 use super::{Scheduled, ScheduledSeq, Scheduler};
 use crate::plan::sequence::Sequence;
 use crate::request::{RequestStatus, Whole};
-use vllm_batch_api::request::{Asked, RequestError};
+use vllm_batch_api::request::{Asked, RequestClass, RequestError};
 
 /// Output tokens that a sequence has room for when it is admitted, so that steps allocate nothing.
 /// `max_tokens` may be the whole context, of which little is used.
@@ -18,6 +20,46 @@ pub(super) struct Step {
     scheduled: Scheduled,
     pub(super) token_budget: usize,
     prompt_logits_budget: usize,
+    /// Of both, what rows of a batch are kept.
+    kept: (usize, usize),
+}
+
+/// What is free for those who are admitted.
+struct Free {
+    num_places: usize,
+    /// Blocks of those that run, at their full length.
+    num_running_blocks: usize,
+}
+
+/// What became of the next one that waits.
+enum Admission {
+    /// It runs, or has failed.
+    Done,
+    /// It does not fit beside those that run.
+    Lacks(Lacking),
+    /// Nobody is admitted in this step any more.
+    Over,
+}
+
+impl Step {
+    /// An empty step of so many tokens and rows of prompt logits.
+    pub(super) fn of(token_budget: usize, prompt_logits_budget: usize) -> Self {
+        let (scheduled, kept) = (Scheduled::default(), (0, 0));
+        Self { scheduled, token_budget, prompt_logits_budget, kept }
+    }
+
+    fn keep(&mut self, kept: &Kept) {
+        self.kept = (kept.num_tokens, kept.num_prompt_logits);
+        self.token_budget -= self.kept.0;
+        self.prompt_logits_budget -= self.kept.1;
+    }
+
+    /// What was kept may be used from now on.
+    fn give_back(&mut self) {
+        let (num_tokens, num_prompt_logits) = std::mem::take(&mut self.kept);
+        self.token_budget += num_tokens;
+        self.prompt_logits_budget += num_prompt_logits;
+    }
 }
 
 impl Scheduler {
@@ -36,16 +78,24 @@ impl Scheduler {
         scheduled.seqs.clear();
         scheduled.num_tokens = 0;
         scheduled.block_copies.clear();
-        let mut step = Step {
-            scheduled,
-            token_budget: self.sizes.max_num_batched_tokens,
-            prompt_logits_budget: self.sizes.max_num_prompt_logits,
-        };
+        let sizes = &self.sizes;
+        let budgets = (sizes.max_num_batched_tokens, sizes.max_num_prompt_logits);
+        let mut step = Step { scheduled, ..Step::of(budgets.0, budgets.1) };
+        let kept = self.keep_for_batch();
+        step.keep(&kept);
         let num_preemptions = self.stats.num_preemptions;
-        self.schedule_running(&mut step);
-        // A preempted sequence is at the head of the queue, and there is no room for it.
+        if self.schedule_running(&mut step, RequestClass::Online) {
+            self.schedule_waiting(&mut step, RequestClass::Online, &kept);
+        }
+        step.give_back();
+        self.schedule_running(&mut step, RequestClass::Batch);
+        // A preempted sequence is at the head of its queue, and there is no room for it.
         if self.stats.num_preemptions == num_preemptions {
-            self.schedule_waiting(&mut step);
+            self.schedule_waiting(&mut step, RequestClass::Batch, &Kept::default());
+        }
+        if step.scheduled.is_empty() && kept.num_tokens > 0 {
+            // No row of a batch had room to use what was kept for it.
+            self.schedule_running(&mut step, RequestClass::Online);
         }
         if !step.scheduled.is_empty() {
             self.block_pool.take_copies(&mut step.scheduled.block_copies);
@@ -60,10 +110,18 @@ impl Scheduler {
         step.scheduled
     }
 
-    fn schedule_running(&mut self, step: &mut Step) {
-        let mut i = 0;
+    /// Those of a class; false: one of them was preempted.
+    fn schedule_running(&mut self, step: &mut Step, class: RequestClass) -> bool {
+        let (mut i, mut has_room) = (self.first_running(class), true);
         while i < self.running.len() && step.token_budget > 0 {
             let slot = self.running[i];
+            if self.class_of(slot) != class {
+                break;
+            }
+            if step.kept.0 > 0 && step.scheduled.is_empty() && self.is_cut(slot, step) {
+                // Its image may need all of a step.
+                step.give_back();
+            }
             // One of a row's beams at least has something to compute.
             if self.beam_row_of(slot).is_none() && self.num_new_tokens(slot, step) == 0 {
                 i += 1;
@@ -75,60 +133,104 @@ impl Scheduler {
                 continue;
             }
             while !self.grow(slot) {
-                // The youngest, perhaps this one itself; those before `i` are in the step already.
-                let youngest = self.running.pop().expect("it holds `slot`");
-                self.preempt(youngest);
-                if youngest == slot {
-                    return;
+                // The last, perhaps this one itself; those before `i` are in the step already.
+                let last = self.running.pop().expect("it holds `slot`");
+                has_room &= self.class_of(last) != class;
+                self.preempt(last);
+                if last == slot {
+                    return false;
                 }
             }
             self.add_to_step(slot, step);
             i += 1;
         }
+        has_room
     }
 
-    fn schedule_waiting(&mut self, step: &mut Step) {
+    fn schedule_waiting(&mut self, step: &mut Step, class: RequestClass, kept: &Kept) {
+        if kept.admits_none || !self.waiting.has(class) {
+            return;
+        }
+        self.num_kept_blocks = kept.num_blocks;
+        let mut free = self.free(kept);
+        while step.token_budget > 0 {
+            match self.admit_next(step, class, &mut free) {
+                Admission::Done => {}
+                Admission::Lacks(lacking)
+                    if class == RequestClass::Online && self.give_way(lacking) =>
+                {
+                    free = self.free(kept);
+                }
+                Admission::Lacks(_) | Admission::Over => break,
+            }
+        }
+        self.num_kept_blocks = 0;
+    }
+
+    /// What is free beside those that run.
+    fn free(&mut self, kept: &Kept) -> Free {
         self.running_loras.clear();
         (0..self.running.len()).for_each(|place| self.add_running_lora(self.running[place]));
         let of_running = self.running.iter().map(|&slot| self.max_blocks(self.seq(slot)));
-        let mut num_running_blocks: usize = of_running.sum();
+        let num_running_blocks = of_running.sum();
         let goes_on = self.running.iter().filter(|&&slot| !self.is_at_its_last(self.seq(slot)));
-        let places = goes_on.map(|&slot| self.num_places(slot));
-        let mut num_free_places = self.sizes.max_num_seqs - places.sum::<usize>();
-        while step.token_budget > 0 && num_free_places > 0 {
-            let room = Room {
-                num_seqs: num_free_places,
-                num_blocks: self.block_pool.num_blocks().saturating_sub(num_running_blocks),
-                only_loras: (self.running_loras.len() >= self.sizes.max_loras)
-                    .then_some(&self.running_loras),
-            };
-            let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
-            let Some(place) = self.waiting.choose(&self.block_pool, room, seq) else { return };
-            let slot = self.waiting.slot(place);
-            // Beams need the tokens of the step before.
-            if self.is_advanced && self.beam_row_of(slot).is_some() {
-                return;
-            }
-            if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
-                self.waiting.remove(place);
-                self.finish(slot, self.kv_cache_too_small(slot));
-                continue;
-            }
-            let wants_prompt_logits = !self.seq(slot).missing_prompt_logits.is_empty();
-            let num_places = self.num_places(slot);
-            if (wants_prompt_logits && step.prompt_logits_budget == 0)
-                || num_places > num_free_places
-                || !self.admit(slot)
-            {
-                return;
-            }
-            self.waiting.remove(place);
-            self.running.push(slot);
-            self.add_running_lora(slot);
-            num_free_places -= num_places;
-            num_running_blocks += self.max_blocks(self.seq(slot));
-            self.add_to_step(slot, step);
+        let places: usize = goes_on.map(|&slot| self.num_places(slot)).sum();
+        let num_places = (self.sizes.max_num_seqs - places).saturating_sub(kept.num_places);
+        Free { num_places, num_running_blocks }
+    }
+
+    fn admit_next(&mut self, step: &mut Step, class: RequestClass, free: &mut Free) -> Admission {
+        if !self.waiting.has(class) {
+            return Admission::Over;
         }
+        if free.num_places == 0 {
+            return Admission::Lacks(Lacking { num_places: 1, ..Lacking::default() });
+        }
+        let room = Room {
+            num_seqs: free.num_places,
+            num_blocks: self.block_pool.num_blocks().saturating_sub(free.num_running_blocks),
+            only_loras: (self.running_loras.len() >= self.sizes.max_loras)
+                .then_some(&self.running_loras),
+        };
+        let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
+        let Some(place) = self.waiting.choose(class, &self.block_pool, room, seq) else {
+            return Admission::Lacks(Lacking { lora: true, ..Lacking::default() });
+        };
+        let slot = self.waiting.slot(place);
+        // Beams need the tokens of the step before.
+        if self.is_advanced && self.beam_row_of(slot).is_some() {
+            return Admission::Over;
+        }
+        let num_blocks = self.num_blocks_needed(slot);
+        if num_blocks > self.block_pool.num_blocks() {
+            self.waiting.remove(place);
+            self.finish(slot, self.kv_cache_too_small(slot));
+            return Admission::Done;
+        }
+        let gives_way = class == RequestClass::Batch && self.waiting.has(RequestClass::Online);
+        let wants_prompt_logits = !self.seq(slot).missing_prompt_logits.is_empty();
+        if (wants_prompt_logits && step.prompt_logits_budget == 0)
+            || (gives_way && !self.is_due(slot))
+        {
+            return Admission::Over;
+        }
+        let num_places = self.num_places(slot);
+        if num_places > free.num_places {
+            let num_places = num_places - free.num_places;
+            return Admission::Lacks(Lacking { num_places, num_blocks, lora: false });
+        }
+        self.prefix_hits.clear();
+        if !self.admit(slot) {
+            let num_blocks = num_blocks.saturating_sub(self.prefix_hits.len());
+            return Admission::Lacks(Lacking { num_blocks, ..Lacking::default() });
+        }
+        self.waiting.remove(place);
+        self.join_running(slot);
+        self.add_running_lora(slot);
+        free.num_places -= num_places;
+        free.num_running_blocks += self.max_blocks(self.seq(slot));
+        self.add_to_step(slot, step);
+        Admission::Done
     }
 
     fn add_running_lora(&mut self, slot: usize) {
@@ -156,7 +258,8 @@ impl Scheduler {
             self.block_pool.find_prefix(seq.root_and_tokens(), max_cached_tokens, hits);
         // Hits that nobody uses are in the free list as well, or need blocks of it.
         let num_free_hits = self.block_pool.num_free_of_prefix(hits);
-        if num_needed - hits.len() + num_free_hits > self.block_pool.num_free_blocks() {
+        let num_taken = num_needed - hits.len() + num_free_hits;
+        if num_taken + self.num_kept_blocks > self.block_pool.num_free_blocks() {
             return false;
         }
         seq.status = RequestStatus::Running;
@@ -193,7 +296,7 @@ impl Scheduler {
         true
     }
 
-    fn preempt(&mut self, slot: usize) {
+    pub(super) fn preempt(&mut self, slot: usize) {
         assert!(!self.is_advanced, "the blocks of a step ahead were counted");
         if let Some(request_id) = self.beam_row_of(slot) {
             self.preempt_beams(request_id);
@@ -202,8 +305,10 @@ impl Scheduler {
             self.block_pool.free(&seq.block_table);
             seq.preempt();
         }
-        self.waiting.push_preempted(slot, self.seq(slot).request.lora);
+        let (precedence, lora) = (self.precedence_of(slot), self.seq(slot).request.lora);
+        self.waiting.push_preempted(precedence, slot, lora);
         self.stats.num_preemptions += 1;
+        self.stats.num_batch_preemptions += u64::from(precedence.class == RequestClass::Batch);
     }
 
     /// Tokens that a sequence may compute in this step, none if nothing follows its last: up to its
@@ -221,6 +326,11 @@ impl Scheduler {
             false => wanted.start + step.prompt_logits_budget - seq.num_computed_tokens,
         };
         self.before_cut_image(seq, num_new_tokens)
+    }
+
+    /// Whether a sequence has something to compute, and nothing of it fits into the step.
+    pub(super) fn is_cut(&self, slot: usize, step: &Step) -> bool {
+        !self.is_at_its_last(self.seq(slot)) && self.num_new_tokens(slot, step) == 0
     }
 
     /// So many of the next tokens, or those before an image that would be cut and whose tokens
@@ -273,7 +383,8 @@ impl Scheduler {
     /// that a sibling later in the same step shares them. That is sound because the executor
     /// writes K and V of all tokens of a step, layer by layer, before that layer's attention reads
     /// any. A sequence that is in a step is not preempted in it: the victim is always the last
-    /// running one, which comes after all those that were added, and a preemption ends admission.
+    /// running one, which comes after all those that were added, and a preemption ends admission,
+    /// but where a row of a batch gives way, before any of those is in the step.
     pub(super) fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
         let block_size = self.block_pool.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
@@ -288,7 +399,7 @@ impl Scheduler {
     }
 
     /// Blocks for all known tokens.
-    fn num_blocks_needed(&self, slot: usize) -> usize {
+    pub(super) fn num_blocks_needed(&self, slot: usize) -> usize {
         match self.beam_row_of(slot) {
             Some(request_id) => self.num_blocks_of_beams(request_id),
             None => self.num_blocks_of_sequence(slot),

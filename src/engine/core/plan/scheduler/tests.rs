@@ -1,6 +1,7 @@
 //! Targeted tests of single decisions. The whole is tested by `tests/engine/simulation`.
 
 mod aborts;
+mod classes;
 mod drafts;
 mod look_ahead;
 mod loras;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use super::*;
 use crate::request::StopIds;
 use vllm_batch_api::request::{
-    Asked, ChoiceTexts, FinishReason, KnownText, NumLogprobs, RowKey, SamplingParams, Scored,
-    StopReason, TokenLogprob,
+    Asked, ChoiceTexts, FinishReason, KnownText, NumLogprobs, Precedence, RowKey, SamplingParams,
+    Scored, StopReason, TokenLogprob,
 };
 
 /// (max_num_seqs, max_num_batched_tokens, num_blocks); blocks of 4 tokens, contexts of 64; first
@@ -47,6 +48,7 @@ fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) 
         guidance,
         lora: None,
         eos_after: None,
+        precedence: Precedence::default(),
     }
 }
 
@@ -151,9 +153,9 @@ fn the_youngest_is_preempted_and_is_first_to_come_back() {
     let step = s.schedule();
     assert_eq!(who(&s, &step), [(1, 1), (2, 1)]);
     assert_eq!(s.stats().num_preemptions, 1);
-    assert_eq!(s.seq(s.waiting.slot(0)).request.request_id, 3);
-    assert_eq!(s.seq(s.waiting.slot(0)).status, RequestStatus::Preempted);
-    assert_eq!(s.seq(s.waiting.slot(0)).token_ids.len(), 9, "its token is kept");
+    let next = s.seq(s.waiting.slots().next().expect("it waits"));
+    assert_eq!((next.request.request_id, next.status), (3, RequestStatus::Preempted));
+    assert_eq!(next.token_ids.len(), 9, "its token is kept");
     end_step(&mut s, &step, 5);
     let outputs: Vec<_> = (0..4)
         .flat_map(|_| if s.has_unfinished_requests() { run(&mut s, 5) } else { Vec::new() })

@@ -19,7 +19,7 @@ use crate::{EngineInfo, Shared};
 use member::{Loaded, Member, Order, Stepped};
 use router::{Load, Router};
 use vllm_batch_api::answer::Answer;
-use vllm_batch_api::request::{Asked, LoraId};
+use vllm_batch_api::request::{Asked, LoraId, RequestClass};
 use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_device::WhyCpu;
@@ -43,7 +43,7 @@ pub struct DataParallel {
     known: Vec<Known>,
     names: Vec<String>,
     router: Router,
-    /// In no engine yet.
+    /// In no engine yet, by precedence, then as they came.
     waiting: VecDeque<Work>,
     /// In an engine, by the caller's number.
     placed: HashMap<u64, Placed>,
@@ -59,10 +59,18 @@ struct Known {
     stats: EngineStats,
     num_tokens: usize,
     num_seqs: usize,
-    /// Sequences that came with each order that it may not have received when it made `stats`,
-    /// oldest first.
-    sent: VecDeque<usize>,
+    /// Those of them that are rows of a batch.
+    num_batch_seqs: usize,
+    /// What came with each order that it may not have received when it made `stats`, oldest first.
+    sent: VecDeque<Sent>,
     num_received: u64,
+}
+
+/// Sequences of an order, and whose they are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    num_seqs: usize,
+    class: RequestClass,
 }
 
 /// A request that an engine has.
@@ -79,6 +87,7 @@ struct Placed {
 struct Size {
     num_tokens: usize,
     num_seqs: usize,
+    class: RequestClass,
 }
 
 impl DataParallel {
@@ -145,7 +154,9 @@ impl DataParallel {
 
     /// Queues a request.
     pub fn add_request(&mut self, work: Work) {
-        self.waiting.push_back(work);
+        let own = work.precedence();
+        let place = self.waiting.partition_point(|other| other.precedence() <= own);
+        self.waiting.insert(place, work);
     }
 
     /// Ends a request, as `Engine::abort_request`. One that an engine has is gone from here at
@@ -160,7 +171,7 @@ impl DataParallel {
             return false;
         };
         self.known[engine].finishes(size);
-        self.known[engine].sent.push_back(0);
+        self.known[engine].sent.push_back(Sent::default());
         self.send(engine, Order::Abort(request_id));
         true
     }
@@ -207,17 +218,35 @@ impl DataParallel {
         let sum = self.known.iter().map(|known| known.stats).reduce(EngineStats::beside);
         let mut stats = sum.expect("there is an engine");
         stats.num_waiting += self.waiting.len();
+        stats.num_waiting_batch += self.waiting.len() - self.first_waiting(RequestClass::Batch);
         stats
     }
 
-    /// Requests that wait go to engines, in their order, as long as one has room.
+    /// Where those of a class begin that wait.
+    fn first_waiting(&self, class: RequestClass) -> usize {
+        self.waiting.partition_point(|work| work.precedence().class < class)
+    }
+
+    /// Requests that wait go to engines. A class has room of its own, so that an engine has a
+    /// choice between both.
     fn place(&mut self) {
-        while let Some(work) = self.waiting.front() {
-            let loads: Vec<_> = self.known.iter().map(|of| of.load(self.max_num_seqs)).collect();
+        self.place_class(RequestClass::Online);
+        self.place_class(RequestClass::Batch);
+    }
+
+    /// Those of a class, in their order, as long as an engine has room.
+    fn place_class(&mut self, class: RequestClass) {
+        let first = self.first_waiting(class);
+        while let Some(work) = self.waiting.get(first) {
+            if work.precedence().class != class {
+                return;
+            }
+            let load = |of: &Known| of.load(self.max_num_seqs, class);
+            let loads: Vec<_> = self.known.iter().map(load).collect();
             let Some(engine) = self.router.place(&work.prompts(), lora(work), &loads) else {
                 return;
             };
-            let work = self.waiting.pop_front().expect("it is the front");
+            let work = self.waiting.remove(first).expect("it was looked at");
             let (size, request_id) = (Size::of(&work), work.request_id());
             let order = self.known[engine].sends(size);
             let before = self.placed.insert(request_id, Placed { engine, size, order });
@@ -260,11 +289,20 @@ impl DataParallel {
 }
 
 impl Known {
-    /// For the router. What an engine has not received yet may be run, or may have to wait.
-    fn load(&self, max_num_seqs: usize) -> Load {
-        let on_its_way: usize = self.sent.iter().sum();
-        let runs_all = self.stats.num_waiting == 0 && self.num_seqs < max_num_seqs;
-        let has_room = runs_all || self.stats.num_waiting + on_its_way < QUEUE;
+    /// For the router, of a request of a class. What an engine has not received yet may be run, or
+    /// may have to wait. Rows of a batch give way, so those that wait are not in anybody's.
+    fn load(&self, max_num_seqs: usize, class: RequestClass) -> Load {
+        let sent = self.sent.iter().filter(|sent| sent.class == class);
+        let on_its_way: usize = sent.map(|sent| sent.num_seqs).sum();
+        let EngineStats { num_waiting, num_waiting_batch, .. } = self.stats;
+        let (num_waiting, num_seqs) = match class {
+            RequestClass::Online => {
+                (num_waiting - num_waiting_batch, self.num_seqs - self.num_batch_seqs)
+            }
+            RequestClass::Batch => (num_waiting_batch, self.num_seqs),
+        };
+        let runs_all = num_waiting == 0 && num_seqs < max_num_seqs;
+        let has_room = runs_all || num_waiting + on_its_way < QUEUE;
         Load { num_tokens: self.num_tokens, has_room }
     }
 
@@ -272,7 +310,8 @@ impl Known {
     fn sends(&mut self, size: Size) -> u64 {
         self.num_tokens += size.num_tokens;
         self.num_seqs += size.num_seqs;
-        self.sent.push_back(size.num_seqs);
+        self.num_batch_seqs += size.num_batch_seqs();
+        self.sent.push_back(Sent { num_seqs: size.num_seqs, class: size.class });
         self.num_received + self.sent.len() as u64
     }
 
@@ -285,6 +324,7 @@ impl Known {
     fn finishes(&mut self, size: Size) {
         self.num_tokens -= size.num_tokens;
         self.num_seqs -= size.num_seqs;
+        self.num_batch_seqs -= size.num_batch_seqs();
     }
 }
 
@@ -299,7 +339,11 @@ impl Size {
             Work::Generate(_) | Work::Pooling(_) => (work.prompts().len(), 0),
         };
         let num_tokens = num_prompt_tokens + num_seqs * num_output_tokens;
-        Self { num_tokens, num_seqs: num_seqs.max(1) }
+        Self { num_tokens, num_seqs: num_seqs.max(1), class: work.precedence().class }
+    }
+
+    fn num_batch_seqs(self) -> usize {
+        if self.class == RequestClass::Batch { self.num_seqs } else { 0 }
     }
 }
 

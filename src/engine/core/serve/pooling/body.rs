@@ -14,7 +14,7 @@ use crate::execute::model::resident_loras::ResidentLoras;
 use crate::media_table::MediaTable;
 use crate::stats::EngineStats;
 use vllm_batch_api::pooling::{Pooled, PoolingParams};
-use vllm_batch_api::request::{LoraId, RequestError};
+use vllm_batch_api::request::{LoraId, Precedence, RequestError};
 use vllm_batch_base::EngineError;
 
 /// A body.
@@ -46,6 +46,8 @@ pub(super) struct Text {
     pub params: Arc<PoolingParams>,
     /// The adapter that it is computed with.
     pub lora: Option<LoraId>,
+    /// Who goes before whom. Of a text that others ask for too, that of the first who did.
+    pub precedence: Precedence,
 }
 
 /// A text with what it became.

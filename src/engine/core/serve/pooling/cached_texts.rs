@@ -87,6 +87,7 @@ impl CachedTexts {
             guidance: None,
             lora: text.lora,
             eos_after: None,
+            precedence: text.precedence,
         });
         self.texts.insert(request_id, text);
     }

@@ -7,7 +7,7 @@ use super::request::{PoolingRequest, TextTokens};
 use crate::serve::input_processor::{InputProcessor, ProcessError, refuse_cut};
 use vllm_batch_api::pooling::PoolingParams;
 use vllm_batch_api::prompt::{Prompt, WithMedia};
-use vllm_batch_api::request::RequestError;
+use vllm_batch_api::request::{Precedence, RequestError};
 use vllm_batch_api::sampling_params::TruncationSide;
 use vllm_batch_base::config::Overflow;
 
@@ -68,6 +68,7 @@ impl InputProcessor {
             compared: None,
             params: Arc::new(params),
             lora: None,
+            precedence: Precedence::default(),
         })
     }
 

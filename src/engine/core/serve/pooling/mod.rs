@@ -23,6 +23,7 @@ mod sparse_spec;
 mod splade;
 mod summary;
 mod task;
+mod text_queue;
 mod whole_texts;
 
 pub use layer_file::{LEXICAL_LAYER, TOKEN_LAYER};
@@ -230,7 +231,15 @@ impl PoolingEngine {
     /// # Panics
     /// Another request of its number is unfinished, or it has no text.
     pub fn add_request(&mut self, request: PoolingRequest) {
-        let PoolingRequest { request_id, mut texts, comparisons, compared, params, lora } = request;
+        let PoolingRequest {
+            request_id,
+            mut texts,
+            comparisons,
+            compared,
+            params,
+            lora,
+            precedence,
+        } = request;
         texts.iter_mut().for_each(|text| self.end(text));
         let num_prompt_tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.num_prompt_tokens += num_prompt_tokens as u64;
@@ -248,7 +257,7 @@ impl PoolingEngine {
         assert!(before.is_none(), "a request's number is its own");
         for (index, tokens) in texts.into_iter().enumerate() {
             let (reader, params) = ((request_id, index), Arc::clone(&params));
-            let mut text = Text { reader, tokens, shared: None, params, lora };
+            let mut text = Text { reader, tokens, shared: None, params, lora, precedence };
             if is_shared {
                 let key = Arc::new(TextKey::new(&text.tokens, lora, &text.params));
                 match self.shared.ask(&key, reader) {

@@ -1,12 +1,12 @@
 //! Images whose vectors are what a tower gives of each by itself: no prompt has them.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::body::{Done, Text};
 use super::loading::Devices;
 use super::pooler::Pooler;
+use super::text_queue::TextQueue;
 use crate::execute::encoded_media::EncodedMedia;
 use crate::media_table::MediaTable;
 use crate::stats::EngineStats;
@@ -18,8 +18,7 @@ use vllm_batch_ops::batch::{Batch, MediaRows};
 /// A tower, and the images that wait for it.
 pub(super) struct Pictures {
     media: EncodedMedia,
-    /// In the order in which they came.
-    waiting: VecDeque<Text>,
+    waiting: TextQueue,
     max_num_seqs: usize,
     /// Refilled by every step.
     batch: Batch,
@@ -30,7 +29,7 @@ impl Pictures {
     /// None wait yet.
     pub(super) fn new(media: EncodedMedia, max_num_seqs: usize) -> Self {
         let (batch, stats) = Default::default();
-        Self { media, waiting: VecDeque::new(), max_num_seqs, batch, stats }
+        Self { media, waiting: TextQueue::default(), max_num_seqs, batch, stats }
     }
 
     /// As `Body::set_media_table`.
@@ -41,7 +40,7 @@ impl Pictures {
     /// As `Body::add`.
     pub(super) fn add(&mut self, text: Text) {
         self.stats.images.add(&text.tokens.media);
-        self.waiting.push_back(text);
+        self.waiting.push(text);
     }
 
     /// As `Body::retain`.
@@ -54,15 +53,18 @@ impl Pictures {
         !self.waiting.is_empty()
     }
 
-    /// As `Body::step`, of as many images as a step takes texts, first come, first served.
+    /// As `Body::step`, of as many images as a step takes texts.
     pub(super) fn step(
         &mut self,
         devices: &Devices,
         pooler: &Pooler,
     ) -> Result<Vec<Done>, EngineError> {
         let clock = Instant::now();
-        let num_images = self.waiting.len().min(self.max_num_seqs);
-        let images: Vec<_> = self.waiting.drain(..num_images).collect();
+        let mut num_images = 0;
+        let images = self.waiting.take(|_| {
+            num_images += 1;
+            num_images <= self.max_num_seqs
+        });
         self.batch.media.clear();
         self.batch.media.extend(images.iter().zip(0..).map(|(image, row)| MediaRows {
             medium: image.tokens.media[0].medium.number(),
@@ -74,9 +76,9 @@ impl Pictures {
             let vector = self.pooled(&image, pooler);
             (image, vector)
         });
-        let done = done.collect();
+        let done: Vec<_> = done.collect();
         self.stats.num_steps += 1;
-        self.stats.num_computed_tokens += num_images as u64;
+        self.stats.num_computed_tokens += done.len() as u64;
         self.stats.time.execute += clock.elapsed();
         Ok(done)
     }
@@ -97,7 +99,8 @@ impl Pictures {
 
     /// As `Body::stats`.
     pub(super) fn stats(&self) -> EngineStats {
-        let stats = EngineStats { num_waiting: self.waiting.len(), ..self.stats };
+        let (num_waiting, num_waiting_batch) = (self.waiting.len(), self.waiting.len_of_batch());
+        let stats = EngineStats { num_waiting, num_waiting_batch, ..self.stats };
         stats.with_encoded(self.media.encoded())
     }
 }

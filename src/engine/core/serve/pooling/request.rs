@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::request::MediaRun;
 use vllm_batch_api::compared::Compared;
 use vllm_batch_api::pooling::PoolingParams;
-use vllm_batch_api::request::LoraId;
+use vllm_batch_api::request::{LoraId, Precedence};
 
 /// Texts with their parameters, ready to run.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct PoolingRequest {
     pub params: Arc<PoolingParams>,
     /// The adapter that it is computed with. None: the model alone.
     pub lora: Option<LoraId>,
+    /// Who goes before whom.
+    pub precedence: Precedence,
 }
 
 /// Tokens of a text, or of two that are read together, and of images in it.

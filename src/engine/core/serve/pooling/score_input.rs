@@ -11,7 +11,7 @@ use crate::serve::input_processor::{InputProcessor, ProcessError};
 use vllm_batch_api::compared::{Compared, ScoreContent, ScoreInput, Scoring};
 use vllm_batch_api::pooling::PoolingParams;
 use vllm_batch_api::prompt::{Prompt, WithMedia};
-use vllm_batch_api::request::RequestError;
+use vllm_batch_api::request::{Precedence, RequestError};
 use vllm_batch_text::{COMPARED, Chat, ChatEnding, longest_first};
 
 impl InputProcessor {
@@ -47,7 +47,15 @@ impl InputProcessor {
         };
         let compared = Some(Arc::new(compared));
         let params = Arc::new(params);
-        Ok(PoolingRequest { request_id, texts, comparisons, compared, params, lora: None })
+        Ok(PoolingRequest {
+            request_id,
+            texts,
+            comparisons,
+            compared,
+            params,
+            lora: None,
+            precedence: Precedence::default(),
+        })
     }
 
     /// One text or content, as `embed` reads it. A content is a turn of a user where the model has

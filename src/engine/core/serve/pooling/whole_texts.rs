@@ -1,13 +1,13 @@
 //! Texts that go through a body in one piece, packed without padding and without a cache: of models
 //! whose tokens see those after them, or all of whose states count.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::body::{Done, Text};
 use super::loading::Devices;
 use super::pooler::{Asked, Pooler};
 use super::request::TextTokens;
+use super::text_queue::TextQueue;
 use crate::execute::model::encoder::Encoder;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::load::step_sizes::StepSizes;
@@ -18,8 +18,7 @@ use vllm_batch_ops::batch::{Batch, LoraRows};
 /// An encoder, and the texts that wait for it.
 pub(super) struct WholeTexts {
     encoder: Encoder,
-    /// In the order in which they came.
-    waiting: VecDeque<Text>,
+    waiting: TextQueue,
     /// Segments that the model knows.
     num_token_types: usize,
     /// Tokens of a step, unless it is one text.
@@ -37,7 +36,7 @@ impl WholeTexts {
     pub(super) fn new(encoder: Encoder, num_token_types: usize, sizes: &StepSizes) -> Self {
         Self {
             encoder,
-            waiting: VecDeque::new(),
+            waiting: TextQueue::default(),
             num_token_types,
             max_num_tokens: sizes.max_num_batched_tokens,
             max_num_seqs: sizes.max_num_seqs,
@@ -49,7 +48,7 @@ impl WholeTexts {
 
     /// As `Body::add`.
     pub(super) fn add(&mut self, text: Text) {
-        self.waiting.push_back(text);
+        self.waiting.push(text);
     }
 
     /// As `Body::retain`.
@@ -62,7 +61,7 @@ impl WholeTexts {
         !self.waiting.is_empty()
     }
 
-    /// As `Body::step`, of as many texts as a step takes, first come, first served.
+    /// As `Body::step`, of as many texts as a step takes.
     pub(super) fn step(
         &mut self,
         devices: &Devices,
@@ -108,26 +107,29 @@ impl WholeTexts {
 
     /// As `Body::stats`.
     pub(super) fn stats(&self) -> EngineStats {
-        let stats = EngineStats { num_waiting: self.waiting.len(), ..self.stats };
+        let (num_waiting, num_waiting_batch) = (self.waiting.len(), self.waiting.len_of_batch());
+        let stats = EngineStats { num_waiting, num_waiting_batch, ..self.stats };
         stats.with_loras(self.encoder.loras().counts())
     }
 
     /// The next texts of a step, those without an adapter first and those of each adapter together.
     fn take_texts(&mut self) -> Vec<Text> {
-        let (mut texts, mut num_tokens, mut loras) = (Vec::new(), 0, Vec::new());
-        while texts.len() < self.max_num_seqs
-            && let Some(text) = self.waiting.front()
-            && (texts.is_empty() || num_tokens + text.tokens.ids.len() <= self.max_num_tokens)
-        {
+        let Self { waiting, max_num_seqs, max_num_tokens, max_loras, .. } = self;
+        let (mut num_texts, mut num_tokens, mut loras) = (0, 0, Vec::new());
+        let mut texts = waiting.take(|text| {
+            let with_it = num_tokens + text.tokens.ids.len();
+            if num_texts == *max_num_seqs || (num_texts > 0 && with_it > *max_num_tokens) {
+                return false;
+            }
             if let Some(lora) = text.lora.filter(|lora| !loras.contains(lora)) {
-                if loras.len() == self.max_loras {
-                    break;
+                if loras.len() == *max_loras {
+                    return false;
                 }
                 loras.push(lora);
             }
-            num_tokens += text.tokens.ids.len();
-            texts.extend(self.waiting.pop_front());
-        }
+            (num_texts, num_tokens) = (num_texts + 1, with_it);
+            true
+        });
         if !loras.is_empty() {
             texts.sort_by_key(|text: &Text| text.lora);
         }

@@ -120,7 +120,8 @@ impl Scheduler {
         let row = self.beam_row(request_id);
         let (leader, num_beams) = (row.leader(), row.beams.len());
         let num_needed = self.num_blocks_of_beams(request_id);
-        let has_room = num_beams == 1 || num_needed <= self.block_pool.num_free_blocks();
+        let num_taken = num_needed + self.num_kept_blocks;
+        let has_room = num_beams == 1 || num_taken <= self.block_pool.num_free_blocks();
         if !has_room || !self.admit_sequence(leader) {
             return false;
         }

@@ -6,7 +6,7 @@ use super::search::{Parent, Path, Search};
 use crate::plan::completion::Finish;
 use crate::request::{Request, StopIds};
 use vllm_batch_api::request::{
-    Asked, BeamSearchParams, NumLogprobs, RowKey, SamplingParams, TokenLogprob,
+    Asked, BeamSearchParams, NumLogprobs, Precedence, RowKey, SamplingParams, TokenLogprob,
 };
 
 const EOS: u32 = 0;
@@ -32,6 +32,7 @@ fn request(beam_width: u32, length_penalty: f64, ignore_eos: bool) -> Request {
         guidance: None,
         lora: None,
         eos_after: None,
+        precedence: Precedence::default(),
     }
 }
 
