@@ -73,7 +73,7 @@ fn answered() -> [(&'static str, String); 2] {
     let chat = concat!(
         r#"{"id":"chatcmpl-5512a7d774bd54c8","object":"chat.completion","created":1711652795,"#,
         r#""model":"demo","choices":[{"index":0,"message":{"role":"assistant","#,
-        r#""content":"90"},"logprobs":null,"finish_reason":"stop"}],"usage":{"#,
+        r#""content":"90","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"#,
         r#""prompt_tokens":14,"completion_tokens":3,"total_tokens":17},"#,
         r#""system_fingerprint":null}},"error":null}"#,
     );

@@ -50,9 +50,9 @@ fn an_answer_of_chat() {
             r#""status_code":200,"request_id":"req_6f5469db4375af4a","body":{"#,
             r#""id":"chatcmpl-6f5469db4375af4a","object":"chat.completion","#,
             r#""created":1711652795,"model":"m","choices":["#,
-            r#"{"index":0,"message":{"role":"assistant","content":"5"},"logprobs":null,"#,
+            r#"{"index":0,"message":{"role":"assistant","content":"5","refusal":null},"logprobs":null,"#,
             r#""finish_reason":"stop"},"#,
-            r#"{"index":1,"message":{"role":"assistant","content":"6\""},"logprobs":null,"#,
+            r#"{"index":1,"message":{"role":"assistant","content":"6\"","refusal":null},"logprobs":null,"#,
             r#""finish_reason":"length"}],"#,
             r#""usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7},"#,
             r#""system_fingerprint":"fp_123"}},"error":null}"#,
@@ -98,7 +98,8 @@ fn logprobs_of_chat_are_a_list_of_tokens() {
         r#"{"token":"<4>","logprob":-0.25,"bytes":[60,52,62]},"#,
         r#"{"token":"<23>","logprob":-0.5,"bytes":[60,50,51,62]}]},"#,
         r#"{"token":"<100>","logprob":-9999.0,"bytes":[60,49,48,48,62],"top_logprobs":["#,
-        r#"{"token":"<4>","logprob":-0.0,"bytes":[60,52,62]}]}]},"finish_reason":"stop""#,
+        r#"{"token":"<4>","logprob":-0.0,"bytes":[60,52,62]}]}],"refusal":null},"#,
+        r#""finish_reason":"stop""#,
     );
     assert!(line.contains(expected), "{line}");
 }

@@ -104,19 +104,19 @@ fn a_message_of_openai_has_its_parts() {
     assert!(digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
     let arguments = "{\"z\": 1.0,\n \"a\": \"é\"}";
     let expected = json!({"index": 0, "message": {"role": "assistant", "content": "Let me see.\n",
-        "tool_calls": [{"id": id, "type": "function",
+        "refusal": null, "tool_calls": [{"id": id, "type": "function",
             "function": {"name": "f", "arguments": arguments}}]},
         "logprobs": null, "finish_reason": "tool_calls"});
     assert_eq!(found, expected);
     let expected = json!({"index": 0, "message":
-        {"role": "assistant", "content": "5", "reasoning": "Hm."},
+        {"role": "assistant", "content": "5", "refusal": null, "reasoning": "Hm."},
         "logprobs": null, "finish_reason": "stop"});
     assert_eq!(choice(&auto, THOUGHT), expected);
     let usage = &shown(BatchKind::Chat, &auto, THOUGHT)["usage"];
     assert_eq!(usage["completion_tokens_details"], json!({"reasoning_tokens": 2}));
     let hidden = AnswerForm { hides_reasoning: true, ..AnswerForm::default() };
     let message = &choice(&hidden, THOUGHT)["message"];
-    assert_eq!(*message, json!({"role": "assistant", "content": "5"}));
+    assert_eq!(*message, json!({"role": "assistant", "content": "5", "refusal": null}));
     // Thought to the end, and hidden: there is nothing to show.
     assert_eq!(choice(&hidden, "<think>Hm.")["message"]["content"], Value::Null);
     assert_eq!(choice(&auto, "")["message"]["content"], "");

@@ -150,6 +150,7 @@ impl RowWriter<'_> {
         self.object("message", |row| {
             row.field("role", "assistant");
             row.field("content", &shown.content);
+            row.no_refusal();
             row.parts(&shown, line.digest, completion.index);
         });
         self.chat_logprobs(completion.logprobs.as_deref());
@@ -166,7 +167,13 @@ impl RowWriter<'_> {
                 row.top_logprobs(&position.top, Self::chat_token);
                 row.out.push(b'}');
             });
+            row.no_refusal();
         });
+    }
+
+    /// What OpenAI's models refuse in. Strict clients want the field.
+    fn no_refusal(&mut self) {
+        self.field("refusal", &());
     }
 
     fn chat_token(&mut self, token: &TokenLogprob) {
