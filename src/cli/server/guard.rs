@@ -32,6 +32,7 @@ impl Guard {
     /// Refuses who may not ask.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), HttpError> {
         self.check_host(uri, headers)?;
+        self.check_origin(headers)?;
         match matches!(uri.path(), "/health" | "/ping") {
             true => Ok(()),
             false => self.check_key(headers),
@@ -39,12 +40,9 @@ impl Guard {
     }
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), HttpError> {
-        let Some(hosts) = &self.hosts else { return Ok(()) };
         let named = uri.authority().map(|authority| authority.as_str());
         let header = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let name = named.or(header).unwrap_or_default().to_ascii_lowercase();
-        let end = name.rfind(':').filter(|at| !name[*at..].contains(']'));
-        match hosts.iter().any(|known| *known == name[..end.unwrap_or(name.len())]) {
+        match self.is_known(named.or(header).unwrap_or_default()) {
             true => Ok(()),
             false => {
                 let message = "the Host header names another host; --allowed-hosts NAME of the \
@@ -52,6 +50,28 @@ impl Guard {
                 Err(HttpError::new(StatusCode::FORBIDDEN, "forbidden_host", message))
             }
         }
+    }
+
+    /// Browsers say whose page asks, and let it ask this address in some ways without leave.
+    fn check_origin(&self, headers: &HeaderMap) -> Result<(), HttpError> {
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+        let origin = origin.to_str().unwrap_or_default();
+        match self.is_known(origin.split_once("://").map_or(origin, |(_, host)| host)) {
+            true => Ok(()),
+            false => {
+                let message = "the Origin header names a page of another host; --allowed-hosts \
+                               NAME of the server allows it";
+                Err(HttpError::new(StatusCode::FORBIDDEN, "forbidden_origin", message))
+            }
+        }
+    }
+
+    /// Whether a host, which may have a port, is one of the names.
+    fn is_known(&self, host: &str) -> bool {
+        let Some(hosts) = &self.hosts else { return true };
+        let host = host.to_ascii_lowercase();
+        let end = host.rfind(':').filter(|at| !host[*at..].contains(']'));
+        hosts.iter().any(|known| *known == host[..end.unwrap_or(host.len())])
     }
 
     /// Hashes are compared in constant time.
@@ -139,6 +159,23 @@ mod tests {
             assert!(!ask(host), "{host}");
         }
         assert!(Guard::new(&[], None).check(&uri("/health"), &headers(&[("host", "x")])).is_ok());
+    }
+
+    #[test]
+    fn on_the_loopback_address_pages_of_other_hosts_do_not_ask() {
+        let more = ["abcdef".to_owned()];
+        let guard = Guard::new(&[], Some(&more));
+        let ask = |guard: &Guard, origin: &str| {
+            let headers = headers(&[("host", "localhost"), ("origin", origin)]);
+            guard.check(&uri("/v1/completions"), &headers).is_ok()
+        };
+        for origin in ["http://localhost:3000", "https://127.0.0.1", "extension://ABCDEF"] {
+            assert!(ask(&guard, origin), "{origin}");
+        }
+        for origin in ["null", "", "https://evil.example", "http://localhost.evil.example:80"] {
+            assert!(!ask(&guard, origin), "{origin}");
+        }
+        assert!(ask(&Guard::new(&[], None), "https://evil.example"));
     }
 
     #[test]

@@ -232,7 +232,9 @@ struct UnderWay {
 async fn answer(app: Arc<App>, endpoint: Endpoint, request: HttpRequest) -> Result<Response<Body>> {
     let id = request.extensions().get::<RequestId>().expect("it was named").0.clone();
     let body = text_of(request.into_body(), app.max_body_bytes).await?;
-    let request = Request::read(endpoint, body, &app.served.names, &id)?;
+    // A large body takes its time to read.
+    let served = Arc::clone(&app.served);
+    let request = on_thread(move || Request::read(endpoint, body, &served.names, &id)).await?;
     admit(&app, request.lines.len())?;
     let Request { lines, stream, seed } = request;
     let rows = {

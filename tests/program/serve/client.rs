@@ -53,6 +53,14 @@ impl Server {
         Self::of(Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch")), model, flags)
     }
 
+    /// The same, of a server that may open so many files.
+    pub fn start_with_files(count: usize, model: &str, flags: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {count}; exec \"$0\" \"$@\"");
+        command.args(["-c", &limited]).arg(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+        Self::of(command, model, flags)
+    }
+
     /// The same, by a command that ends with the program's name.
     pub fn of(mut command: Command, model: &str, flags: &[&str]) -> Self {
         command.args(["serve", "--model", model, "--port", "0"]).args(flags);
@@ -85,6 +93,14 @@ impl Server {
         (code, self.said.take().unwrap().join().unwrap())
     }
 
+    /// Waits until it accepts no connection.
+    pub fn wait_for_no_connections(&self) {
+        let started = Instant::now();
+        while TcpStream::connect(&self.address).is_ok() {
+            assert!(started.elapsed() < PATIENCE, "connections are still accepted");
+        }
+    }
+
     /// A connection.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
@@ -109,7 +125,12 @@ impl Server {
 
     /// A value of `/metrics`.
     pub fn metric(&self, begin: &str) -> f64 {
-        let text = self.get("/metrics").body;
+        self.metric_with("", begin)
+    }
+
+    /// The same of a server with a key.
+    pub fn metric_with(&self, key: &str, begin: &str) -> f64 {
+        let text = self.ask("GET /metrics", &[("x-api-key", key)], "").body;
         let line = text.lines().find(|line| line.starts_with(begin));
         let line = line.unwrap_or_else(|| panic!("no {begin} in {text}"));
         line.rsplit(' ').next().unwrap().parse().unwrap()

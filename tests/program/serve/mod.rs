@@ -2,8 +2,12 @@
 
 mod answers;
 mod batches;
+mod browsers;
 mod client;
+mod connections;
+mod counted;
 mod faults;
+mod hostile;
 mod streams;
 
 pub(super) const DEMO: &str = "testdata/demo";

@@ -87,6 +87,10 @@ pub struct ServerArgs {
     /// Requests that may be unanswered at a time, beyond which others get 503 [default: any number]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_num_queued_reqs: Option<usize>,
+    /// Logprobs of a position that requests may ask for, as in vLLM; -1: of the whole vocabulary
+    #[arg(long, value_name = "N", default_value_t = 20, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i32).range(-1..), hide_short_help = true)]
+    pub max_logprobs: i32,
     /// Connections at a time
     #[arg(long, value_name = "N", value_parser = positive, default_value_t = 4096)]
     #[arg(hide_short_help = true)]

@@ -317,6 +317,11 @@ impl InputProcessor {
         self.limits.max_model_len
     }
 
+    /// Token ids of the model.
+    pub fn vocab_size(&self) -> usize {
+        self.limits.vocab_size
+    }
+
     /// The text of a single token, for logprobs.
     pub fn token_text(&self, token_id: u32) -> String {
         self.tokenizer.token_text(token_id)

@@ -15,6 +15,7 @@ use crate::run::signals::Signals;
 use crate::run::{by_model, signed};
 use batches::ServedModel;
 use requests::{Notes, Requests};
+use vllm_batch_api::sampling_params::UNLIMITED_LOGPROBS;
 use vllm_batch_dataset::input::files::Shape;
 use vllm_batch_dataset::input::reader::InputFormat;
 use vllm_batch_dataset::input::row::Task;
@@ -38,7 +39,8 @@ pub fn run(args: ServeArgs, console: &Console) -> Result<Exit, CliError> {
     let (config, folders, summary) = configured(&flags, console)?;
     let config = Arc::new(config);
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
-    let Ready { served, engine, model } = load(&config, &folders, summary, console)?;
+    let max_logprobs = u32::try_from(server.max_logprobs).unwrap_or(UNLIMITED_LOGPROBS);
+    let Ready { served, engine, model } = load(&config, &folders, summary, max_logprobs, console)?;
     let names = served.names.clone();
     let address = listening.address();
     let batches = store.map(|store| batches::of(store, &server, flags, model, console));
@@ -125,6 +127,7 @@ fn load(
     config: &Arc<RunConfig>,
     folders: &Folders,
     summary: Summary,
+    max_logprobs: u32,
     console: &Console,
 ) -> Result<Ready, CliError> {
     let OpenModel { summary, base, files, loaded } =
@@ -136,8 +139,14 @@ fn load(
     let (format, _) = signed(config, &shape(config), files.clone(), &summary, &loaded.engine)?;
     let RowFormat::Json(json) = format.clone() else { unreachable!("requests are JSON") };
     let notes = Notes::new(console);
-    let requests =
-        Requests { config: config.clone(), base, processor: processor.clone(), format, notes };
+    let requests = Requests {
+        config: config.clone(),
+        base,
+        processor: processor.clone(),
+        format,
+        notes,
+        max_logprobs,
+    };
     let Loaded { engine, model_dir, .. } = loaded;
     let model = ServedModel { config: config.clone(), summary, files, model_dir };
     let served = Served {

@@ -30,6 +30,8 @@ pub(super) struct Requests {
     pub(super) processor: Arc<InputProcessor>,
     pub(super) format: RowFormat,
     pub(super) notes: Notes,
+    /// Logprobs of a position that may be asked for.
+    pub(super) max_logprobs: u32,
 }
 
 /// Surprises in requests, each said once.
@@ -109,6 +111,7 @@ impl Requests {
         let mut params = self.base.of_row(overrides).map_err(failed)?;
         if let RowParams::Sampling(params) = &mut params {
             self.format.adjust(params, form);
+            params.verify(self.processor.vocab_size(), self.max_logprobs).map_err(failed)?;
         }
         let adapters = (&self.config.engine.lora, &*self.processor);
         let has_images = !prompt.media().is_empty();
