@@ -12,6 +12,25 @@ ENCODER = os.path.join(ROOT, "testdata", "golden_embeddings", "bert")
 SERVING = re.compile(r"Serving (\S+) at (http://\S+)")
 
 
+class Missing(Exception):
+    """A tool is not there; the check is left out."""
+
+
+def tool(variable, what):
+    """The path that a variable names."""
+    path = os.environ.get(variable, "")
+    if not os.path.exists(path):
+        raise Missing(f"{variable} names no {what}")
+    return os.path.abspath(path)
+
+
+def real_model():
+    """The model that load is put on."""
+    folder = os.environ.get("VLLM_BATCH_TEST_REAL_DIR", "")
+    path = os.path.join(folder, "SmolLM2-135M-Instruct.Q4_1.gguf")
+    return path if os.path.exists(path) else DEMO
+
+
 class Server:
     """Serves a model for the length of a `with`."""
 
@@ -30,13 +49,19 @@ class Server:
             raise RuntimeError(f"{command} has ended: {''.join(said)}")
 
     @property
+    def id(self):
+        """Of the process."""
+        return self._process.pid
+
+    @property
     def base_url(self):
         """What OpenAI's clients are given."""
         return f"{self.url}/v1"
 
-    def metric(self, name):
+    def metric(self, name, key="none"):
         """A value of /metrics, by its name and the labels beside the model's."""
-        with urllib.request.urlopen(f"{self.url}/metrics") as response:
+        request = urllib.request.Request(f"{self.url}/metrics", headers={"x-api-key": key})
+        with urllib.request.urlopen(request) as response:
             for line in response.read().decode().splitlines():
                 text = re.sub(r'\{model_name="[^"]*",?', "{", line).replace("{}", "")
                 if text.startswith(f"{name} "):

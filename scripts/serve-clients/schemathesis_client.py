@@ -1,0 +1,53 @@
+"""schemathesis: requests that OpenAI's description allows, and such as it does not, get an answer that
+it describes. No server error but those of docs/SERVE.md, no status, form or field beside it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import description
+from server import DEMO, ENCODER, Server
+
+CHECKS = ",".join([
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "unsupported_method",
+    "allow_header_conformance",
+    "ignored_auth",
+    "missing_required_header",
+])
+KEY = "sk-of-schemathesis"
+# Requests of each operation.
+EXAMPLES = int(os.environ.get("VLLM_BATCH_TEST_SCHEMATHESIS_EXAMPLES", "150"))
+
+
+def asked(server, paths, folder, more):
+    file = os.path.join(folder, "openapi.json")
+    description.write(file, paths, server.name)
+    command = [os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", file]
+    command += ["--url", server.base_url, "--header", f"Authorization:Bearer {KEY}"]
+    command += ["--checks", CHECKS, "--max-examples", str(EXAMPLES), "--continue-on-failure"]
+    command += ["--phases", "examples,coverage,fuzzing", "--suppress-health-check", "all"]
+    command += ["--request-timeout", "120", "--no-color", "--warnings", "off"]
+    command += ["--generation-codec", "utf-8", "--generation-database", "none", *more]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-60000:]}{done.stderr[-4000:]}"
+    summary = [line for line in done.stdout.splitlines() if " generated" in line or "passed" in line]
+    print(f"  {server.name}:", "; ".join(line.strip() for line in summary), flush=True)
+
+
+def check(binary, more=()):
+    for model, paths in ((DEMO, description.OF_TEXTS), (ENCODER, description.OF_VECTORS)):
+        with tempfile.TemporaryDirectory() as folder:
+            with Server(binary, model, "--api-key", KEY) as server:
+                asked(server, paths, folder, more)
+                assert server.metric("vllm:num_requests_running", key=KEY) == 0
+                reason = 'vllm:request_success_total{finished_reason="%s"}'
+                answered = sum(server.metric(reason % each, key=KEY) for each in ("stop", "length"))
+                errors = server.metric(reason % "error", key=KEY)
+                print(f"  {answered:.0f} rows answered, {errors:.0f} errors", flush=True)
+                assert answered > 0 == errors
