@@ -5,7 +5,7 @@ mod checkpoints;
 mod configs;
 mod lost_file;
 mod pickles;
-mod poison;
+pub(super) mod poison;
 mod templates;
 mod tokenizers;
 
@@ -23,7 +23,7 @@ const HANG: Duration = Duration::from_secs(300);
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/llama2");
 
 /// A folder that holds a copy of a golden model, to be damaged.
-struct Folder {
+pub(super) struct Folder {
     folder: tempfile::TempDir,
 }
 
@@ -47,7 +47,7 @@ impl Folder {
         self.folder.path()
     }
 
-    fn model(&self, name: &str) -> PathBuf {
+    pub(super) fn model(&self, name: &str) -> PathBuf {
         self.folder.path().join("model").join(name)
     }
 

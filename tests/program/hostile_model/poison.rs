@@ -24,6 +24,13 @@ fn poison(folder: &Folder, tensor: &str, value: f32, first: usize, count: usize)
     folder.write(&file, bytes);
 }
 
+/// A model that has no number for what follows a token.
+pub(crate) fn poisoned_after(token_id: usize) -> Folder {
+    let folder = Folder::new();
+    poison(&folder, KINDS[0], f32::NAN, token_id * 48, 48);
+    folder
+}
+
 const KINDS: [&str; 12] = [
     "model.embed_tokens.weight",
     "model.layers.0.input_layernorm.weight",

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::DEMO;
 use super::client::Server;
+use crate::hostile_model::poison::poisoned_after;
 
 /// The text of a choice, joined of its pieces.
 fn text(events: &[Value], index: u64) -> String {
@@ -32,6 +33,8 @@ fn joined_pieces_are_the_whole_answer() {
         body["stream_options"] = json!({"include_usage": true});
         let stream = server.post(url, &body);
         assert_eq!(stream.header("content-type"), Some("text/event-stream; charset=utf-8"));
+        assert_eq!(stream.header("cache-control"), Some("no-cache"));
+        assert_eq!(stream.header("x-accel-buffering"), Some("no"));
         let events = stream.events();
         for (index, choice) in whole["choices"].as_array().unwrap().iter().enumerate() {
             let expected = choice["text"].as_str().or(choice["message"]["content"].as_str());
@@ -91,4 +94,49 @@ fn what_is_wrong_before_the_first_token_has_a_status() {
         assert_eq!(reply.status, 400, "{reply:?}");
         assert!(reply.json()["error"]["message"].is_string());
     }
+}
+
+#[test]
+fn an_error_in_a_stream_is_its_last_event() {
+    let folder = poisoned_after(300);
+    let server = Server::start(folder.model("").to_str().unwrap(), &[]);
+    // What the first token is, so that the second cannot be computed.
+    let mut body = json!({"prompt": [1, 17, 40], "max_tokens": 4, "allowed_token_ids": [300]});
+    let whole = server.post("/v1/completions", &body);
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (500, &json!("non_finite_logits")));
+    body["stream"] = json!(true);
+    let reply = server.post("/v1/completions", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let events = reply.events();
+    let (last, others) = events.split_last().unwrap();
+    assert_eq!(last["error"], whole.json()["error"]);
+    assert!(others.iter().all(|event| event["choices"][0]["finish_reason"].is_null()), "{reply:?}");
+    assert!(
+        server.metric("vllm:request_success_total{model_name=\"model\",finished_reason=\"error\"}")
+            == 2.0
+    );
+    body["allowed_token_ids"] = json!([17, 40]);
+    assert_eq!(
+        server.post("/v1/completions", &body).events().last().unwrap()["error"],
+        Value::Null
+    );
+}
+
+#[test]
+fn a_half_of_a_character_waits_for_the_other() {
+    let server = Server::start(DEMO, &[]);
+    let letters = json!({"prompt": "é日🦀", "add_special_tokens": false});
+    let ids = server.post("/tokenize", &letters).json()["tokens"].clone();
+    assert!(ids.as_array().unwrap().len() > 6, "the demo has no bytes: {ids}");
+    let mut cut = 0;
+    for seed in 0..12 {
+        let mut body = json!({"prompt": "a", "max_tokens": 60, "temperature": 2, "seed": seed,
+                              "allowed_token_ids": ids, "stop": ["日é"]});
+        let whole = server.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
+        body["stream"] = json!(true);
+        let events = server.post("/v1/completions", &body).events();
+        assert_eq!(text(&events, 0), whole, "{seed}");
+        cut += usize::from(whole.as_str().unwrap().contains('\u{fffd}'));
+    }
+    assert!(cut > 0, "no text has bytes that are no character");
 }
