@@ -36,6 +36,8 @@ pub struct InputConfig {
     pub fail_on_bad_row: bool,
     /// Images at URLs of finished rows are those that the journal has.
     pub trusts_media: bool,
+    /// Its lines were looked at by whoever took them: no two requests have one name.
+    pub is_checked: bool,
 }
 
 impl InputConfig {
@@ -111,6 +113,7 @@ pub(super) fn input_config(
         shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
         trusts_media: args.on_resume_media == Some(ResumeMediaArg::Trust),
+        is_checked: false,
     })
 }
 

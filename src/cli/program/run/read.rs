@@ -132,6 +132,9 @@ pub fn start(
 fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) -> Receiver<Checked> {
     let (sender, checked) = channel();
     machine::started(std::thread::Builder::new().spawn(move || {
+        if input.is_checked {
+            return;
+        }
         let sources = &input.sources;
         let total = |rows: u64| {
             let limit = input.limit.unwrap_or(u64::MAX);

@@ -165,6 +165,7 @@ impl Setup {
         // As it was loaded: files that flags name may be others by now.
         config.engine = of_requests.engine.clone();
         config.begin_at(config.started);
+        config.input.is_checked = true;
         // Flags are for all batches, of which some use none of them.
         config.particular = ParticularFlags::default();
         Ok(config)
