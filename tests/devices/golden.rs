@@ -49,6 +49,8 @@ families! {
     axk1_unbiased
     aya_vision
     bailing_hybrid
+    bailing_moe
+    bailing_moe_sums
     bailing_moe_v2
     bamba
     biogpt

@@ -181,6 +181,7 @@ fn keys_of_published_files_change_nothing() {
         ("qwen2_5_vl", json!({"vision_token_id": 7})),
         ("dbrx", json!({"rope_parameters": null, "num_key_value_heads": 2, "auto_map": {}})),
         ("openai_gpt", json!({"n_ctx": 144, "n_special": 0, "predict_special_tokens": true})),
+        ("bailing_moe", json!({"routed_scaling_factor": 1, "score_function": "softmax"})),
         ("ctrl", json!({"n_ctx": 512, "attn_pdrop": 0.1, "from_tf": false})),
     ] {
         assert_eq!(spec(&with(folder, &more)), spec(&with(folder, &json!({}))), "{folder}: {more}");
@@ -202,6 +203,9 @@ fn keys_of_published_files_change_nothing() {
         ("dbrx", json!({"tie_word_embeddings": true})),
         ("dbrx", json!({"ffn_config": {"moe_normalize_expert_weights": 2.0}})),
         ("dbrx", json!({"ffn_config": {"uniform_expert_assignment": true}})),
+        ("bailing_moe", json!({"tie_word_embeddings": true})),
+        ("bailing_moe", json!({"score_function": "sigmoid"})),
+        ("bailing_moe", json!({"routed_scaling_factor": 2.5})),
         ("openai_gpt", json!({"n_special": 3})),
         ("openai_gpt", json!({"afn": "tanh"})),
     ] {

@@ -1,4 +1,4 @@
-//! A matrix whose columns are those of another one in some order.
+//! Matrices whose columns are those of another one: in some order, or divided by their lengths.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,6 +50,41 @@ impl QuantizedMatrix for ColumnsInOrder<'_> {
     }
 }
 
+/// A matrix as its file has it, and the length of each of its columns.
+#[derive(Debug)]
+struct ColumnsOfLengthOne<'a> {
+    stored: SourceMatrix<'a>,
+    lengths: Vec<f32>,
+}
+
+impl<'a> SourceMatrix<'a> {
+    /// The matrix whose columns are those of this, divided by their lengths, or by `least` where
+    /// that is more.
+    pub fn columns_of_length_one(self, least: f32) -> Self {
+        let (num_rows, num_columns) = (self.num_rows, self.num_columns);
+        let (mut squares, mut values) = (vec![0.0f64; num_columns], vec![0.0; num_columns]);
+        for row in 0..num_rows {
+            self.read_row(row, 0..num_columns, &mut values);
+            for (square, &value) in squares.iter_mut().zip(&values) {
+                *square += f64::from(value) * f64::from(value);
+            }
+        }
+        let lengths = squares.into_iter().map(|square| (square.sqrt() as f32).max(least)).collect();
+        let values =
+            SourceValues::Quantized(Arc::new(ColumnsOfLengthOne { stored: self, lengths }));
+        Self::new(num_rows, num_columns, values)
+    }
+}
+
+impl QuantizedMatrix for ColumnsOfLengthOne<'_> {
+    fn read_row(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
+        self.stored.read_row(row, columns.clone(), out);
+        for (value, length) in out.iter_mut().zip(&self.lengths[columns]) {
+            *value /= length;
+        }
+    }
+}
+
 /// Columns of a run on average, below which it is faster to read all between.
 const SHORT_RUN: usize = 8;
 
@@ -71,5 +106,16 @@ mod tests {
         moved.read_row(1, 30..50, &mut some);
         assert_eq!(some, got[64 + 30..64 + 50]);
         assert_eq!(moved.code_kind(), None);
+    }
+
+    #[test]
+    fn columns_are_divided_by_their_lengths() {
+        let values = [3.0, 0.0, 1.0, 4.0, 0.0, -1.0];
+        let stored = SourceMatrix::new(2, 3, SourceValues::Slice(&values));
+        let of_one = stored.columns_of_length_one(2.0);
+        assert_eq!(of_one.to_vec(), [0.6, 0.0, 0.5, 0.8, 0.0, -0.5]);
+        let mut some = [0.0; 2];
+        of_one.read_row(1, 1..3, &mut some);
+        assert_eq!(some, [0.0, -0.5]);
     }
 }

@@ -1,5 +1,5 @@
 //! Bailing (Ling, Ring; Sarvam 30B): Llama with q, k and v in one tensor, norms of every q and k
-//! head, and experts, under names of its own.
+//! head, and experts, under names of its own. The first generation chooses by a softmax.
 
 use serde_json::json;
 
@@ -9,6 +9,33 @@ use crate::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::spec::{DecoderSpec, EmbeddingSpec, LinearSpec, NormSpec, QkNormSpec};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Routing;
+
+/// The least length of a column of the first generation's output layer.
+const LEAST_LENGTH: f32 = 1e-7;
+
+/// The first generation.
+pub(super) fn v1(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let root = config.root();
+    root.expect("score_function", "softmax")?;
+    root.expect("moe_router_enable_expert_bias", false)?;
+    root.expect("multi_gate", false)?;
+    root.expect("n_group", 1)?;
+    root.expect("topk_group", 1)?;
+    if root.number("routed_scaling_factor")?.is_some_and(|factor| factor != 1.0) {
+        return Err(config.error("`routed_scaling_factor` of other than 1 is not supported"));
+    }
+    let is_share = root.flag("norm_topk_prob")?.unwrap_or(true);
+    let routing = experts::by_softmax(experts::num_of_token(config)?, is_share);
+    let mut spec = attention(config, RopeDefaults::new(10_000.0, 1.0))?;
+    set_experts_by(config, &mut spec, &routing)?;
+    if root.flag("norm_head")?.unwrap_or(false) {
+        let Some(head) = &mut spec.output.lm_head else {
+            return Err(config.error("`tie_word_embeddings` beside `norm_head` is not supported"));
+        };
+        head.least_length = Some(LEAST_LENGTH);
+    }
+    Ok(spec)
+}
 
 /// The second generation, half of whose heads turns.
 pub(super) fn v2(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -32,6 +59,13 @@ pub(super) fn sarvam(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 }
 
 fn spec(config: &HfConfig, rope: RopeDefaults) -> Result<DecoderSpec, EngineError> {
+    let mut spec = attention(config, rope)?;
+    set_experts(config, &mut spec)?;
+    Ok(spec)
+}
+
+/// Llama with this attention, under these names.
+fn attention(config: &HfConfig, rope: RopeDefaults) -> Result<DecoderSpec, EngineError> {
     let defaults = Defaults { rope_theta: rope.base, ..Defaults::LLAMA };
     let mut spec = llama::spec_with(config, defaults)?;
     let root = config.root();
@@ -45,6 +79,11 @@ fn spec(config: &HfConfig, rope: RopeDefaults) -> Result<DecoderSpec, EngineErro
     let bias = root.flag("use_qkv_bias")?.unwrap_or(config.attention_bias()?);
     root.expect("attention_bias", bias)?;
     root.expect("use_bias", false)?;
+    // What every model of these classes computes, in words of their own.
+    root.expect("norm_softmax", false)?;
+    root.expect("use_rmsnorm", true)?;
+    // The router is computed in f32 whatever it says. The others are of training.
+    root.ignore(&["router_dtype", "max_window_layers", "output_dropout"]);
     for (index, attention) in spec.attentions_mut() {
         let name = |part: &str| format!("model.layers.{index}.attention.{part}");
         let heads = attention.heads;
@@ -55,22 +94,15 @@ fn spec(config: &HfConfig, rope: RopeDefaults) -> Result<DecoderSpec, EngineErro
         let norms = || QkNormSpec::per_head(norm("query_layernorm"), norm("key_layernorm"));
         attention.qk_norm = is_normed.then(norms);
     }
-    set_experts(config, &mut spec)?;
     Ok(spec)
 }
 
 /// DeepSeek's, with another name of the bias.
 fn set_experts(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
     let root = config.root();
-    // What every model of these classes computes, in words of their own.
     root.expect("score_function", "sigmoid")?;
     root.expect("moe_router_enable_expert_bias", true)?;
     root.expect("norm_head", false)?;
-    root.expect("norm_softmax", false)?;
-    root.expect("use_rmsnorm", true)?;
-    root.expect("moe_shared_expert_intermediate_size", root.size("moe_intermediate_size")?)?;
-    // The router is computed in f32 whatever it says. The others are of training.
-    root.ignore(&["router_dtype", "max_window_layers", "output_dropout"]);
     set_experts_by(config, spec, &experts::by_sigmoid(config, true)?)
 }
 
@@ -80,6 +112,8 @@ pub(super) fn set_experts_by(
     spec: &mut DecoderSpec,
     routing: &Routing,
 ) -> Result<(), EngineError> {
+    let inner = config.root().size("moe_intermediate_size")?;
+    config.root().expect("moe_shared_expert_intermediate_size", inner)?;
     experts::set_of_deepseek(config, spec, routing)?;
     for experts in spec.layers.iter_mut().filter_map(|layer| layer.experts_mut()) {
         if let Some((name, _)) = &mut experts.choice_bias {

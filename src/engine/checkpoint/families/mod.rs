@@ -198,6 +198,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "Aya Vision",
     ),
     family("BailingHybridForCausalLM", bailing_hybrid::spec, "Ling 3 Flash"),
+    family("BailingMoeForCausalLM", bailing::v1, "Ling and Ring 1: lite, plus, Coder lite"),
     family("BailingMoeV2ForCausalLM", bailing::v2, "Ling 2, Ring 2: mini, flash, 1T"),
     family("BambaForCausalLM", bamba::spec, "Bamba 9B"),
     family("BioGptForCausalLM", biogpt::spec, "BioGPT, BioGPT-Large"),

@@ -61,6 +61,8 @@ pub struct LinearSpec {
     /// Modules with the least and the largest value of the inputs and outputs of each part, which
     /// are bounded so (Gemma 4's towers); empty: they are not.
     pub bounded: Vec<String>,
+    /// Columns of W are divided by their lengths, or by this where it is more (Ling 1).
+    pub least_length: Option<f32>,
 }
 
 /// One tensor of a linear layer, or one of several matrices that a tensor holds.
@@ -191,7 +193,8 @@ impl LinearSpec {
     pub fn stacked(parts: impl IntoIterator<Item = (String, usize)>, k: usize) -> Self {
         let parts = parts.into_iter().map(|(name, rows)| Part::new(name, rows)).collect();
         let (layout, order) = (Layout::Rows, RowOrder::as_stored());
-        Self { parts, k, bias: false, layout, order, share: None, bounded: Vec::new() }
+        let (bounded, least_length) = (Vec::new(), None);
+        Self { parts, k, bias: false, layout, order, share: None, bounded, least_length }
     }
 
     /// The rows of a tensor (count, rows, k), one matrix after the other.

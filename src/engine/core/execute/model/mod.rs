@@ -13,6 +13,7 @@ mod latent;
 mod layer_inputs;
 mod loading;
 mod loading_feed_forward;
+mod loading_linears;
 mod memory;
 mod picture;
 mod recurrent;

@@ -13,9 +13,9 @@ use vllm_batch_checkpoint::spec::EncoderSpec;
 #[derive(Clone, Debug, PartialEq)]
 pub enum SparseSpec {
     /// Of numbers of all words of the vocabulary.
-    Splade(SpladeSpec),
+    Splade(Box<SpladeSpec>),
     /// Of a layer that gives each token of a text its weight.
-    Lexical(LayerFile),
+    Lexical(Box<LayerFile>),
 }
 
 impl SparseSpec {
@@ -65,13 +65,13 @@ pub(super) fn read(
     match (num_logs, lexical) {
         (None, _) if !config.sparse => return Ok(None),
         // The modules of a SPLADE model say what they are.
-        (None, Some(layer)) => return Ok(Some(SparseSpec::Lexical(layer))),
+        (None, Some(layer)) => return Ok(Some(SparseSpec::Lexical(Box::new(layer)))),
         _ => {}
     }
     match checkpoint::masked_lm(hf_config, spec, || files.stored(config))? {
         Some(head) => {
             let num_logs = num_logs.unwrap_or(1);
-            Ok(Some(SparseSpec::Splade(SpladeSpec { head, num_logs })))
+            Ok(Some(SparseSpec::Splade(Box::new(SpladeSpec { head, num_logs }))))
         }
         None => Err(EngineError::Model(format!(
             "{}: sparse vectors are made with the head of a masked language model \
