@@ -74,7 +74,8 @@ constexpr bool IS_LATENT = false;
 constexpr u32 V_DIM = HEAD_DIM;
 #endif
 static_assert(V_DIM <= HEAD_DIM, "a latent is a part of K");
-// Whether blocks are single positions, which a token has chosen (-DCHOSEN=1).
+// Whether a token has chosen the blocks that it sees (-DCHOSEN=1): of latents single positions,
+// else blocks of the cache, for each K and V head its own.
 #if CHOSEN
 constexpr bool IS_CHOSEN = true;
 #else
@@ -97,6 +98,12 @@ struct AttentionParams {
   void* states;        // PREFILL_STATES_APART: of all warps of the blocks that are resident
   const u32* ends;     // IMAGES: (num_tokens) where what each token sees ends; it never falls
 
+  // Where the block table of a work item's K and V head begins in the tables. CHOSEN: each head has
+  // one, of max_blocks_per_seq entries, and `seq` is the first entry of the first one.
+  __device__ __forceinline__ u64 table_of(const AttentionWork& item, u32 kv_head) const {
+    if (IS_CHOSEN) return u64(item.seq) + kv_head * max_blocks_per_seq;
+    return u64(item.seq) * max_blocks_per_seq;
+  }
   // The first and the last position that a token at `position` sees.
   __device__ __forceinline__ u32 first_seen(u32 position) const {
     if (IS_CHUNKED) return position - position % window;

@@ -88,8 +88,9 @@ struct Ring {
     tile = task.first_tile();
     const u32 last = (task.rows.end - 1) / in.block_size;
     const u32 block = min(task.split * SPLIT / in.block_size + threadIdx.x % 32, last);
-    block_head = in.block_tables[u64(task.item.seq) * in.max_blocks_per_seq + block] *
-                     in.cache_kv_heads + task.unit % in.num_kv_heads;
+    const u32 kv_head = task.unit % in.num_kv_heads;
+    block_head = in.block_tables[in.table_of(task.item, kv_head) + block] * in.cache_kv_heads +
+                 kv_head;
   }
   __device__ __forceinline__ SmemAddress slot(u32 stage) const {
     return base + DECODE_WIDE_BYTES + stage * DECODE_SLOT_BYTES;

@@ -107,7 +107,7 @@ paged_attention_f32(const T* qkv, const T* k_cache, const T* v_cache, const Atte
   for (u32 unit = blockIdx.x; unit < num_units; unit += gridDim.x) {
     const AttentionWork item = work[unit / params.num_kv_heads];
     const u32 kv_head = unit % params.num_kv_heads;
-    const u32* block_table = block_tables + u64(item.seq) * params.max_blocks_per_seq;
+    const u32* block_table = block_tables + params.table_of(item, kv_head);
     for (u32 row = threadIdx.x / WARP_SIZE; row < item.num_tokens * group_size; row += WARPS) {
       const u32 in_item = row / group_size, head = kv_head * group_size + row % group_size;
       const u64 token = item.token + in_item;

@@ -218,7 +218,7 @@ __device__ __forceinline__ void attend(const Inputs& in) {
   RowGroup rows, last;
   Tiles<Block> tiles;
   tiles.kv_head = kv_head;
-  tiles.block_table = in.block_tables + u64(item.seq) * in.max_blocks_per_seq;
+  tiles.block_table = in.block_tables + in.table_of(item, kv_head);
   tiles.base = smem_address(smem) + Block::TILES_AT;
   rows.open(in, item, blockIdx.y * Block::GROUPS);
   tiles.start = rows.start;

@@ -19,6 +19,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from golden_models.families.blocks import publish as minimax_names
 from golden_models.families.kda import kimi_names, olmo_names
 from golden_models.families.sparse import lowest_of_equal
 from golden_models.weights import EAGER_EXPERTS
@@ -28,7 +29,12 @@ from sweep_texts_cases import CASES
 TOKENIZER = Path(__file__).parent / "golden/.shared/byte_level"
 VOCAB_SIZE = 288
 # Names of published files that transformers does not write.
-PUBLISHED = {"KimiLinearForCausalLM": kimi_names, "OlmoHybridForCausalLM": olmo_names}
+PUBLISHED = {
+    "KimiLinearForCausalLM": kimi_names, "OlmoHybridForCausalLM": olmo_names,
+    "MiniMaxM3VLForCausalLM": minimax_names,
+}
+# And of their classes.
+PUBLISHED_CLASSES = {"MiniMaxM3VLForCausalLM": "MiniMaxM3SparseForCausalLM"}
 # Up to several windows.
 PROMPT_LENS = [1, 3, 9, 26, 41]
 
@@ -57,6 +63,10 @@ def build(folder: Path, case: tuple, seed: int):
     if cls in PUBLISHED:
         file = folder / "model.safetensors"
         save_file(PUBLISHED[cls](load_file(file)), file, metadata={"format": "pt"})
+    if cls in PUBLISHED_CLASSES:
+        file = folder / "config.json"
+        saved = json.loads(file.read_text()) | dict(architectures=[PUBLISHED_CLASSES[cls]])
+        file.write_text(json.dumps(saved))
     (folder / "generation_config.json").unlink(missing_ok=True)
     for file in TOKENIZER.iterdir():
         shutil.copy(file, folder)

@@ -561,6 +561,25 @@ case("glm-moe-dsa", "few", index_topk=7, indexer_types=["full", "full", "shared"
 case("glm-moe-dsa", "every-second", index_topk=10, index_topk_freq=2, num_hidden_layers=5)
 case("glm-moe-dsa", "pattern", index_topk=5, index_topk_pattern="FSF", index_head_dim=20)
 
+CHOOSING = "minimax_m3_sparse"
+family(
+    "minimax-m3", "MiniMaxM3VLForCausalLM", head_dim=16, dense_intermediate_size=40,
+    shared_intermediate_size=24, intermediate_size=16, num_local_experts=4, num_experts_per_tok=2,
+    layer_types=[FULL, CHOOSING, CHOOSING], mlp_layer_types=["dense", "sparse", "sparse"],
+    index_n_heads=2, index_head_dim=12, index_block_size=16, index_topk_blocks=2,
+    rope_parameters=rope(1e4, partial_rotary_factor=0.5),
+)
+case("minimax-m3", "own-block", index_topk_blocks=1, index_block_size=32)
+case("minimax-m3", "wide", index_head_dim=40, index_block_size=48, rms_norm_eps=1e-2)
+case(
+    "minimax-m3", "kv", num_key_value_heads=4, index_n_heads=4, index_head_dim=16,
+    rope_parameters=rope(1e6),
+)
+case("minimax-m3", "one", num_key_value_heads=1, index_n_heads=1, index_topk_blocks=3)
+case("minimax-m3", "all-sparse", mlp_layer_types=["sparse"] * 3, layer_types=[CHOOSING] * 3)
+case("minimax-m3", "act", swiglu_limit=0.8, swiglu_alpha=1.1, routed_scaling_factor=0.7)
+case("minimax-m3", "yarn", rope_parameters=YARN, index_head_dim=20, tie_word_embeddings=True)
+
 family(
     "zamba2", "Zamba2ForCausalLM", num_hidden_layers=5, num_key_value_heads=4, mamba_d_state=12,
     n_mamba_heads=4, adapter_rank=6, layers_block_type=[LINEAR, "hybrid", LINEAR, "hybrid", "hybrid"],

@@ -197,6 +197,8 @@ families! {
     minicpm
     minicpm3
     minimax_m2
+    minimax_m3
+    minimax_m3_wrapped
     ministral
     ministral3
     ministral3_multimodal

@@ -216,6 +216,12 @@ const MODULES: &[Module] = &[
         ],
         &[(DECODE, 255)],
     ),
+    // MiniMax M3.
+    (
+        "paged_attention_decode",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("CHOSEN", "1")]],
+        &[(DECODE, 255)],
+    ),
     (
         "linear_codes",
         CODES,
@@ -252,7 +258,22 @@ const MODULES: &[Module] = &[
     ),
     ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
     ("paged_attention_f32", WIDE_F32, &[("paged_attention_f32", 96)]),
-    ("choose_positions", NONE, &[("choose_positions", 40)]),
+    ("choose_positions", NONE, &[("choose_positions", 40), ("choose_blocks", 40)]),
+    // MiniMax M3.
+    (
+        "index_maxima",
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("NUM_HEADS", "4")],
+            &[("DTYPE", "f16"), ("HEAD_DIM", "128"), ("NUM_HEADS", "4")],
+            &[("DTYPE", "float"), ("HEAD_DIM", "128"), ("NUM_HEADS", "4")],
+        ],
+        &[("index_maxima", 64)],
+    ),
+    (
+        "paged_attention_f32",
+        &[&[("DTYPE", "float"), ("HEAD_DIM", "128"), ("CHOSEN", "1")]],
+        &[("paged_attention_f32", 72)],
+    ),
     // DeepSeek V3.2 and GLM-5.
     (
         "index_scores",

@@ -25,6 +25,7 @@ fn model_of(side: Side) -> Option<&'static str> {
         Side::Recurrent => "golden/mamba2",
         Side::Experts => "golden/qwen3_moe",
         Side::LatentAttention => "golden/minicpm3",
+        Side::Choices => "golden/minimax_m3",
         Side::SharedKv => "golden/gemma4",
         Side::VisionTower => "golden/smolvlm",
         Side::WideNorms => "golden/olmo2",

@@ -2,8 +2,8 @@
 //! NaN. A config.json is not trusted.
 
 use super::spec::{
-    AttentionSpec, ConnectorSpec, DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec,
-    QkvHeads, RecurrentSpec, TowerSpec,
+    AttentionSpec, ChoiceSpec, ChoiceUnit, ConnectorSpec, DecoderSpec, EncoderSpec, ExpertsSpec,
+    LayerSpec, LinearSpec, QkvHeads, RecurrentSpec, TowerSpec,
 };
 use vllm_batch_base::layers::{DeltaHeads, Reach, Routing, ScanShape, SelectiveShape, Weighted};
 
@@ -279,6 +279,35 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
     Ok(())
 }
 
+/// Tokens of a block of a choice, at most.
+const MAX_CHOSEN_BLOCK: usize = 1024;
+
+/// Checks what says which tokens a block's tokens attend to.
+fn check_choice(attention: &AttentionSpec, choice: &ChoiceSpec) -> Result<(), String> {
+    let has_latent = attention.latent.as_ref().is_some_and(|latent| latent.q.is_some());
+    let Some(indexer) = &choice.indexer else { return Ok(()) };
+    let ChoiceUnit::Block(len) = choice.unit else {
+        return match has_latent && indexer.q.is_some() {
+            true => Ok(()),
+            false => Err("an indexer without a latent of q is not supported".to_owned()),
+        };
+    };
+    check_sizes(&[("number of tokens of a block that is chosen", len, MAX_CHOSEN_BLOCK)])?;
+    if !len.is_multiple_of(16) || !choice.num_chosen.is_multiple_of(len) {
+        let text = format!("blocks of {len} tokens to choose: give a multiple of 16");
+        return Err(text);
+    }
+    let QkvHeads { num_heads, head_dim, .. } = indexer.heads;
+    if num_heads != attention.heads.num_kv_heads {
+        let of_kv = attention.heads.num_kv_heads;
+        return Err(format!("{num_heads} heads of an indexer for {of_kv} K and V heads"));
+    }
+    match attention.reach == Reach::All && indexer.q.is_none() && head_dim > 0 {
+        true => Ok(()),
+        false => Err("blocks that are chosen of a window are not supported".to_owned()),
+    }
+}
+
 /// Refuses a spec that no model has.
 ///
 /// # Errors
@@ -328,9 +357,7 @@ fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
             choice.num_chosen,
             MAX_CONTEXT,
         )])?;
-        if attention.latent.as_ref().is_none_or(|latent| latent.q.is_none()) {
-            return Err("an indexer without a latent of q is not supported".to_owned());
-        }
+        check_choice(attention, choice)?;
     }
     if let Some(streams) = &spec.embedding.streams {
         check_sizes(&[

@@ -54,6 +54,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "experts.cu",
     "gather_rows.cu",
     "group_attention.cu",
+    "index_maxima.cu",
     "index_scores.cu",
     "linear_by_head.cu",
     "linear_by_head_plain.cu",

@@ -57,7 +57,7 @@ pub use activation::{activate, activate_and_mul};
 pub use all_reduce::all_reduce;
 pub use attention_pool::attention_pool;
 pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
-pub use choose_positions::{Choice, IndexScores, choose_positions};
+pub use choose_positions::{Choice, ChoiceSize, IndexScores, choose_positions};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use delta_rule::{DeltaGateWeights, DeltaRule, delta_decays, delta_rule};

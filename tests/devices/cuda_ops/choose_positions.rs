@@ -8,7 +8,7 @@ use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision, Tensor};
 use vllm_batch::engine::ops::batch::Batch;
 use vllm_batch::engine::ops::{
-    AttentionScratch, AttentionShape, Choice, IndexScores, StepInputs, StepLimits,
+    AttentionScratch, AttentionShape, Choice, ChoiceSize, IndexScores, StepInputs, StepLimits,
     attention_of_chosen, choose_positions, rotary_and_cache,
 };
 
@@ -96,8 +96,9 @@ impl<'a> Run<'a> {
         for tensor in [&mut qkv, &mut queries, &mut factors] {
             tensor.resize_rows(num_rows);
         }
-        let mut choice = Choice::new(device, num_chosen, limits(*case)).expect("memory");
-        let factors = (&factors, COLUMN);
+        let size = ChoiceSize::of_positions(num_chosen);
+        let mut choice = Choice::new(device, size, limits(*case)).expect("memory");
+        let factors = Some((&factors, COLUMN));
         let scores = IndexScores { queries: &queries, num_heads: index.num_heads, factors };
         choose_positions(device, (scores, step), cache.layer(1), &mut choice);
         let shape = AttentionShape {

@@ -8,6 +8,7 @@ mod activation;
 mod all_reduce;
 mod attention;
 mod by_head;
+mod choose_blocks;
 mod choose_positions;
 mod codes;
 mod codes_timed;

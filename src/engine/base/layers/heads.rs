@@ -33,6 +33,11 @@ impl QkvHeads {
         self.num_kv_heads * self.head_dim
     }
 
+    /// Values of q and k.
+    pub fn qk_width(self) -> usize {
+        self.q_width() + self.kv_width()
+    }
+
     /// Values of q, k and v.
     pub fn qkv_width(self) -> usize {
         self.q_width() + 2 * self.kv_width()

@@ -7,7 +7,8 @@ use super::{deepseek, experts};
 use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
-    AttentionSpec, ChoiceSpec, DecoderSpec, IndexerSpec, LinearSpec, NormSpec, QkvHeads, RowOrder,
+    AttentionSpec, ChoiceSpec, ChoiceUnit, DecoderSpec, IndexerSpec, LinearSpec, NormSpec,
+    QkvHeads, RowOrder,
 };
 use vllm_batch_base::EngineError;
 
@@ -146,8 +147,11 @@ impl Indexers {
         let order = self.k_order.and(head_dim, (&RowOrder::as_stored(), num_heads));
         let k_norm = NormSpec::layer(name("k_norm"), head_dim, KEY_EPS);
         let indexer = is_full.then(|| IndexerSpec {
-            q: LinearSpec::new(name("wq_b"), heads.q_width(), q_rank)
-                .in_order(self.q_order.clone()),
+            q: Some(
+                LinearSpec::new(name("wq_b"), heads.q_width(), q_rank)
+                    .in_order(self.q_order.clone()),
+            ),
+            q_norm: None,
             inputs: LinearSpec::stacked(inputs, hidden).in_order(order),
             k_norm: NormSpec { order: self.k_order.clone(), ..k_norm },
             heads,
@@ -156,6 +160,6 @@ impl Indexers {
         if !is_full {
             attention.unused.push(module);
         }
-        attention.choice = Some(ChoiceSpec { num_chosen, indexer });
+        attention.choice = Some(ChoiceSpec { num_chosen, unit: ChoiceUnit::Token, indexer });
     }
 }

@@ -90,6 +90,7 @@ mod mimo_v2;
 mod minicpm;
 mod minicpm3;
 mod minimax_m2;
+mod minimax_m3;
 mod ministral3;
 mod mistral;
 mod mistral4;
@@ -415,6 +416,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
     family("MiniMaxM2ForCausalLM", minimax_m2::spec, "MiniMax M2, M2.1, M2.5, M2.7"),
+    family("MiniMaxM3SparseForCausalLM", minimax_m3::spec, "MiniMax M3, text"),
+    family(
+        "MiniMaxM3SparseForConditionalGeneration",
+        multimodal::minimax_m3,
+        "MiniMax M3, text part",
+    ),
     family("Ministral3ForCausalLM", ministral3::spec, "Ministral 3"),
     family("MinistralForCausalLM", mistral::ministral, "Ministral, with `layer_types`"),
     seeing(

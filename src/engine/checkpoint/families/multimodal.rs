@@ -1,7 +1,7 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use super::{BuildSpec, aria, gemma3n, gemma4, llama4, step3p5};
+use super::{BuildSpec, aria, gemma3n, gemma4, llama4, minimax_m3, step3p5};
 use crate::hf_config::HfConfig;
 use crate::spec::DecoderSpec;
 use vllm_batch_base::EngineError;
@@ -19,6 +19,7 @@ const IMAGE_KEYS: &[&str] = &[
     "ignore_index",
     "image_token_id",
     "image_token_index",
+    "merged_hidden_size",
     "mm_tokens_per_image",
     "multimodal_projector_bias",
     "out_hidden_size",
@@ -27,6 +28,7 @@ const IMAGE_KEYS: &[&str] = &[
     "projector_hidden_size",
     "spatial_merge_size",
     "video_token_id",
+    "video_token_index",
     "vision_config",
     "vision_end_token_id",
     "vision_feature_layer",
@@ -46,6 +48,7 @@ const IMAGE_TENSORS: &[&str] = &[
     "model.vision_tower.",
     "model.visual.",
     "multi_modal_projector.",
+    "patch_merge_mlp.",
     "vision_model.",
     "vit_large_projector.",
     "vision_tower.",
@@ -70,6 +73,11 @@ pub(super) fn gemma4_unified(config: &HfConfig) -> Result<DecoderSpec, EngineErr
 /// Llama 4.
 pub(super) fn llama4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, llama4::spec)
+}
+
+/// MiniMax M3.
+pub(super) fn minimax_m3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, minimax_m3::spec)
 }
 
 /// Step 3.7, whose text part is Step 3.5.

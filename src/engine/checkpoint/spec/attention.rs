@@ -185,7 +185,8 @@ impl AttentionSpec {
             .latent
             .iter()
             .flat_map(|latent| latent.q.iter().map(|q| &q.up).chain(latent.up.linears()));
-        let indexer = self.indexer().into_iter().flat_map(|indexer| [&indexer.q, &indexer.inputs]);
+        let indexer = self.indexer().into_iter();
+        let indexer = indexer.flat_map(|indexer| indexer.q.iter().chain([&indexer.inputs]));
         [&self.qkv, &self.out].into_iter().chain(latent).chain(indexer)
     }
 
@@ -196,7 +197,9 @@ impl AttentionSpec {
             .iter()
             .flat_map(|latent| latent.q.iter().map(|q| &q.norm).chain([&latent.norm]));
         let of_qk = self.qk_norm.iter().flat_map(|norms| [&norms.q].into_iter().chain(&norms.k));
-        let of_indexer = self.indexer().map(|indexer| &indexer.k_norm);
+        let of_indexer = self.indexer().into_iter();
+        let of_indexer =
+            of_indexer.flat_map(|indexer| indexer.q_norm.iter().chain([&indexer.k_norm]));
         of_qk.chain(&self.v_norm).chain(latent).chain(of_indexer)
     }
 

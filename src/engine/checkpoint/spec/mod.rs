@@ -27,7 +27,7 @@ pub use attention::{
     AttentionSpec, GateFunction, GateSpan, KvSource, NormSpan, OutputGate, PositionScale,
     QkNormOrder, QkNormSpec,
 };
-pub use choice::{ChoiceSpec, IndexerSpec};
+pub use choice::{ChoiceSpec, ChoiceUnit, IndexerSpec};
 pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep, GroupPool};
 pub use delta_net::{DeltaGate, DeltaNetSpec, LowRankGates, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
@@ -322,7 +322,9 @@ impl DecoderSpec {
     /// Part without kernels for a GPU, in words; `None`: the model runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
         let of_recurrents = self.recurrents().find_map(RecurrentSpec::without_gpu_kernels);
-        of_recurrents.or_else(|| self.indexers().find_map(IndexerSpec::without_gpu_kernels))
+        let of_indexers = || self.indexers().find_map(IndexerSpec::without_gpu_kernels);
+        let of_blocks = || self.attentions().find_map(AttentionSpec::blocks_without_gpu_kernels);
+        of_recurrents.or_else(of_indexers).or_else(of_blocks)
     }
 
     /// The tables, whose rows are looked up: a GPU's kernels read them as values, whatever they are

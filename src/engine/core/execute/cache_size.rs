@@ -76,6 +76,11 @@ pub(super) fn cache_shape(
         let text = format!("{block_size} is no multiple of {KV_GROUP_TOKENS}");
         return Err(EngineError::setting(Setting::BlockSize, text, "give a multiple"));
     }
+    if let Some(chosen) = spec.chosen_block().filter(|len| !len.is_multiple_of(block_size)) {
+        let text = format!("the model chooses blocks of {chosen} tokens, {block_size} are no part");
+        let help = format!("leave it out, or give a divisor of {chosen}");
+        return Err(EngineError::setting(Setting::BlockSize, text, &help));
+    }
     let mut shape = shape_without_blocks(spec, device, block_size);
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(decoder.dtype));
     // A stage may have layers that keep nothing.

@@ -49,6 +49,7 @@ pub const COMBINATIONS: &[Combination] = &[
     row(Side::TensorParallel, Side::Gguf, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::Cpu, "", "leave it out, or take GPUs (`settings.device` cuda)"),
     row(Side::TensorParallel, Side::Recurrent, YET, OTHER_ENGINES),
+    row(Side::TensorParallel, Side::Choices, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::Experts, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::LatentAttention, YET, OTHER_ENGINES),
     row(Side::TensorParallel, Side::SharedKv, YET, OTHER_ENGINES),
@@ -75,6 +76,7 @@ pub const COMBINATIONS: &[Combination] = &[
     row(Side::Fp8Cache, Side::Cpu, ": it needs an NVIDIA GPU", LEAVE_OUT),
     row(Side::Fp8Cache, Side::Float32, "", TWO_BYTES),
     row(Side::Fp8Cache, Side::LatentAttention, YET, LEAVE_OUT),
+    row(Side::Fp8Cache, Side::Choices, YET, LEAVE_OUT),
     row(
         Side::HostCache,
         Side::Cpu,
@@ -171,6 +173,7 @@ impl Sides {
             (Side::Experts, has(|layer| layer.experts().is_some())),
             (Side::LayerInputs, has(|layer| layer.side.is_some())),
             (Side::LatentAttention, attends(|attention| attention.latent.is_some())),
+            (Side::Choices, attends(|attention| attention.choice.is_some())),
             (Side::SharedKv, attends(AttentionSpec::makes_values)),
             (Side::WideNorms, attends(AttentionSpec::has_norms_over_heads)),
             (Side::AttentionGates, attends(|attention| attention.gate.is_some())),

@@ -21,6 +21,7 @@ use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::own_head;
 use vllm_batch_checkpoint::quantization::QuantizationConfig;
 use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec, Parameters, RopeSpec, TowerSpec};
+use vllm_batch_device::kv_cache::KV_GROUP_TOKENS;
 use vllm_batch_text::ChatTemplate;
 
 /// A model without its weights and its tokenizer.
@@ -226,7 +227,7 @@ fn generation_config(
 
 /// Tokens of a block of the KV cache: what was asked for, else 32. Where layers have states it is
 /// doubled until a block's states take no more bytes than its K and V; up to 1024, and to what one
-/// context takes.
+/// context takes. Where blocks of tokens are chosen these are whole blocks of the cache.
 pub fn block_size(
     cache: &CacheConfig,
     spec: &DecoderSpec,
@@ -244,6 +245,9 @@ pub fn block_size(
     let token_bytes = of_all * element_bytes;
     let state_bytes = spec.state_bytes();
     let is_enough = |tokens: usize| tokens * token_bytes >= state_bytes;
+    if let Some(chosen) = spec.chosen_block().filter(|len| !len.is_multiple_of(BLOCK_SIZE)) {
+        return KV_GROUP_TOKENS.min(chosen);
+    }
     let mut tokens = BLOCK_SIZE;
     while !is_enough(tokens) && tokens < MAX_BLOCK_SIZE.min(max_model_len) {
         tokens *= 2;

@@ -7,12 +7,13 @@ use crate::batch::Batch;
 use crate::gemm::panel::PanelElement;
 use crate::gemm::{MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Tiling, Widened};
 use vllm_batch_device::Cpu;
+use vllm_batch_device::Tensor;
 use vllm_batch_device::kv_cache::KvLayerShape;
 use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
 
-use super::IndexScores;
 use super::select::select;
+use super::{ChoiceSize, IndexScores};
 
 /// Positions that a thread scores at a time.
 const CHUNK: usize = 512;
@@ -24,21 +25,22 @@ const MAX_SCORES: usize = 1 << 22;
 #[derive(Debug, Default)]
 pub(super) struct ScoreRoom {
     /// The tokens that have a choice.
-    tokens: Vec<Token>,
-    /// (tokens, positions) of some of them.
-    scores: Vec<f32>,
-    /// Of each thread: (num_heads, a panel's width) products, and ranks of positions.
-    threads: Vec<(Vec<f32>, Vec<u64>)>,
+    pub tokens: Vec<Token>,
+    /// (tokens, positions) of some of them, or (tokens, heads, blocks).
+    pub scores: Vec<f32>,
+    /// Of each thread: (num_heads, a panel's width) products and a value of each head, and
+    /// ranks of positions.
+    pub threads: Vec<(Vec<f32>, Vec<u64>)>,
 }
 
 /// A token that has a choice.
 #[derive(Clone, Copy, Debug)]
-struct Token {
+pub(super) struct Token {
     /// Its row.
-    row: usize,
-    seq: usize,
+    pub row: usize,
+    pub seq: usize,
     /// Positions up to its own.
-    num_positions: usize,
+    pub num_positions: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -50,26 +52,40 @@ pub(super) struct Scoring<'a> {
 }
 
 impl Scoring<'_> {
-    /// Writes the choice of each token that has one into its row of `positions`, (num_tokens,
-    /// num_chosen).
+    /// Writes the choice of each token that has one into its row of `units`, (num_tokens, heads
+    /// with a choice, units).
     pub(super) fn choose<E: PanelElement>(
         &self,
         keys: &[E],
         room: &mut ScoreRoom,
+        (size, units): (ChoiceSize, &mut [u32]),
+    ) {
+        self.find_tokens(size.num_chosen, &mut room.tokens);
+        let most = room.tokens.iter().map(|token| token.num_positions).max();
+        let Some(most) = most else { return };
+        room.threads.resize_with(self.cpu.pool.num_threads(), Default::default);
+        for (products, _) in &mut room.threads {
+            products.resize(self.scores.num_heads * (self.kv.k_panel_width() + 1), 0.0);
+        }
+        match self.scores.factors {
+            Some(factors) => {
+                self.choose_positions(keys, (room, most), factors, (size.num_chosen, units));
+            }
+            None => self.choose_blocks(keys, (room, most), (size, units)),
+        }
+    }
+
+    /// The same of single positions, of `most` at most.
+    fn choose_positions<E: PanelElement>(
+        &self,
+        keys: &[E],
+        (room, most): (&mut ScoreRoom, usize),
+        factors: (&Tensor, usize),
         (num_chosen, positions): (usize, &mut [u32]),
     ) {
-        let ScoreRoom { tokens, scores, threads } = room;
-        self.find_tokens(num_chosen, tokens);
-        let Some(most) = tokens.iter().map(|token| token.num_positions).max() else { return };
         let stride = most.next_multiple_of(MAX_PANEL_WIDTH);
-        let num_at_once = (MAX_SCORES / stride).clamp(1, tokens.len());
-        if scores.len() < num_at_once * stride {
-            scores.resize((num_at_once * stride).next_power_of_two(), 0.0);
-        }
-        threads.resize_with(self.cpu.pool.num_threads(), Default::default);
-        for (products, _) in &mut *threads {
-            products.resize(self.scores.num_heads * self.kv.k_panel_width(), 0.0);
-        }
+        let num_at_once = room.tokens_at_once(stride);
+        let ScoreRoom { tokens, scores, threads } = room;
         let threads = SharedMut::new(threads);
         let positions = SharedMut::new(positions);
         let num_chunks = stride.div_ceil(CHUNK);
@@ -86,7 +102,8 @@ impl Scoring<'_> {
                         let len = (end - start).next_multiple_of(self.kv.k_panel_width());
                         (threads.slice(thread, 1), shared.slice(index * stride + start, len))
                     };
-                    self.score(keys, token, start..end, &mut room[0].0, out);
+                    let products = &mut room[0].0;
+                    self.score(keys, (token, start..end), factors, products, out);
                 }
             });
             let scores = &*scores;
@@ -115,23 +132,40 @@ impl Scoring<'_> {
     fn score<E: PanelElement>(
         &self,
         keys: &[E],
-        token: Token,
-        positions: Range<usize>,
+        (token, positions): (Token, Range<usize>),
+        factors: (&Tensor, usize),
         products: &mut [f32],
         out: &mut [f32],
     ) {
+        let num_heads = self.scores.num_heads;
+        let factors = &factors.0.row(token.row)[factors.1..][..num_heads];
+        let scale = 1.0 / (self.kv.head_dim as f32).sqrt();
+        let scales = (scale, 1.0 / (num_heads as f32).sqrt());
+        let mut out = out.chunks_exact_mut(self.kv.k_panel_width());
+        self.for_panels(keys, (token, positions), products, |products| {
+            let out = out.next().expect("a place for each panel");
+            dispatch(self.cpu.isa, AddHeads { products, factors, scales, out });
+        });
+    }
+
+    /// Calls `of_panel` with products (num_heads, width) of a token's queries and the keys of each
+    /// panel of positions, which begin with one.
+    pub(super) fn for_panels<E: PanelElement>(
+        &self,
+        keys: &[E],
+        (token, positions): (Token, Range<usize>),
+        products: &mut [f32],
+        mut of_panel: impl FnMut(&[f32]),
+    ) {
         let Self { kv, cpu, .. } = *self;
-        let IndexScores { queries, num_heads, factors } = self.scores;
+        let IndexScores { queries, num_heads, .. } = self.scores;
         let (width, head_dim) = (kv.k_panel_width(), kv.head_dim);
         let queries = &queries.row(token.row)[..num_heads * head_dim];
-        let factors = &factors.0.row(token.row)[factors.1..][..num_heads];
         let tiling = Tiling::new::<E>(cpu.isa, width < kv.panel_width, num_heads);
         let table = self.batch.block_table(token.seq);
         let panel_len = head_dim.next_multiple_of(2) * width;
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        let factor_scale = 1.0 / (num_heads as f32).sqrt();
         let mut widened = Widened::new();
-        for (position, out) in positions.step_by(width).zip(out.chunks_exact_mut(width)) {
+        for position in positions.step_by(width) {
             let block = table[position / kv.block_size] as usize * kv.k_len();
             let panel = block + position % kv.block_size / width * panel_len;
             let keys = &keys[panel..panel + panel_len];
@@ -151,9 +185,19 @@ impl Scoring<'_> {
                 // products are (num_heads, width). The device was made for this CPU.
                 unsafe { product.run(&mut widened) };
             }
-            let scales = (scale, factor_scale);
-            dispatch(cpu.isa, AddHeads { products, factors, scales, out });
+            of_panel(&products[..num_heads * width]);
         }
+    }
+}
+
+impl ScoreRoom {
+    /// Tokens with so many scores each whose scores there is room for at once.
+    pub(super) fn tokens_at_once(&mut self, stride: usize) -> usize {
+        let num_at_once = (MAX_SCORES / stride).clamp(1, self.tokens.len());
+        if self.scores.len() < num_at_once * stride {
+            self.scores.resize((num_at_once * stride).next_power_of_two(), 0.0);
+        }
+        num_at_once
     }
 }
 

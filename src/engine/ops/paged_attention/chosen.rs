@@ -1,8 +1,9 @@
-//! Attention to latents at chosen positions, on the CPU: those of a token are copied into blocks of
-//! their own, upward, and it attends to these as to a text of its own. Some tokens at a time.
+//! Attention to latents at chosen positions, or to K and V in chosen blocks of these, on the CPU:
+//! those of a token are copied into blocks of their own, upward, and it attends to these as to a
+//! text of its own. Some tokens at a time.
 
 use crate::batch::Batch;
-use crate::choose_positions::Choice;
+use crate::choose_positions::{Choice, ChoiceSize};
 use crate::gemm::panel::PanelElement;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Reach;
@@ -25,6 +26,7 @@ pub(super) struct ChosenScratch {
     cache: KvCache,
     /// A sequence for each token.
     batch: Batch,
+    num_chosen: usize,
     scratch: Box<AttentionScratch>,
 }
 
@@ -36,10 +38,10 @@ impl ChosenScratch {
             KvData::Float16 { .. } => DType::Float16,
             KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
         };
-        let KvLayerShape { block_size, head_dim, v_dim, panel_width, .. } = kv;
+        let KvLayerShape { block_size, num_kv_heads, head_dim, v_dim, panel_width, .. } = kv;
         let num_blocks = num_chosen.div_ceil(block_size);
         let mut shape = KvCacheShape {
-            layers: vec![KvHeads { num: 1, head_dim, v_dim }],
+            layers: vec![KvHeads { num: num_kv_heads, head_dim, v_dim }],
             num_blocks,
             block_size,
             states: StateShape::default(),
@@ -55,14 +57,13 @@ impl ChosenScratch {
             ..Batch::default()
         };
         let cache = KvCache::new(shape, dtype);
-        Self { cache, batch, scratch: Box::default() }
+        Self { cache, batch, num_chosen, scratch: Box::default() }
     }
 
-    /// Whether it is for such latents and choices.
+    /// Whether it is for such latents, or K and V, and choices.
     fn is_for(&self, kv: KvLayerShape, num_chosen: usize) -> bool {
         let own = self.cache.shape.layer(0);
-        let sizes = |kv: KvLayerShape| (kv.block_size, kv.head_dim, kv.v_dim, kv.panel_width);
-        sizes(own) == sizes(kv) && self.batch.seq_lens[0] as usize == num_chosen
+        own == KvLayerShape { num_blocks: own.num_blocks, ..kv } && self.num_chosen == num_chosen
     }
 }
 
@@ -73,15 +74,17 @@ pub(super) fn attend(
     scratch: &mut Option<ChosenScratch>,
     out: &mut Tensor,
 ) {
-    let num_chosen = choice.num_chosen();
-    assert!(task.kv.num_kv_heads == 1 && task.shape.reach == Reach::All);
+    let ChoiceSize { num_chosen, unit, num_heads } = choice.size();
+    let are_of_heads = if unit == 1 { task.kv.num_kv_heads } else { task.shape.num_kv_heads };
+    assert!(are_of_heads == num_heads && task.shape.reach == Reach::All);
     let scratch = match scratch {
         Some(scratch) if scratch.is_for(task.kv, num_chosen) => scratch,
         _ => scratch.insert(ChosenScratch::new(layer.cache, task.kv, num_chosen)),
     };
     let positions = &task.batch.positions;
     scratch.batch.positions.clear();
-    scratch.batch.positions.resize(positions.len(), num_chosen as u32 - 1);
+    let last = |position: &u32| choice.num_positions(*position as usize) as u32 - 1;
+    scratch.batch.positions.extend(positions.iter().map(last));
     let has_choice = |row: usize| positions[row] as usize >= num_chosen;
     let max_tokens = scratch.cache.shape.num_blocks / scratch.batch.max_blocks_per_seq;
     let mut row = 0;
@@ -103,10 +106,11 @@ fn attend_some(
     rows: (usize, usize),
     out: &mut Tensor,
 ) {
-    let ChosenScratch { cache, batch, scratch } = chosen;
+    let ChosenScratch { cache, batch, scratch, .. } = chosen;
     batch.query_start_loc.clear();
     batch.query_start_loc.extend(rows.0 as u32..=rows.1 as u32);
-    batch.seq_lens.resize(rows.1 - rows.0, choice.num_chosen() as u32);
+    batch.seq_lens.clear();
+    batch.seq_lens.extend(batch.positions[rows.0..rows.1].iter().map(|last| last + 1));
     scratch.sharing.find(batch, task.kv.block_size);
     let kv = cache.shape.layer(0);
     let copies = Copies { task, choice, rows, kv };
@@ -129,7 +133,7 @@ fn attend_some(
     }
 }
 
-/// Copies of the latents of some tokens' choices.
+/// Copies of the latents, or of K and V, of some tokens' choices.
 #[derive(Clone, Copy)]
 struct Copies<'a> {
     task: Task<'a>,
@@ -144,17 +148,56 @@ impl Copies<'_> {
     fn run<E: PanelElement>(&self, from: (&[E], &[E]), to: (&mut [E], &mut [E])) {
         let Self { choice, rows, kv, .. } = *self;
         let (k, v) = (SharedMut::new(to.0), SharedMut::new(to.1));
-        let num_blocks = choice.num_chosen().div_ceil(kv.block_size);
+        let ChoiceSize { num_chosen, unit, .. } = choice.size();
+        let num_blocks = num_chosen.div_ceil(kv.block_size);
         let num_items = (rows.1 - rows.0) * num_blocks;
+        let [k_len, v_len] = kv.block_lens();
         self.task.cpu.pool.run(num_items, &|_, item| {
             let (row, block) = (rows.0 + item / num_blocks, item % num_blocks);
             // SAFETY: each item has a block.
-            let to = unsafe {
-                (k.slice(item * kv.k_len(), kv.k_len()), v.slice(item * kv.v_len(), kv.v_len()))
-            };
-            let positions = choice.of_token(row).chunks(kv.block_size).nth(block);
+            let to = unsafe { (k.slice(item * k_len, k_len), v.slice(item * v_len, v_len)) };
+            if unit > 1 {
+                return self.copy_of_heads((row, block), from, to);
+            }
+            let mut of_heads = choice.of_token(row);
+            let positions = of_heads.next().and_then(|all| all.chunks(kv.block_size).nth(block));
             self.copy_block(row, positions.unwrap_or_default(), from, to);
         });
+    }
+
+    /// Copies a block of the cache for each head, of the blocks of positions that it chose for the
+    /// token of a row.
+    fn copy_of_heads<E: PanelElement>(
+        &self,
+        (row, block): (usize, usize),
+        (from_k, from_v): (&[E], &[E]),
+        (to_k, to_v): (&mut [E], &mut [E]),
+    ) {
+        let Self { choice, kv, .. } = *self;
+        let blocks_of_unit = choice.size().unit / kv.block_size;
+        let position = self.task.batch.positions[row] as usize;
+        let table = self.table_of(row);
+        for (head, units) in choice.of_token(row).enumerate() {
+            let unit = units[block / blocks_of_unit] as usize;
+            let from = unit * blocks_of_unit + block % blocks_of_unit;
+            if from > position / kv.block_size {
+                return;
+            }
+            let from = table[from] as usize * kv.num_kv_heads + head;
+            let copy = |to: &mut [E], from_all: &[E], len: usize| {
+                let to = &mut to[head * len..][..len];
+                to.copy_from_slice(&from_all[from * len..][..len]);
+            };
+            copy(to_k, from_k, kv.k_len());
+            copy(to_v, from_v, kv.v_len());
+        }
+    }
+
+    /// Blocks of the cache of the sequence that a row is of.
+    fn table_of(&self, row: usize) -> &[u32] {
+        let batch = self.task.batch;
+        let seq = batch.query_start_loc.partition_point(|start| *start as usize <= row) - 1;
+        batch.block_table(seq)
     }
 
     /// Copies the latents of some positions that the token of a row attends to into a block. What
@@ -166,10 +209,7 @@ impl Copies<'_> {
         (from_k, from_v): (&[E], &[E]),
         (to_k, to_v): (&mut [E], &mut [E]),
     ) {
-        let Self { kv, task, .. } = *self;
-        let starts = &task.batch.query_start_loc;
-        let seq = starts.partition_point(|start| *start as usize <= row) - 1;
-        let table = task.batch.block_table(seq);
+        let (kv, table) = (self.kv, self.table_of(row));
         let (width, k_width) = (kv.panel_width, kv.k_panel_width());
         let k_panel_len = kv.head_dim.next_multiple_of(2) * k_width;
         let v_panel_len = kv.block_size * width;

@@ -134,8 +134,8 @@ pub(super) fn paged_attention(
     attend(gpu, (qkv, step), layer, CacheAttention::of(shape), out);
 }
 
-/// The same to what tokens chose of latents: the cache is one of blocks of a position, and each
-/// token has a table of its own.
+/// The same to what tokens chose: each has a table of its own, or one for each K and V head. Of
+/// latents the cache is one of blocks of a position.
 pub(super) fn attention_of_chosen(
     gpu: &Gpu,
     (qkv, step): (&Tensor, Step<'_>),
@@ -143,10 +143,18 @@ pub(super) fn attention_of_chosen(
     shape: AttentionShape<'_>,
     out: &Tensor,
 ) {
-    let kv = KvLayerShape { block_size: 1, ..layer.shape() };
-    assert!(kv.num_kv_heads == 1 && kv.v_dim == 0 && shape.reach == Reach::All);
-    let task = Task::new(gpu, (qkv, step), (layer, kv), CacheAttention::of(shape), out);
-    task.queue_chosen(choice);
+    let kv = KvLayerShape { block_size: choice.block_size(), ..layer.shape() };
+    assert!(shape.reach == Reach::All);
+    let mut task = Task::new(gpu, (qkv, step), (layer, kv), CacheAttention::of(shape), out);
+    task.defines.is_chosen = true;
+    task.params.max_blocks_per_seq = choice.table_len() as u32;
+    match kv.v_dim {
+        0 => {
+            assert!(kv.num_kv_heads == 1 && kv.block_size == 1);
+            task.queue_chosen_latents(choice);
+        }
+        _ => task.queue_chosen_blocks(choice),
+    }
 }
 
 impl CacheAttention {
@@ -300,9 +308,36 @@ impl<'a> Task<'a> {
         args
     }
 
+    /// Units of what tokens chose, one for each row and K and V head.
+    fn queue_chosen_blocks(&self, choice: &GpuChoice) {
+        let Self { gpu, defines, params, .. } = *self;
+        let mut args = self.args_of(choice.work(), choice.tables());
+        args.tensor(self.tensors.1);
+        match gpu.dtype() {
+            DType::Float32 => {
+                const NAME: &str = "paged_attention_f32";
+                let kernel = defines.kernel(NAME, NAME);
+                args.value(params);
+                gpu.launch(kernel, [self.decode_units(), 1], (128, 0), &mut args);
+            }
+            _ => self.launch_decode(args),
+        }
+    }
+
+    /// Units of decoding by the kernel for them, which go to the output of `args`: by as many
+    /// blocks as are resident, whatever the number of units.
+    fn launch_decode(&self, mut args: Args) {
+        let Self { gpu, defines, params, .. } = *self;
+        let sizes = Launch::of(gpu, self.head_dim);
+        let grid = self.decode_units().min(gpu.properties().num_sms * sizes.decode.blocks);
+        args.ptr(DevicePtr::NULL).value(params);
+        let kernel = sizes.kernel(parts::DECODE, defines, &params);
+        gpu.launch(kernel, [grid, 1], sizes.decode_block(), &mut args);
+    }
+
     /// A unit for each row, of what its token chose.
-    fn queue_chosen(&self, choice: &GpuChoice) {
-        let mut args = self.args_of(choice.work(), choice.slots());
+    fn queue_chosen_latents(&self, choice: &GpuChoice) {
+        let mut args = self.args_of(choice.work(), choice.tables());
         args.tensor(self.tensors.1).value(self.params);
         let (kernel, parts, block) = match self.gpu.dtype() {
             DType::Float32 => {
@@ -312,8 +347,7 @@ impl<'a> Task<'a> {
             _ => {
                 let num_rows = self.num_heads.0;
                 let block = wide::Block::new(num_rows, self.head_dim, self.gpu.properties());
-                let defines = AttentionDefines { is_chosen: true, ..self.defines };
-                let kernel = defines.kernel("wide_attention", block.entry);
+                let kernel = self.defines.kernel("wide_attention", block.entry);
                 let parts = num_rows.div_ceil(block.num_rows) as u32;
                 (kernel, parts, (block.threads, block.smem))
             }
@@ -420,12 +454,9 @@ impl<'a> Task<'a> {
             let task = PartsTask { gpu, sizes, defines, params, cache: self.cache, parts };
             task.queue((self.tensors.0, step), inputs.block_tables.ptr(), self.tensors.1);
         } else if !defines.is_of_texts {
-            // As many blocks as are resident, whatever the number of units.
-            let grid = self.decode_units().min(properties.num_sms * sizes.decode.blocks);
             let mut args = self.args(decode.ptrs(0));
-            args.tensor(self.tensors.1).ptr(DevicePtr::NULL).value(params);
-            let kernel = sizes.kernel(parts::DECODE, defines, &params);
-            gpu.launch(kernel, [grid, 1], sizes.decode_block(), &mut args);
+            args.tensor(self.tensors.1);
+            self.launch_decode(args);
         }
     }
 }

@@ -92,8 +92,8 @@ pub fn paged_attention(
 }
 
 /// The same, where a token that has a choice attends to the positions that it chose: of latents, V
-/// is the last values of K. Attention to the first n positions by choice is the same sums as
-/// without one, in another order.
+/// is the last values of K; of blocks of positions each K and V head has its own. Attention to the
+/// first n positions by choice is the same sums as without one, in another order.
 ///
 /// # Panics
 /// As [`paged_attention`]; or a token does not attend to all positions up to its own.
@@ -113,7 +113,7 @@ pub fn attention_of_chosen(
             return cuda::attention_of_chosen(gpu, (qkv, step), layer, shape, out);
         }
     };
-    let (batch, first) = (step.batch, choice.num_chosen());
+    let (batch, first) = (step.batch, choice.size().num_chosen);
     if batch.positions.iter().any(|position| (*position as usize) < first) {
         on_cpu(cpu, (qkv, step), (layer, first as u32), shape, scratch, out);
     }

@@ -49,8 +49,9 @@ impl Pass<'_> {
         let CacheLayerMut { cache, index } = cache;
         if let Some(latent) = &mut latent {
             latent.begin(device, (spec, weights), product);
-            self.choose((spec, weights), (cache, index), &latent.q_latent, indexer.as_mut());
         }
+        let q_latent = latent.as_ref().map(|latent| &latent.q_latent);
+        self.choose((spec, weights), (cache, index), q_latent, indexer.as_mut());
         let qkv = match (&mut latent, with_values) {
             (Some(latent), _) => latent.qkv(device, (spec, weights), product),
             (None, Some(all)) if spec.kv == KvSource::ValuesAreKeys => {

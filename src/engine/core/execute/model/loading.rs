@@ -186,7 +186,7 @@ pub(super) fn prepare_layers(
             let attention = attention.iter().flat_map(
                 |AttentionWeights { qkv, latent, indexer, out, .. }| {
                     let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
-                    let indexer = indexer.iter().flat_map(|i| [&i.q, &i.inputs.weight]);
+                    let indexer = indexer.iter().flat_map(|i| i.q.iter().chain([&i.inputs.weight]));
                     [&qkv.weight, &out.weight].into_iter().chain(q_up).chain(indexer)
                 },
             );

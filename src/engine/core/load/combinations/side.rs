@@ -86,6 +86,8 @@ pub enum Side {
     Experts,
     /// One with latent attention.
     LatentAttention,
+    /// One whose tokens choose which they attend to.
+    Choices,
     /// One whose layers take K or V from other layers.
     SharedKv,
     /// One with norms of queries or keys over several heads.
@@ -183,6 +185,7 @@ impl Side {
             Side::RecurrentDraft => ("the model", "if it has recurrent layers"),
             Side::Experts => ("the model", "for models with experts"),
             Side::LatentAttention => ("the model", "for models with latent attention"),
+            Side::Choices => ("the model", "for models whose tokens choose which they attend to"),
             Side::SharedKv => {
                 ("the model", "for models whose layers share K or V, or have narrower V")
             }
