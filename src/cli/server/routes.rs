@@ -30,6 +30,9 @@ use vllm_batch_text::AnswerForm;
 /// The header that says the seed of an answer.
 const SEED: &str = "x-vllm-batch-seed";
 
+/// Bytes of what the router says.
+const MAX_SAID: usize = 1 << 10;
+
 /// What all endpoints share.
 pub(crate) struct App {
     pub(crate) served: Arc<Served>,
@@ -95,7 +98,7 @@ async fn admitted(State(app): Shared, mut request: HttpRequest, next: Next) -> R
         Err(error) => error.response(&path),
         Ok(()) => {
             request.extensions_mut().insert(RequestId(id.clone()));
-            next.run(request).await
+            in_form(&path, next.run(request).await).await
         }
     };
     let id = HeaderValue::from_str(&id).expect("it is plain");
@@ -105,6 +108,17 @@ async fn admitted(State(app): Shared, mut request: HttpRequest, next: Next) -> R
     }
     response.headers_mut().insert("x-request-id", id);
     response
+}
+
+/// What the router itself refuses, of paths and queries that are no text, in the form of the API.
+async fn in_form(path: &str, response: Response<Body>) -> Response<Body> {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_plain = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    if response.status() != StatusCode::BAD_REQUEST || !is_plain {
+        return response;
+    }
+    let said = axum::body::to_bytes(response.into_body(), MAX_SAID).await.unwrap_or_default();
+    HttpError::bad("invalid_url", String::from_utf8_lossy(&said)).response(path)
 }
 
 /// The name of a request.

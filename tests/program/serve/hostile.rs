@@ -96,6 +96,26 @@ fn what_is_nested_without_end_is_refused() {
 }
 
 #[test]
+fn paths_that_are_no_text_are_refused_in_the_form_of_the_api() {
+    let server = Server::start(DEMO, &[]);
+    for (path, status, code) in [
+        ("/v1/models/%ff", 400, "invalid_url"),
+        ("/v1/models/..%2f..%2fetc%2fpasswd", 404, "model_not_found"),
+        ("/v1/models/%00", 404, "model_not_found"),
+        ("/v1/../../etc/passwd", 404, "not_found"),
+        ("/v1/models/", 404, "not_found"),
+    ] {
+        let reply = server.get(path);
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (status, &json!(code)),
+            "{path}"
+        );
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+    }
+}
+
+#[test]
 fn a_schema_that_calls_itself_is_an_answer_or_refused() {
     let server = Server::start(DEMO, &[]);
     let nested = |depth: usize| {
