@@ -10,15 +10,26 @@ import yaml
 # What may be asked of a model that completes, and of one that makes vectors.
 OF_TEXTS = ("/chat/completions", "/completions", "/responses", "/models", "/models/{model}")
 OF_VECTORS = ("/embeddings", "/models")
+OF_FILES = (
+    "/files",
+    "/files/{file_id}",
+    "/files/{file_id}/content",
+    "/batches",
+    "/batches/{batch_id}",
+    "/batches/{batch_id}/cancel",
+)
 # What OpenAI's description leaves out: docs/SERVE.md has the same.
 ERRORS = {
     "400": "The request is wrong.",
     "401": "No valid key.",
     "404": "There is no such model, or the model does not answer this path.",
     "408": "The body did not come in time.",
+    "409": "What is asked does not go with the state of a file or a batch.",
     "413": "The body is too large.",
+    "415": "A file that does not come as a form.",
     "422": "The request cannot be answered by this model.",
     "503": "Too many requests wait.",
+    "507": "The disk is full.",
 }
 METHODS = ("get", "post", "delete")
 
@@ -54,8 +65,10 @@ def names_in(node):
     return found.union(*map(names_in, node.values()))
 
 
-def cut(whole, paths, model):
-    """The description of these paths alone, for a server of this model."""
+def cut(whole, paths, model, ids):
+    """The description of these paths alone, for a server of this model. `ids`: what path parameters may
+    name, beside what nobody has."""
+    ids = {"model": [model], **ids}
     kept = {}
     for path in paths:
         methods = whole["paths"][path]
@@ -65,7 +78,8 @@ def cut(whole, paths, model):
     kept.get("/models/{model}", {}).pop("delete", None)
     for methods in kept.values():
         for operation in methods.values():
-            with_errors(operation, model)
+            with_errors(operation)
+            with_ids(operation, ids)
     components = {"securitySchemes": {"ApiKeyAuth": {"type": "http", "scheme": "bearer"}}}
     wanted, known = names_in(kept) | {("schemas", "ErrorResponse")}, set()
     while wanted - known:
@@ -77,6 +91,13 @@ def cut(whole, paths, model):
     for name, schema in components["schemas"].items():
         if name.startswith("Create") or name == "ResponseProperties":
             with_model(schema, model)
+        if name == "OpenAIFile":
+            # What may be sent may be shown.
+            schema["properties"]["purpose"]["enum"].append("evals")
+        if name in ("Batch", "ListFilesResponse", "ListBatchesResponse", "OpenAIFile", "BatchError"):
+            with_nulls(schema)
+        if name == "CreateBatchRequest" and "file_id" in ids:
+            schema["properties"]["input_file_id"] = {"type": "string", "enum": ids["file_id"]}
         if name == "Embedding":
             # Of `encoding_format`, which OpenAI's schema of the answer forgets.
             numbers = schema["properties"]["embedding"]
@@ -85,7 +106,7 @@ def cut(whole, paths, model):
     return description | {"paths": of_31(kept), "components": components}
 
 
-def with_errors(operation, model):
+def with_errors(operation):
     errors = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
     for status, description in ERRORS.items():
         operation["responses"].setdefault(status, {"description": description, "content": errors})
@@ -94,9 +115,22 @@ def with_errors(operation, model):
         # An event is an object for schemathesis; openai_client.py looks at what is in its data.
         event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
         content["text/event-stream"] = {"schema": event}
+    if operation["operationId"] == "downloadFile":
+        operation["responses"]["200"]["content"] = {"application/octet-stream": {}}
+
+
+def with_ids(operation, ids):
     for parameter in operation.get("parameters", []):
-        if parameter["name"] == "model":
-            parameter["schema"] = {"type": "string", "enum": [model, "nobody", "a/b"]}
+        if parameter["in"] == "path":
+            known = [*ids[parameter["name"]], "nobody", "a/b", "..", "../../etc/passwd", "\u0000", "é"]
+            parameter["schema"] = {"type": "string", "enum": known}
+
+
+def with_nulls(schema):
+    """What is not there is null in OpenAI's own examples, which its schemas do not say."""
+    for name, part in schema["properties"].items():
+        if name not in schema["required"] or name.endswith("_id"):
+            schema["properties"][name] = {"anyOf": [part, {"type": "null"}]}
 
 
 def with_model(schema, model):
@@ -106,6 +140,6 @@ def with_model(schema, model):
             part["properties"]["model"] = {"type": "string", "enum": [model]}
 
 
-def write(path, paths, model):
+def write(path, paths, model, ids):
     with open(path, "w", encoding="utf-8") as file:
-        json.dump(cut(published(), paths, model), file)
+        json.dump(cut(published(), paths, model, ids), file)

@@ -5,19 +5,22 @@ import os
 import subprocess
 import tempfile
 
-from server import DEMO, Server, tool
+from server import DEMO, Server, real_model, tool
 
 NUM = 40
 
 
 def check(binary):
     executable = tool("VLLM_BATCH_TEST_GUIDELLM", "executable of guidellm")
-    with Server(binary) as server, tempfile.TemporaryDirectory() as folder:
-        for at, request in enumerate(("/v1/chat/completions", "/v1/completions")):
-            loaded(executable, server, request, os.path.join(folder, f"{at}.json"))
+    for model in dict.fromkeys((DEMO, real_model())):
+        flags = () if model == DEMO else ("--max-model-len", "512")
+        with Server(binary, model, *flags) as server, tempfile.TemporaryDirectory() as folder:
+            for at, request in enumerate(("/v1/chat/completions", "/v1/completions")):
+                loaded(executable, server, request, os.path.join(folder, f"{at}.json"))
 
 
 def loaded(executable, server, request, out):
+    # The tokenizer is the tool's, to make prompts of about so many tokens.
     data = "kind=synthetic_text,prompt_tokens=32,output_tokens=24"
     done = subprocess.run(
         [executable, "run", "--disable-console-interactive"]

@@ -1,10 +1,13 @@
 """schemathesis: requests that OpenAI's description allows, and such as it does not, get an answer that
 it describes. No server error but those of docs/SERVE.md, no status, form or field beside it."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
+
+import openai
 
 import description
 from server import DEMO, ENCODER, Server
@@ -22,12 +25,12 @@ CHECKS = ",".join([
 ])
 KEY = "sk-of-schemathesis"
 # Requests of each operation.
-EXAMPLES = int(os.environ.get("VLLM_BATCH_TEST_SCHEMATHESIS_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("VLLM_BATCH_TEST_SCHEMATHESIS_EXAMPLES", "300"))
 
 
-def asked(server, paths, folder, more):
+def asked(server, paths, folder, more, ids=()):
     file = os.path.join(folder, "openapi.json")
-    description.write(file, paths, server.name)
+    description.write(file, paths, server.name, dict(ids))
     command = [os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", file]
     command += ["--url", server.base_url, "--header", f"Authorization:Bearer {KEY}"]
     command += ["--checks", CHECKS, "--max-examples", str(EXAMPLES), "--continue-on-failure"]
@@ -51,3 +54,22 @@ def check(binary, more=()):
                 errors = server.metric(reason % "error", key=KEY)
                 print(f"  {answered:.0f} rows answered, {errors:.0f} errors", flush=True)
                 assert answered > 0 == errors
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("--api-key", KEY, "--batch-dir", os.path.join(folder, "batches"))
+        with Server(binary, DEMO, *flags) as server:
+            asked(server, description.OF_FILES, folder, more, ids_of(server))
+
+
+def ids_of(server):
+    """Files that are sent, and batches of them: some are cancelled or deleted by what is asked then."""
+    client = openai.OpenAI(base_url=server.base_url, api_key=KEY, max_retries=0)
+    body = {"prompt": "a", "max_tokens": 4}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    contents = [json.dumps(line), "", "no JSON", json.dumps({**line, "body": {}})]
+    files, batches = [], []
+    for content in contents:
+        file = client.files.create(file=("a.jsonl", content.encode()), purpose="batch")
+        files.append(file.id)
+        window = {"completion_window": "24h", "endpoint": "/v1/completions"}
+        batches.append(client.batches.create(input_file_id=file.id, **window).id)
+    return {"file_id": files, "batch_id": batches}
