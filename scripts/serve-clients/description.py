@@ -98,6 +98,8 @@ def cut(whole, paths, model, ids):
             with_nulls(schema)
         if name == "CreateBatchRequest" and "file_id" in ids:
             schema["properties"]["input_file_id"] = {"type": "string", "enum": ids["file_id"]}
+        if name == "CreateCompletionResponse":
+            with_echo(schema["properties"]["choices"]["items"]["properties"]["logprobs"])
         if name == "Embedding":
             # Of `encoding_format`, which OpenAI's schema of the answer forgets.
             numbers = schema["properties"]["embedding"]
@@ -131,6 +133,14 @@ def with_nulls(schema):
     for name, part in schema["properties"].items():
         if name not in schema["required"] or name.endswith("_id"):
             schema["properties"][name] = {"anyOf": [part, {"type": "null"}]}
+
+
+def with_echo(logprobs):
+    """Of the first token of a prompt nothing is known, which OpenAI says by null."""
+    (known,) = (part for part in logprobs["anyOf"] if part["type"] == "object")
+    for name in ("token_logprobs", "top_logprobs"):
+        lists = known["properties"][name]
+        lists["items"] = {"anyOf": [lists["items"], {"type": "null"}]}
 
 
 def with_model(schema, model):
