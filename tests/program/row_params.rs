@@ -163,7 +163,7 @@ const OF_ALL_ROWS: &str = "model mmproj tokenizer load-format dtype max-model-le
     structured-outputs.disable-additional-properties structured-outputs.strict hf-overrides \
     image-column allowed-media-domains on-resume-media \
     device data-parallel-size \
-    tensor-parallel-size pipeline-parallel-size quantization threads cpu-isa prefill-kernel max-num-seqs \
+    tensor-parallel-size pipeline-parallel-size quantization threads cpu-isa prefill-kernel scheduling-policy max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \
     kv-cache-memory-bytes kv-offloading-size language-model-only mm-processor-cache-gb num-gpu-blocks-override gpu-memory-utilization \
     enable-prefix-caching no-enable-prefix-caching enable-lora progress color quiet verbose \

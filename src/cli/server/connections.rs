@@ -10,6 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
 use crate::batches::{Batches, Held, Store, Worker, joined};
@@ -17,10 +18,14 @@ use crate::engine_thread::EngineThread;
 use crate::guard::Guard;
 use crate::routes::{self, App};
 use crate::served::Served;
+use crate::timed_writes::TimedWrites;
 use vllm_batch_engine::serve::runner::Runner;
 
 /// Longest wait for the head of a request, idle connections included.
 const HEAD: Duration = Duration::from_secs(30);
+
+/// Longest wait for a client that takes nothing of its answer.
+const READ: Duration = Duration::from_secs(30);
 
 /// Bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -37,8 +42,13 @@ const MAX_READING: usize = 16;
 /// How long a batch may take to be put away.
 const LEAVING: Duration = Duration::from_secs(10);
 
+/// Those of them that may wait for images of other hosts.
+const MAX_FETCHING: usize = 8;
+
 /// Pause where no connection can be accepted, as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
+
+type Connection = http1::Connection<TokioIo<TimedWrites<TcpStream>>, TowerToHyperService<Router>>;
 
 /// What flags say of a server.
 #[derive(Clone, Debug)]
@@ -121,6 +131,7 @@ impl Server {
             ),
             max_body_bytes: config.max_body_bytes,
             max_num_queued_reqs: config.max_num_queued_reqs,
+            fetching: Arc::new(Semaphore::new(MAX_FETCHING)),
         });
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(NUM_THREADS)
@@ -165,6 +176,17 @@ impl Serving {
     }
 }
 
+/// Serves a connection whose client takes nothing for no longer than `wait`.
+pub(crate) fn serve_one(stream: TcpStream, router: Router, wait: Duration) -> Connection {
+    let stream = TokioIo::new(TimedWrites::new(stream, wait));
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(stream, TowerToHyperService::new(router))
+}
+
 async fn accept_all(
     listener: TcpListener,
     router: Router,
@@ -188,14 +210,7 @@ async fn accept_all(
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
-            .max_buf_size(MAX_HEAD_BYTES)
-            .max_headers(MAX_HEADERS)
-            .serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection);
+        let connection = graceful.watch(serve_one(stream, router.clone(), READ));
         tokio::spawn(async move {
             // Whoever has gone away need not be told.
             let _ = connection.await;

@@ -23,6 +23,7 @@ mod served;
 mod sse;
 mod streams;
 mod texts;
+mod timed_writes;
 
 pub use batches::{BatchRun, Batches, GivenUp, Job, RunBatches, Store, Unfinished};
 pub use connections::{Server, ServerConfig, Serving};

@@ -155,10 +155,13 @@ impl Metrics {
         let usage = stats.num_used_blocks as f64 / stats.num_blocks.max(1) as f64;
         one("gauge", "num_requests_running", stats.num_running as f64);
         one("gauge", "num_requests_waiting", stats.num_waiting as f64);
+        one("gauge", "num_batch_rows_running", stats.num_running_batch as f64);
+        one("gauge", "num_batch_rows_waiting", stats.num_waiting_batch as f64);
         one("gauge", "kv_cache_usage_perc", usage);
         one("counter", "prefix_cache_queries_total", stats.num_prompt_tokens as f64);
         one("counter", "prefix_cache_hits_total", stats.num_cached_tokens as f64);
         one("counter", "num_preemptions_total", stats.num_preemptions as f64);
+        one("counter", "num_batch_preemptions_total", stats.num_batch_preemptions as f64);
         one("counter", "prompt_tokens_total", stats.num_prompt_tokens as f64);
         one("counter", "generation_tokens_total", stats.num_generation_tokens as f64);
         one("counter", "admission_rejections_total", self.num_rejections as f64);

@@ -1,7 +1,7 @@
 //! `Request`: a body as lines of a batch API, and what of it is the server's own to do: the
 //! stream, the seed, several prompts.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
 use crate::errors::HttpError;
@@ -21,6 +21,7 @@ const SEED_BITS: u32 = 53;
 pub(crate) enum Endpoint {
     Chat,
     Completions,
+    Responses,
     /// Of OpenAI's API, by its path in batch lines.
     Other(&'static str),
     Messages,
@@ -32,6 +33,7 @@ impl Endpoint {
         match self {
             Endpoint::Chat => "/v1/chat/completions",
             Endpoint::Completions => "/v1/completions",
+            Endpoint::Responses => "/v1/responses",
             Endpoint::Other(url) => url,
             Endpoint::Messages => "/v1/messages",
         }
@@ -48,6 +50,11 @@ impl Endpoint {
     /// Whether it answers in pieces. The rows of others refuse `stream` by name.
     fn has_pieces(self) -> bool {
         matches!(self, Endpoint::Chat | Endpoint::Completions | Endpoint::Messages)
+    }
+
+    /// Whether a request's head may say its priority, as in vLLM.
+    fn has_priority(self) -> bool {
+        matches!(self, Endpoint::Chat | Endpoint::Completions | Endpoint::Responses)
     }
 
     /// Whether its requests have seeds.
@@ -68,16 +75,19 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Looks at a body. `names`: those of the model.
+    /// Looks at a body. `names`: those of the model; `priority`: that of the request's head.
     pub(crate) fn read(
         endpoint: Endpoint,
         body: String,
         names: &[String],
-        custom_id: &str,
+        (custom_id, priority): (&str, Option<i64>),
     ) -> Result<Self, HttpError> {
-        let fields = JsonFields::parse(body, 1)
-            .map_err(|bad| HttpError::bad(bad.1.code, bad.1.message.clone()))?;
+        let mut fields = fields_of(body)?;
         check_model(&fields, names)?;
+        if let Some(priority) = priority.filter(|_| endpoint.has_priority()) {
+            let is_its = |name: &str| name == "priority";
+            fields = fields_of(body_with(&fields, is_its, &[("priority", priority.to_string())]))?;
+        }
         if !endpoint.has_pieces() {
             let lines = vec![line(endpoint, custom_id, fields.text())];
             return Ok(Self { lines, stream: None, seed: None });
@@ -107,6 +117,21 @@ impl Request {
         let lines = lines.iter().map(|body| line(endpoint, custom_id, body)).collect();
         Ok(Self { lines, stream, seed })
     }
+}
+
+/// `X-Vllm-Priority`, which is over the body's `priority`.
+pub(crate) fn priority_of(headers: &HeaderMap) -> Result<Option<i64>, HttpError> {
+    let Some(value) = headers.get("x-vllm-priority") else { return Ok(None) };
+    let priority = value.to_str().ok().and_then(|value| value.trim().parse().ok());
+    let wrong = || {
+        let message = "X-Vllm-Priority: expected an integer";
+        HttpError::bad("invalid_parameter", message).of_param("priority")
+    };
+    priority.map(Some).ok_or_else(wrong)
+}
+
+fn fields_of(body: String) -> Result<JsonFields, HttpError> {
+    JsonFields::parse(body, 1).map_err(|bad| HttpError::bad(bad.1.code, bad.1.message.clone()))
 }
 
 /// A name that nobody has is never the model in silence.
@@ -185,6 +210,13 @@ fn why_whole(fields: &JsonFields, has_several_prompts: bool) -> Option<&'static 
     ["echo", "prompt_logprobs"].into_iter().find(|name| is_asked(name))
 }
 
+/// Whether images of other hosts may be in a line: none is where this says no, however its letters
+/// are written.
+pub(crate) fn may_fetch(line: &str) -> bool {
+    let has_url = || line.contains("://") || line.contains("\\/");
+    line.contains("\\u00") || (line.contains("image") && has_url())
+}
+
 /// The seed; None: it is wrong, which the row says.
 fn seed(fields: &JsonFields) -> Option<i64> {
     match fields.get("seed") {
@@ -200,26 +232,22 @@ fn body_of(fields: &JsonFields, prompt: Option<&Value>, seed: Option<i64>) -> St
             || name == "seed" && seed.is_some()
             || name == "prompt" && prompt.is_some()
     };
-    let mut body = String::from("{");
-    let mut push = |raw_name: &str, value: &str| {
-        if body.len() > 1 {
-            body.push(',');
-        }
-        body.push_str(raw_name);
-        body.push(':');
-        body.push_str(value);
-    };
-    for field in fields.iter().filter(|field| !is_ours(&field.name)) {
-        push(field.raw_name, field.value);
-    }
-    if let Some(prompt) = prompt {
-        push("\"prompt\"", &prompt.to_string());
-    }
-    if let Some(seed) = seed {
-        push("\"seed\"", &seed.to_string());
-    }
-    body.push('}');
-    body
+    let prompt = prompt.map(|prompt| ("prompt", prompt.to_string()));
+    let seed = seed.map(|seed| ("seed", seed.to_string()));
+    let ours: Vec<_> = prompt.into_iter().chain(seed).collect();
+    body_with(fields, is_ours, &ours)
+}
+
+/// An object without some fields, and with these at its end.
+fn body_with(
+    fields: &JsonFields,
+    is_left_out: impl Fn(&str) -> bool,
+    more: &[(&str, String)],
+) -> String {
+    let kept = fields.iter().filter(|field| !is_left_out(&field.name));
+    let kept = kept.map(|field| format!("{}:{}", field.raw_name, field.value));
+    let more = more.iter().map(|(name, value)| format!("{}:{value}", json_string(name)));
+    format!("{{{}}}", kept.chain(more).collect::<Vec<_>>().join(","))
 }
 
 /// A line of the endpoint's batch API.
@@ -239,7 +267,7 @@ mod tests {
     use super::*;
 
     fn read(endpoint: Endpoint, body: &str) -> Result<Request, HttpError> {
-        Request::read(endpoint, body.to_owned(), &["m".to_owned()], "r")
+        Request::read(endpoint, body.to_owned(), &["m".to_owned()], ("r", None))
     }
 
     #[test]
@@ -256,8 +284,35 @@ mod tests {
         let request = read(Endpoint::Messages, r#"{"stream":true,"system":"s"}"#).unwrap();
         assert_eq!(request.lines, [r#"{"custom_id":"r","params":{"system":"s"}}"#]);
         assert!(request.stream.is_some() && request.seed.is_none());
-        let request = read(Endpoint::Other("/v1/responses"), r#"{"stream":true}"#).unwrap();
+        let request = read(Endpoint::Responses, r#"{"stream":true}"#).unwrap();
         assert!(request.lines[0].ends_with(r#""body":{"stream":true}}"#), "{request:?}");
+    }
+
+    #[test]
+    fn the_priority_of_a_head_is_over_that_of_a_body() {
+        let read = |endpoint, body: &str| {
+            let asked = ("r", Some(-3));
+            Request::read(endpoint, body.to_owned(), &["m".to_owned()], asked).unwrap().lines
+        };
+        let lines = read(Endpoint::Responses, r#"{"priority":1,"input":"a"}"#);
+        assert!(lines[0].ends_with(r#""body":{"input":"a","priority":-3}}"#), "{lines:?}");
+        let lines = read(Endpoint::Completions, r#"{"prompt":["a","b"],"seed":1}"#);
+        assert!(lines.iter().all(|line| line.contains(r#""priority":-3"#)), "{lines:?}");
+        let lines = read(Endpoint::Messages, r#"{"system":"s"}"#);
+        assert!(!lines[0].contains("priority"), "{lines:?}");
+    }
+
+    #[test]
+    fn what_may_fetch_images_is_told_from_its_text() {
+        for line in [
+            r#"{"type":"image_url","image_url":{"url":"https://a/b.png"}}"#,
+            r#"{"type":"image_url","image_url":{"url":"https:\/\/a\/b.png"}}"#,
+            r#"{"type":"im\u0061ge_url","image_url":{"url":"https://a/b.png"}}"#,
+        ] {
+            assert!(may_fetch(line), "{line}");
+        }
+        assert!(!may_fetch(r#"{"content":"see https://a/b"}"#));
+        assert!(!may_fetch(r#"{"image_url":{"url":"data:image/png;base64,AAAA"}}"#));
     }
 
     #[test]

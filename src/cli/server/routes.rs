@@ -9,13 +9,14 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::batches::{self, Held};
 use crate::body::text_of;
 use crate::engine_thread::{Answers, Asker};
 use crate::errors::{HttpError, json_response};
 use crate::guard::{self, Guard};
-use crate::request::{Endpoint, Request, check_name, no_model};
+use crate::request::{Endpoint, Request, check_name, may_fetch, no_model, priority_of};
 use crate::served::{AskedRow, Refused, RequestLine, Served};
 use crate::{streams, texts};
 use vllm_batch_api::request::RequestOutputKind;
@@ -41,6 +42,8 @@ pub(crate) struct App {
     pub(crate) max_body_bytes: usize,
     /// Requests that may be unanswered at a time; None: any number.
     pub(crate) max_num_queued_reqs: Option<usize>,
+    /// Threads that may fetch images.
+    pub(crate) fetching: Arc<Semaphore>,
 }
 
 type Shared = State<Arc<App>>;
@@ -62,7 +65,7 @@ pub(crate) fn router(app: Arc<App>, held: Option<Arc<Held>>) -> Router {
     let rows = [
         ("/v1/chat/completions", Endpoint::Chat),
         ("/v1/completions", Endpoint::Completions),
-        ("/v1/responses", Endpoint::Other("/v1/responses")),
+        ("/v1/responses", Endpoint::Responses),
         ("/v1/embeddings", Endpoint::Other("/v1/embeddings")),
         ("/score", Endpoint::Other("/v1/score")),
         ("/v1/score", Endpoint::Other("/v1/score")),
@@ -245,15 +248,24 @@ struct UnderWay {
 /// Answers a request whose body becomes rows.
 async fn answer(app: Arc<App>, endpoint: Endpoint, request: HttpRequest) -> Result<Response<Body>> {
     let id = request.extensions().get::<RequestId>().expect("it was named").0.clone();
+    let priority = priority_of(request.headers())?;
     let body = text_of(request.into_body(), app.max_body_bytes).await?;
     // A large body takes its time to read.
     let served = Arc::clone(&app.served);
-    let request = on_thread(move || Request::read(endpoint, body, &served.names, &id)).await?;
+    let request = on_thread(move || Request::read(endpoint, body, &served.names, (&id, priority)));
+    let request = request.await?;
     admit(&app, request.lines.len())?;
     let Request { lines, stream, seed } = request;
+    // Those that fetch nothing have threads of their own.
+    let fetching = match lines.iter().any(|line| may_fetch(line)) {
+        true => Arc::clone(&app.fetching).acquire_owned().await.ok(),
+        false => None,
+    };
     let rows = {
         let app = Arc::clone(&app);
         on_thread(move || {
+            // The thread's, also where the client has gone away.
+            let _fetching = fetching;
             let ask = |line| ask(&app, endpoint, line, stream.is_some());
             Ok(lines.into_iter().map(ask).collect::<std::result::Result<Vec<_>, _>>())
         })

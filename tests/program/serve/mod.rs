@@ -6,6 +6,7 @@ mod browsers;
 mod client;
 mod connections;
 mod counted;
+mod crowds;
 mod faults;
 mod hostile;
 mod streams;

@@ -114,6 +114,8 @@ pub struct RowOptions {
     pub name_files: bool,
     /// Which images may be read.
     pub media: MediaOptions,
+    /// `--scheduling-policy priority`: requests may have priorities.
+    pub has_priorities: bool,
     /// They come one by one, and whoever sends them may wait for the answer to the first.
     pub are_streamed: bool,
 }
@@ -133,6 +135,8 @@ pub struct Row {
     pub id: Option<String>,
     /// The adapter that it is computed with.
     pub lora: Option<LoraId>,
+    /// Of a request of OpenAI's: a lower one goes first.
+    pub priority: i64,
     /// Form of a chat's answer; a text that is completed has no parts.
     pub answer_form: Option<AnswerForm>,
     /// Fields that appear again in the output row.
@@ -305,7 +309,7 @@ impl RowParser {
         };
         let passthrough = self.passthrough(named.fields, cells, asked.as_ref().ok(), index);
         match asked {
-            Ok(Asked { prompt, overrides, lora, answer_form, images: _, remarks }) => {
+            Ok(Asked { prompt, overrides, lora, priority, answer_form, images: _, remarks }) => {
                 for remark in remarks {
                     self.remarks.add(remark, line);
                 }
@@ -321,6 +325,7 @@ impl RowParser {
                     overrides,
                     id,
                     lora,
+                    priority,
                     answer_form,
                     passthrough,
                     fetched,

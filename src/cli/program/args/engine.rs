@@ -79,6 +79,9 @@ pub struct ComputeArgs {
     /// Most tokens computed in one step [default: 4096; on GPUs of 40 GiB 8192, of 70 GiB 16384]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub max_num_batched_tokens: Option<usize>,
+    /// Which rows are computed first: those that come first, or requests of the lowest `priority`
+    #[arg(long, value_name = "POLICY", hide_short_help = true)]
+    pub scheduling_policy: Option<SchedulingPolicyArg>,
 }
 
 /// How the engine runs. On one device none of these changes a row's answer, but adapters that rows
@@ -218,6 +221,15 @@ pub enum CpuIsaArg {
     NeonBf16,
     /// What any CPU has
     Portable,
+}
+
+/// `--scheduling-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SchedulingPolicyArg {
+    /// First come, first served
+    Fcfs,
+    /// Requests of a lower `priority` first
+    Priority,
 }
 
 /// `--prefill-kernel`.

@@ -36,7 +36,7 @@ pub use commands::{Cli, Command, RunArgs, RunCommandArgs};
 pub use diff::DiffArgs;
 pub use engine::{
     CacheArgs, ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg,
-    LoadFormatArg, ModelArgs, PrefillKernelArg, QuantizationArg,
+    LoadFormatArg, ModelArgs, PrefillKernelArg, QuantizationArg, SchedulingPolicyArg,
 };
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use files::{DocumentKind, FlagFiles, ReportForm, Role, role};

@@ -101,6 +101,7 @@ pub(super) fn input_config(
             image_column: args.images.image_column.clone(),
             name_files: sources.name_files(),
             media: media_options(&args.images)?,
+            has_priorities: false,
             are_streamed: !sources.are_seekable(),
             chats: ChatDefaults {
                 system_prompt: args.chats.system_prompt.filter(|text| !text.is_empty()),

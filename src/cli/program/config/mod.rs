@@ -29,7 +29,7 @@ pub use self::particular::ParticularFlags;
 pub use self::pooling::{PoolingConfig, all_typed, first_typed};
 use self::sampling::overlay;
 pub use self::window::WindowLimits;
-use crate::args::{OutputFormatArg, RunArgs, SamplingArgs};
+use crate::args::{OutputFormatArg, RunArgs, SamplingArgs, SchedulingPolicyArg};
 use vllm_batch_api::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
 use vllm_batch_base::config::EngineConfig;
 use vllm_batch_base::run_date::RunDate;
@@ -100,6 +100,8 @@ impl RunConfig {
         };
         let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
         input.rows.own_params = input.rows.own_params.with_typed(typed);
+        input.rows.has_priorities =
+            args.engine.compute.scheduling_policy == Some(SchedulingPolicyArg::Priority);
         let named = NamedModel { model: &model.name, served_name: &model.served_name };
         (engine.lora, engine.scheduler.max_loras, input.rows.names) =
             lora_config(&args.engine.lora, named)?;

@@ -273,7 +273,7 @@ impl Feeder<'_> {
         row: Row,
         form: Option<&AnswerForm>,
     ) -> Result<(u64, Passthrough, Asked), CliError> {
-        let Row { index, line, prompt, overrides, id, lora, passthrough, .. } = row;
+        let Row { index, line, prompt, overrides, id, lora, priority, passthrough, .. } = row;
         self.warnings.collisions(|| self.feed.format.collisions(&passthrough));
         let (processor, sources) = (&self.feed.processor, &self.run.input.sources);
         if let Some(form) = form {
@@ -331,7 +331,7 @@ impl Feeder<'_> {
             Err(error) => return Ok((line, passthrough, failed(&error, hash))),
         };
         let asked = match params.work(&self.feed.processor, position, prompt, key) {
-            Ok(request) => Asked::Request(hash, request.with_lora(lora)),
+            Ok(request) => Asked::Request(hash, request.with_lora(lora).with_priority(priority)),
             Err(error) => failed(&error.of_row()?, hash),
         };
         Ok((line, passthrough, asked))

@@ -234,7 +234,7 @@ impl Parsed {
 
 /// The first row of an input.
 enum First {
-    Parsed(Parsed),
+    Parsed(Box<Parsed>),
     /// Its images are not read before it is known what an earlier run has of them.
     Unread(Record),
 }
@@ -275,7 +275,7 @@ impl Input {
                 input.files.parser().wait(true);
                 input.files.next_record()?.map(First::Unread)
             }
-            false => input.next_row()?.map(First::Parsed),
+            false => input.next_row()?.map(Box::new).map(First::Parsed),
         };
         if input.first.is_none() {
             let message = format!("{} has no rows", config.name);
@@ -369,7 +369,7 @@ impl Input {
     /// The input cannot be read, or its first row has no shape that can be run.
     pub fn next_row(&mut self) -> Result<Option<Parsed>, CliError> {
         let record = match self.first.take() {
-            Some(First::Parsed(first)) => return Ok(Some(first)),
+            Some(First::Parsed(first)) => return Ok(Some(*first)),
             Some(First::Unread(record)) => record,
             None => match self.files.next_record()? {
                 Some(record) => record,

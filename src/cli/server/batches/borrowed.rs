@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::engine_thread::Asker;
 use vllm_batch_api::answer::Answer;
-use vllm_batch_api::request::Precedence;
+use vllm_batch_api::request::RequestClass;
 use vllm_batch_base::EngineError;
 use vllm_batch_engine::EngineInfo;
 use vllm_batch_engine::serve::input_processor::InputProcessor;
@@ -67,9 +67,7 @@ impl BorrowedEngine for BatchEngine {
         let (position, number) = (work.request_id(), self.asker.next_id());
         self.numbers.insert(position, number);
         self.positions.insert(number, position);
-        let priority = work.precedence().priority;
-        let work = work.numbered(number);
-        let work = work.with_precedence(Precedence::BATCH.with_priority(priority));
+        let work = work.numbered(number).with_class(RequestClass::Batch);
         self.asker.ask_for_batch(number, work, self.answers.clone());
     }
 

@@ -11,7 +11,7 @@ use crate::request::Request;
 use crate::stats::EngineStats;
 use crate::{Engine, EngineInfo, Shared};
 use vllm_batch_api::answer::Answer;
-use vllm_batch_api::request::{Asked, LoraId, Precedence};
+use vllm_batch_api::request::{Asked, LoraId, Precedence, RequestClass};
 use vllm_batch_base::EngineError;
 
 /// An engine.
@@ -191,6 +191,18 @@ impl Work {
             Work::Generate(request) => Work::Generate(Request { precedence, ..request }),
             Work::Pooling(request) => Work::Pooling(PoolingRequest { precedence, ..request }),
         }
+    }
+
+    /// The same with another priority in its class.
+    pub fn with_priority(self, priority: i64) -> Self {
+        let precedence = self.precedence().with_priority(priority);
+        self.with_precedence(precedence)
+    }
+
+    /// The same in another class, with its priority there.
+    pub fn with_class(self, class: RequestClass) -> Self {
+        let precedence = Precedence { class, ..self.precedence() };
+        self.with_precedence(precedence)
     }
 
     /// Who goes before whom.

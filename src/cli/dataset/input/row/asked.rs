@@ -15,6 +15,8 @@ pub(super) struct Asked {
     pub(super) overrides: Overrides,
     /// By its name in the row.
     pub(super) lora: Option<LoraId>,
+    /// Of a request: a lower one goes first.
+    pub(super) priority: i64,
     /// Form of a chat's answer.
     pub(super) answer_form: Option<AnswerForm>,
     /// Images of a chat, or of what is compared, whose places are parts of contents.
@@ -29,6 +31,7 @@ impl Asked {
             prompt,
             overrides,
             lora: None,
+            priority: 0,
             answer_form: None,
             images: Vec::new(),
             remarks: Vec::new(),

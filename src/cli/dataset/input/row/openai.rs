@@ -37,6 +37,7 @@ pub(super) fn read(
     };
     let body = object(fields, "body", line)?;
     let lora = builder.names().of_request(&body, line)?;
+    let priority = priority(&body, builder.has_priorities, line)?;
     let asked = match endpoint {
         Endpoint::Chat => chat(&body, builder.chats(), line),
         Endpoint::Completions => completions(&body, line),
@@ -48,8 +49,26 @@ pub(super) fn read(
         }
     }?;
     let remarks = unused::remarks(&body, endpoint.place(), names, builder.own_params());
-    let asked = Asked { lora, ..asked }.with_remarks(remarks);
+    let asked = Asked { lora, priority, ..asked }.with_remarks(remarks);
     Ok(asked.with_remarks(unused::of_line(fields)))
+}
+
+/// vLLM's `priority`, which needs a policy that regards it.
+fn priority(body: &JsonFields, is_regarded: bool, line: u64) -> Result<i64, RowError> {
+    let Some(json) = body.get("priority").filter(|json| *json != "null") else { return Ok(0) };
+    match json.parse() {
+        Ok(0) => Ok(0),
+        Ok(priority) if is_regarded => Ok(priority),
+        Ok(_) => {
+            let message = "priority: not supported where rows are first come, first served";
+            let error = RowError::new(code::UNSUPPORTED_FIELD, line, message);
+            Err(error.of_param("priority").with_help("--scheduling-policy priority regards it"))
+        }
+        Err(_) => {
+            let message = format!("priority: expected an integer, found {}", shown(json));
+            Err(RowError::new(code::INVALID_PARAMETER, line, message).of_param("priority"))
+        }
+    }
 }
 
 /// A batch request has a name: nobody could find its answer without.

@@ -38,6 +38,7 @@ pub(super) struct PromptBuilder {
     names: ModelNames,
     own_params: OwnParams,
     allows_empty: bool,
+    pub(super) has_priorities: bool,
     image_fields: ImageFields,
     media: MediaReader,
 }
@@ -95,6 +96,7 @@ impl PromptBuilder {
             names: options.names.clone(),
             own_params: options.own_params.clone(),
             allows_empty: options.allows_empty,
+            has_priorities: options.has_priorities,
             image_fields: ImageFields::of(options),
             media: MediaReader::new(&options.media),
         })

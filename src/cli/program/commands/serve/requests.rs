@@ -83,12 +83,14 @@ impl Requests {
                 return Err(Box::new(Refused { line: line_of(passthrough), error }));
             }
         };
-        let Row { prompt, overrides, id, lora, answer_form, passthrough, .. } = row;
+        let Row { prompt, overrides, id, lora, priority, answer_form, passthrough, .. } = row;
         let line = line_of(passthrough);
         let name = RowName::of(overrides.seed(), id.as_deref(), request_id);
         let asked = (prompt, &overrides, lora, answer_form.as_ref());
         match self.work(asked, request_id, row_key(name)) {
-            Ok(work) => Ok(AskedRow { work, line, form: answer_form }),
+            Ok(work) => {
+                Ok(AskedRow { work: work.with_priority(priority), line, form: answer_form })
+            }
             Err(error) => Err(Box::new(Refused { line, error })),
         }
     }
