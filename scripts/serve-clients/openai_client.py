@@ -7,9 +7,11 @@ import struct
 import urllib.request
 
 import openai
+import pydantic
 from openai.pagination import SyncPage
 from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
 
 from server import DEMO, ENCODER, Server, until
 
@@ -180,6 +182,43 @@ def check_usage_in_every_chunk(client):
     chunks = chat_chunks(client, **SAMPLED, stream_options=options)
     counts = [chunk.usage.completion_tokens for chunk in chunks]
     assert counts == sorted(counts) and counts[0] == 0 and counts[-1] > 0, counts
+
+
+def check_responses(client):
+    """Each event is strictly of its type, and what the SDK joins is the whole response."""
+    union = pydantic.TypeAdapter(ResponseStreamEvent)
+    tool = {"type": "function", "strict": True, **{
+        name: ANSWER_TOOL["function"][name] for name in ("name", "parameters")
+    }}
+    logprobs = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    call = {"tools": [tool], "tool_choice": {"type": "function", "name": "add"}}
+    for more in ({}, logprobs, {"max_output_tokens": 300, **call}):
+        asked = {"model": "demo", "input": MESSAGES, "temperature": 1.2, "max_output_tokens": 60}
+        asked |= {"extra_body": {"seed": 7}, **more}
+        headers = {"extra_headers": {"X-Request-Id": "the-same"}}
+        create = client.responses.with_raw_response.create
+        whole = body(Response, create(**asked, **headers))
+        raw = create(**asked, **headers, stream=True).http_response.read().decode()
+        kinds, text, last = [], "", None
+        for number, event in enumerate(raw.strip().split("\n\n")):
+            name, data = event.split("\n")
+            value = json.loads(data.removeprefix("data: "))
+            last = union.validate_python(value, strict=True)
+            assert last.type == name.removeprefix("event: ") and last.sequence_number == number
+            kinds.append(last.type)
+            text += last.delta if last.type == "response.output_text.delta" else ""
+        assert kinds[:2] == ["response.created", "response.in_progress"], kinds
+        assert text == whole.output_text, (text, whole.output_text)
+        same = {"created_at": whole.created_at}
+        assert last.response.model_copy(update=same) == whole
+        with client.responses.stream(**{**asked, **headers}) as stream:
+            joined = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+            # The SDK has no final response of one that was cut off.
+            final = stream.get_final_response() if whole.status == "completed" else whole
+        assert joined == final.output_text == whole.output_text
+        assert [item.type for item in final.output] == [item.type for item in whole.output]
+        calls = [item for item in final.output if item.type == "function_call"]
+        assert [json.loads(call.arguments) for call in calls] == [{"a": 1}] * ("tools" in asked)
 
 
 def check_stop(client):
@@ -502,6 +541,7 @@ def check(binary):
         check_chat(client)
         check_odd_texts(server, client)
         check_usage_in_every_chunk(client)
+        check_responses(client)
         check_stop(client)
         check_tools(client)
         check_schema(client)

@@ -49,7 +49,7 @@ impl Endpoint {
 
     /// Whether it answers in pieces. The rows of others refuse `stream` by name.
     fn has_pieces(self) -> bool {
-        matches!(self, Endpoint::Chat | Endpoint::Completions | Endpoint::Messages)
+        !matches!(self, Endpoint::Other(_))
     }
 
     /// Whether a request's head may say its priority, as in vLLM.
@@ -284,7 +284,10 @@ mod tests {
         let request = read(Endpoint::Messages, r#"{"stream":true,"system":"s"}"#).unwrap();
         assert_eq!(request.lines, [r#"{"custom_id":"r","params":{"system":"s"}}"#]);
         assert!(request.stream.is_some() && request.seed.is_none());
-        let request = read(Endpoint::Responses, r#"{"stream":true}"#).unwrap();
+        let request = read(Endpoint::Responses, r#"{"stream":true,"input":"a"}"#).unwrap();
+        assert!(request.lines[0].ends_with(r#""body":{"input":"a"}}"#), "{request:?}");
+        assert!(request.stream.is_some() && request.seed.is_none());
+        let request = read(Endpoint::Other("/v1/embeddings"), r#"{"stream":true}"#).unwrap();
         assert!(request.lines[0].ends_with(r#""body":{"stream":true}}"#), "{request:?}");
     }
 

@@ -19,11 +19,13 @@ use vllm_batch_dataset::input::batch_line::BatchKind;
 use vllm_batch_dataset::input::row_error::RowError;
 use vllm_batch_dataset::output::anthropic_events::MessageEvents;
 use vllm_batch_dataset::output::openai_chunks::{Chunks, Streamed};
+use vllm_batch_dataset::output::response_events::ResponseEvents;
 use vllm_batch_dataset::output::{JsonFormat, Tokens};
 
 /// What events are made of an answer.
 enum Written {
     OpenAi(Chunks),
+    Response(ResponseEvents),
     Anthropic(MessageEvents),
 }
 
@@ -31,6 +33,7 @@ impl Written {
     fn new(streamed: Streamed) -> Self {
         match streamed.line.kind {
             BatchKind::Message => Written::Anthropic(MessageEvents::new(streamed)),
+            BatchKind::Response => Written::Response(ResponseEvents::new(streamed)),
             _ => Written::OpenAi(Chunks::new(streamed)),
         }
     }
@@ -38,6 +41,7 @@ impl Written {
     fn begin(&mut self, format: &JsonFormat, tokens: &Tokens<'_>) -> Vec<String> {
         match self {
             Written::OpenAi(chunks) => plain(&chunks.begin(format, tokens)),
+            Written::Response(events) => named(&events.begin(format, tokens)),
             Written::Anthropic(events) => named(&events.begin(format)),
         }
     }
@@ -50,6 +54,7 @@ impl Written {
     ) -> Vec<String> {
         match self {
             Written::OpenAi(chunks) => plain(&chunks.take_in(deltas, format, tokens)),
+            Written::Response(events) => named(&events.take_in(deltas, format, tokens)),
             Written::Anthropic(events) => named(&events.take_in(deltas, format)),
         }
     }
@@ -62,14 +67,18 @@ impl Written {
     ) -> Vec<String> {
         match self {
             Written::OpenAi(chunks) => plain(&chunks.finish(output, format, tokens)),
+            Written::Response(events) => named(&events.finish(output, format, tokens)),
             Written::Anthropic(events) => named(&events.finish(output, format, tokens)),
         }
     }
 
     /// An error in the middle of a stream.
-    fn error(&self, error: &HttpError) -> String {
+    fn error(&mut self, error: &HttpError) -> String {
         match self {
             Written::OpenAi(_) => sse::event(&error.body(false).to_string()),
+            Written::Response(events) => {
+                named(&[events.error(error.code, &error.message)]).concat()
+            }
             Written::Anthropic(_) => named(&[error.body(true)]).concat(),
         }
     }

@@ -83,6 +83,32 @@ fn joined_events_are_the_whole_message() {
 }
 
 #[test]
+fn the_last_event_is_the_whole_response() {
+    let server = Server::start(DEMO, &[]);
+    let id = ("X-Request-Id", "one");
+    for more in [json!({}), json!({"top_logprobs": 2, "include": ["message.output_text.logprobs"]})]
+    {
+        let mut body = json!({"input": "hello", "max_output_tokens": 20, "temperature": 0});
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        let whole = server.ask("POST /v1/responses", &[id], &body.to_string()).json();
+        body["stream"] = json!(true);
+        let stream = server.ask("POST /v1/responses", &[id], &body.to_string()).body;
+        let (mut text, mut last) = (String::new(), Value::Null);
+        for (number, event) in stream.split_terminator("\n\n").enumerate() {
+            let (name, data) = event.split_once('\n').unwrap();
+            last = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), last["type"].as_str());
+            assert_eq!(last["sequence_number"], number);
+            text.push_str(last["delta"].as_str().unwrap_or_default());
+        }
+        assert_eq!(text, whole["output"][0]["content"][0]["text"].as_str().unwrap());
+        let mut response = last["response"].clone();
+        response["created_at"] = whole["created_at"].clone();
+        assert_eq!(response, whole);
+    }
+}
+
+#[test]
 fn what_is_wrong_before_the_first_token_has_a_status() {
     let server = Server::start(DEMO, &[]);
     for body in [

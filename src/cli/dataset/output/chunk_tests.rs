@@ -4,9 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::anthropic_events::MessageEvents;
 use super::openai_chunks::{Chunks, StreamOptions, Streamed};
+use super::response_events::ResponseEvents;
 use super::tests::{TOKENS, completion, output, token};
 use super::*;
-use crate::input::batch_line::BatchLine;
+use crate::input::batch_line::{BatchLine, Echo};
 use vllm_batch_api::request::{CompletionDelta, FinishReason};
 use vllm_batch_text::{Tool, ToolChoice};
 
@@ -303,6 +304,144 @@ fn joined_events_are_the_whole_message_however_it_was_cut() {
             written.extend(events.finish(&answer, &format, &TOKENS));
             let joined = joined_message(&written);
             assert_eq!(joined, whole["result"]["message"], "{text:?} in pieces of {size}");
+        }
+    }
+}
+
+/// The response that a client joins of events, whose numbers follow each other.
+fn joined_response(events: &[Value]) -> Value {
+    let mut response = events[0]["response"].clone();
+    assert_eq!(response["status"], "in_progress");
+    assert_eq!(events[1]["response"], response);
+    let mut open = false;
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number);
+        let Some(output) = response["output"].as_array_mut() else { panic!() };
+        let index = event["output_index"].as_u64().map(|index| index as usize);
+        let last = output.len().wrapping_sub(1);
+        let kind = event["type"].as_str().unwrap();
+        if kind == "response.output_item.added" {
+            assert_eq!((open, index), (false, Some(output.len())));
+            open = true;
+            output.push(event["item"].clone());
+            continue;
+        }
+        if let Some(index) = index {
+            assert!(open && index == last, "{event}");
+            if kind != "response.output_item.done" {
+                assert_eq!(event["item_id"], output[index]["id"]);
+            }
+        }
+        let part = |item: &Value| item["content"][0].clone();
+        match kind {
+            "response.created" | "response.in_progress" => assert!(number < 2),
+            "response.content_part.added" => output[last]["content"] = json!([event["part"]]),
+            "response.output_text.delta" | "response.reasoning_text.delta" => {
+                let known = &mut output[last]["content"][0];
+                let text = known["text"].as_str().unwrap().to_owned();
+                known["text"] = (text + event["delta"].as_str().unwrap()).into();
+                if let Some(more) = event["logprobs"].as_array() {
+                    known["logprobs"].as_array_mut().unwrap().extend(more.iter().cloned());
+                }
+            }
+            "response.output_text.done" | "response.reasoning_text.done" => {
+                assert_eq!(event["text"], part(&output[last])["text"]);
+                if kind == "response.output_text.done" {
+                    assert_eq!(event["logprobs"], part(&output[last])["logprobs"]);
+                }
+            }
+            "response.content_part.done" => assert_eq!(event["part"], part(&output[last])),
+            "response.function_call_arguments.delta" => {
+                assert_eq!(output[last]["arguments"], "");
+                output[last]["arguments"] = event["delta"].clone();
+            }
+            "response.function_call_arguments.done" => {
+                assert_eq!(event["arguments"], output[last]["arguments"]);
+                assert_eq!(event["name"], output[last]["name"]);
+            }
+            "response.output_item.done" => {
+                open = false;
+                // Its status is the end's.
+                if output[last]["type"] != "reasoning" {
+                    output[last]["status"] = event["item"]["status"].clone();
+                }
+                assert_eq!(event["item"], output[last]);
+            }
+            "response.completed" | "response.incomplete" => {
+                assert_eq!(number + 1, events.len());
+                for name in ["status", "incomplete_details", "usage"] {
+                    response[name] = event["response"][name].clone();
+                }
+                assert_eq!(event["response"], response);
+            }
+            other => panic!("{other}"),
+        }
+    }
+    response
+}
+
+#[test]
+fn joined_events_are_the_whole_response_however_it_was_cut() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>";
+    let both = ["<think>a</think>so", call].concat();
+    let reasons = [FinishReason::Stop, FinishReason::Length];
+    for (parsers, with_tools, text) in [
+        (("none", "none"), false, "five é and six"),
+        (("none", "none"), false, ""),
+        (("qwen3", "none"), false, "<think>\nso é\n</think>\n\nfive"),
+        (("qwen3", "none"), false, "<think>\ncut off"),
+        (("none", "hermes"), true, call),
+        (("qwen3", "hermes"), true, &both),
+    ] {
+        let (format, form) = (format(parsers.0, parsers.1), form(with_tools));
+        let line = || {
+            let echo = Echo::Fields("\"temperature\":0.5".to_owned());
+            BatchLine::new(BatchKind::Response, None, "{}").with_echo(echo)
+        };
+        for (reason, size) in reasons
+            .into_iter()
+            .flat_map(|reason| (1..=text.chars().count().max(1)).map(move |size| (reason, size)))
+        {
+            let pieces: Vec<char> = text.chars().collect();
+            let pieces: Vec<String> =
+                pieces.chunks(size).map(|piece| piece.iter().collect()).collect();
+            let ids: Vec<u32> = (0..=pieces.len() as u32).collect();
+            let position = |id: &u32| PositionLogprobs {
+                token: token(*id, -0.5, 1),
+                top: vec![token(7, -0.25, 1)],
+            };
+            let mut completion = completion(0, text);
+            completion.finish_reason = reason;
+            completion.logprobs = Some(ids.iter().map(position).collect());
+            completion.token_ids = ids.clone();
+            let answer = output(vec![completion]);
+            let passthrough = Passthrough::Batch(line());
+            let mut out = Vec::new();
+            let asked = Asked { passthrough: &passthrough, form: Some(&form) };
+            format_row(asked, Ok(&answer), &format.options(&TOKENS), &mut out);
+            let whole: Value = serde_json::from_slice(&out).unwrap();
+            let streamed = Streamed {
+                line: line(),
+                form: Some(form.clone()),
+                options: StreamOptions::default(),
+                num_choices: 1,
+                num_prompt_tokens: 3,
+            };
+            let mut events = ResponseEvents::new(streamed);
+            let mut written = events.begin(&format, &TOKENS);
+            for (piece, id) in pieces.into_iter().zip(&ids) {
+                let delta = CompletionDelta {
+                    index: 0,
+                    text: piece,
+                    token_ids: vec![*id],
+                    logprobs: Some(vec![position(id)]),
+                    finish_reason: None,
+                };
+                written.extend(events.take_in(&[delta], &format, &TOKENS));
+            }
+            written.extend(events.finish(&answer, &format, &TOKENS));
+            let joined = joined_response(&written);
+            assert_eq!(joined, whole["response"]["body"], "{text:?} in pieces of {size}");
         }
     }
 }

@@ -23,6 +23,7 @@ pub mod openai_chunks;
 pub mod parquet;
 mod pooled;
 pub mod response;
+pub mod response_events;
 mod responses;
 pub mod row_format;
 mod scores;

@@ -15,29 +15,47 @@ impl RowWriter<'_> {
             matches!(completion.finish_reason, FinishReason::Length | FinishReason::Incomplete)
         });
         let status = if is_cut { "incomplete" } else { "completed" };
-        self.field("id", &line.digest.id("resp_"));
-        self.field("object", "response");
-        self.field("created_at", &self.options.facts.created);
-        self.field("status", status);
-        self.field("error", &());
-        match is_cut {
-            true => self.object("incomplete_details", |row| {
-                row.field("reason", "max_output_tokens");
-            }),
-            false => self.field("incomplete_details", &()),
-        }
-        self.model(line);
+        self.response_head(line, status);
         self.key("output");
         self.out.push(b'[');
         if let Some(completion) = first {
             self.items(completion, (line, status));
         }
         self.out.push(b']');
+        self.echoed(line);
+        self.response_usage(output);
+    }
+
+    /// A `response` before its first token.
+    pub(super) fn begun_response(&mut self, line: &BatchLine) {
+        self.response_head(line, "in_progress");
+        self.key("output");
+        self.out.extend_from_slice(b"[]");
+        self.echoed(line);
+        self.field("usage", &());
+    }
+
+    fn response_head(&mut self, line: &BatchLine, status: &str) {
+        self.field("id", &line.digest.id("resp_"));
+        self.field("object", "response");
+        self.field("created_at", &self.options.facts.created);
+        self.field("status", status);
+        self.field("error", &());
+        match status {
+            "incomplete" => self.object("incomplete_details", |row| {
+                row.field("reason", "max_output_tokens");
+            }),
+            _ => self.field("incomplete_details", &()),
+        }
+        self.model(line);
+    }
+
+    /// The parameters of the request.
+    fn echoed(&mut self, line: &BatchLine) {
         if let Some(Echo::Fields(fields)) = &line.echo {
             self.separate();
             self.out.extend_from_slice(fields.as_bytes());
         }
-        self.response_usage(output);
     }
 
     /// Thinking, a message and calls, where there are any.
@@ -98,7 +116,7 @@ impl RowWriter<'_> {
         self.out.push(b'}');
     }
 
-    fn response_position(&mut self, position: &PositionLogprobs) {
+    pub(super) fn response_position(&mut self, position: &PositionLogprobs) {
         self.out.push(b'{');
         self.response_token(&position.token);
         self.top_logprobs(&position.top, Self::response_token);
@@ -121,7 +139,10 @@ impl RowWriter<'_> {
         });
         self.object("usage", |row| {
             row.field("input_tokens", &input);
-            row.object("input_tokens_details", |row| row.field("cached_tokens", &0));
+            row.object("input_tokens_details", |row| {
+                row.field("cached_tokens", &0);
+                row.field("cache_write_tokens", &0);
+            });
             row.field("output_tokens", &generated);
             row.object("output_tokens_details", |row| {
                 row.field("reasoning_tokens", &num_reasoning);
