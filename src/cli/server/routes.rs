@@ -67,6 +67,7 @@ pub(crate) fn router(app: Arc<App>, held: Option<Arc<Held>>) -> Router {
         ("/v1/completions", Endpoint::Completions),
         ("/v1/responses", Endpoint::Responses),
         ("/v1/embeddings", Endpoint::Other("/v1/embeddings")),
+        ("/classify", Endpoint::Other("/classify")),
         ("/score", Endpoint::Other("/v1/score")),
         ("/v1/score", Endpoint::Other("/v1/score")),
         ("/rerank", Endpoint::Other("/v1/rerank")),

@@ -151,3 +151,37 @@ fn vectors_are_those_of_embed_as_numbers_and_as_base64() {
     let wrong = server.post("/v1/chat/completions", &json!({"messages": []}));
     assert_eq!(wrong.status, 404, "{wrong:?}");
 }
+
+#[test]
+fn classes_are_those_of_the_command() {
+    const MODEL: &str = "testdata/golden_classifiers/bert";
+    let flags = ["--tokenizer", "testdata/golden_embeddings/bert"];
+    let input = "{\"text\":\"The cat sits outside\"}\n{\"text\":\"A man\"}\n";
+    let rows = lines(&fed(command("classify", MODEL, &flags), input));
+    let texts = json!(["The cat sits outside", "A man"]);
+    // What the model is says it too.
+    for task in [&["--task", "classify"][..], &[]] {
+        let server = Server::start(MODEL, &[&flags[..], task].concat());
+        let body = server.post("/classify", &json!({"model": "bert", "input": texts})).json();
+        assert_eq!((&body["object"], &body["model"]), (&json!("list"), &json!("bert")));
+        assert!(body["id"].as_str().unwrap().starts_with("classify-"), "{body}");
+        let data = body["data"].as_array().unwrap();
+        assert_eq!(data.len(), 2);
+        for (index, (found, row)) in data.iter().zip(&rows).enumerate() {
+            let expected = json!({
+                "index": index, "label": row["label"], "probs": row["probs"], "num_classes": 3,
+            });
+            assert_eq!(*found, expected);
+        }
+        let raw = json!({"input": texts, "use_activation": false});
+        let raw = server.post("/classify", &raw).json();
+        assert_ne!(raw["data"][0]["probs"], data[0]["probs"]);
+        assert_eq!(server.post("/classify", &json!({})).status, 400);
+        assert_eq!(server.post("/v1/embeddings", &json!({"input": "a"})).status, 404);
+    }
+    let refused = Server::start(DEMO, &[]).post("/classify", &json!({"input": "a"}));
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["code"]),
+        (404, &json!("unsupported_url"))
+    );
+}

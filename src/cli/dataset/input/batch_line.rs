@@ -30,6 +30,8 @@ pub enum BatchKind {
     Score,
     /// vLLM's `results`, the best first.
     Rerank,
+    /// vLLM's list of `label`s with their numbers.
+    Classify,
     /// Anthropic's `message`.
     Message,
 }

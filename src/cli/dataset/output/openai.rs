@@ -280,9 +280,10 @@ impl RowWriter<'_> {
             ("context_length", BatchKind::Completions) => {
                 ("context_length_exceeded", Some("prompt"))
             }
-            ("context_length", BatchKind::Response | BatchKind::Embeddings) => {
-                ("context_length_exceeded", Some("input"))
-            }
+            (
+                "context_length",
+                BatchKind::Response | BatchKind::Embeddings | BatchKind::Classify,
+            ) => ("context_length_exceeded", Some("input")),
             ("context_length", BatchKind::Score | BatchKind::Rerank) => {
                 ("context_length_exceeded", error.param)
             }

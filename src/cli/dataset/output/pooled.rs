@@ -152,6 +152,15 @@ impl RowWriter<'_> {
         if matches!(form, PooledForm::Scores | PooledForm::Ranking) {
             return self.score_body(line, output);
         }
+        if let PooledForm::Classes(labels) = form {
+            return self.openai_list("classify-", line, output, |row, text| {
+                row.key("label");
+                row.labels(text, labels);
+                row.key(PROBS);
+                row.vectors(text, EncodingFormat::Float);
+                row.field("num_classes", &labels.len());
+            });
+        }
         let encoding = output.params.encoding_format;
         self.openai_list("embd-", line, output, |row, text| {
             row.field("object", "embedding");

@@ -102,7 +102,7 @@ impl RowParser {
         let shape = self.builder.shape_of_first(row, line)?;
         if shape == RowShape::OpenAiBatch {
             match Endpoint::of_line(&row.fields) {
-                Some(endpoint) if self.lines_decide => {
+                Some(endpoint) if self.lines_decide && endpoint.is_of_batches() => {
                     self.task = endpoint.task();
                     self.builder.decide(self.task);
                 }

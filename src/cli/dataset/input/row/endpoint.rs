@@ -14,10 +14,12 @@ pub(super) enum Endpoint {
     Embeddings,
     Score,
     Rerank,
+    /// vLLM's, which no batch has.
+    Classify,
 }
 
 impl Endpoint {
-    /// All urls, for messages.
+    /// All urls of batches, for messages.
     pub(super) const ALL_URLS: &'static str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/score, \
          /v1/rerank and /v2/rerank";
 
@@ -30,6 +32,7 @@ impl Endpoint {
             "/v1/embeddings" => Some(Endpoint::Embeddings),
             url if url.ends_with("/score") => Some(Endpoint::Score),
             url if url.ends_with("/rerank") => Some(Endpoint::Rerank),
+            "/classify" => Some(Endpoint::Classify),
             _ => None,
         }
     }
@@ -46,7 +49,7 @@ impl Endpoint {
             Endpoint::Chat => Place::Chat,
             Endpoint::Completions => Place::Completions,
             Endpoint::Responses => Place::Responses,
-            Endpoint::Embeddings => Place::Embeddings,
+            Endpoint::Embeddings | Endpoint::Classify => Place::Embeddings,
             Endpoint::Score | Endpoint::Rerank => Place::Score,
         }
     }
@@ -56,7 +59,7 @@ impl Endpoint {
         match self {
             Endpoint::Chat => "messages",
             Endpoint::Completions => "prompt",
-            Endpoint::Responses | Endpoint::Embeddings => "input",
+            Endpoint::Responses | Endpoint::Embeddings | Endpoint::Classify => "input",
             Endpoint::Score => "text_1",
             Endpoint::Rerank => "query",
         }
@@ -69,7 +72,13 @@ impl Endpoint {
             Endpoint::Embeddings => Task::Embed,
             Endpoint::Score => Task::Score,
             Endpoint::Rerank => Task::Rerank,
+            Endpoint::Classify => Task::Classify,
         }
+    }
+
+    /// Whether lines of a batch may go there.
+    pub(super) fn is_of_batches(self) -> bool {
+        self != Endpoint::Classify
     }
 
     /// Whether a run of this task answers it. Scores and rankings go together: one model makes
@@ -89,6 +98,7 @@ impl Endpoint {
             (Some(Endpoint::Embeddings), _) | (None, Task::Embed) => BatchKind::Embeddings,
             (Some(Endpoint::Score), _) | (None, Task::Score) => BatchKind::Score,
             (Some(Endpoint::Rerank), _) | (None, Task::Rerank) => BatchKind::Rerank,
+            (Some(Endpoint::Classify), _) => BatchKind::Classify,
             (None, Task::Complete | Task::Classify | Task::Reward) => BatchKind::Chat,
         }
     }
@@ -104,7 +114,8 @@ impl Endpoint {
             Task::Score | Task::Rerank => {
                 "`score` and `rerank` serve /v1/score, /v1/rerank and /v2/rerank"
             }
-            Task::Classify | Task::Reward => "there is none for classes",
+            Task::Classify => "`serve --task classify` serves /classify",
+            Task::Reward => "there is none for rewards",
         }
     }
 }
@@ -124,6 +135,7 @@ mod tests {
             ("/v2/rerank", Some(Endpoint::Rerank)),
             ("/v1/embeddings/", None),
             ("/v1/responses", Some(Endpoint::Responses)),
+            ("/classify", Some(Endpoint::Classify)),
             ("/v1/images", None),
         ] {
             assert_eq!(Endpoint::of_url(url), endpoint, "{url}");
@@ -131,6 +143,7 @@ mod tests {
         assert!(Endpoint::Rerank.is_served(Task::Score) && Endpoint::Score.is_served(Task::Rerank));
         assert!(!Endpoint::Embeddings.is_served(Task::Score));
         assert!(!Endpoint::Chat.is_served(Task::Classify));
+        assert!(Endpoint::Classify.is_served(Task::Classify));
     }
 
     #[test]

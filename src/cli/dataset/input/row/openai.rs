@@ -42,7 +42,7 @@ pub(super) fn read(
         Endpoint::Chat => chat(&body, builder.chats(), line),
         Endpoint::Completions => completions(&body, line),
         Endpoint::Responses => responses::read(&body, builder.chats(), line),
-        Endpoint::Embeddings => embeddings::read(&body, builder.chats(), line),
+        Endpoint::Embeddings | Endpoint::Classify => embeddings::read(&body, builder.chats(), line),
         Endpoint::Score | Endpoint::Rerank => {
             let options = (builder.variables(), builder.allows_empty());
             compared::read_request(endpoint, &body, options, line)

@@ -95,15 +95,15 @@ fn server_config(args: &ServerArgs) -> ServerConfig {
 /// The configuration, by what the model is for where no flag says it.
 fn configured(flags: &Flags, console: &Console) -> Result<(RunConfig, Folders, Summary), CliError> {
     let Flags { task, run, pooling } = flags.clone();
-    if let Some(task @ (Task::Classify | Task::Reward)) = task {
-        let message = format!("--task {}: no endpoint answers with classes", task.command());
-        let help = format!("`vllm-batch {}` does, over a dataset", task.command());
+    if task == Some(Task::Reward) {
+        let message = "--task reward: no endpoint answers with rewards";
+        let help = "`vllm-batch reward` does, over a dataset; --task score serves scores";
         return Err(CliError::refused("flag", message).help(help));
     }
     let config = RunConfig::new(run.clone())?;
     let folders = model::find(&config, console)?;
     let pooled = |task| -> Result<_, CliError> {
-        let config = RunConfig::of_lines(task, run, pooling)?;
+        let config = RunConfig::of_lines(task, run.clone(), pooling.clone())?;
         let summary = model::summary_for(&config, &folders)?;
         Ok((config, summary))
     };
@@ -111,7 +111,10 @@ fn configured(flags: &Flags, console: &Console) -> Result<(RunConfig, Folders, S
         Some(task) => pooled(task)?,
         None => match model::summary_for(&config, &folders) {
             Ok(summary) => (config, summary),
-            Err(_) if model::makes_vectors(&config, &folders) => pooled(Task::Embed)?,
+            Err(_) if model::makes_vectors(&config, &folders) => {
+                let vectors = pooled(Task::Embed);
+                vectors.or_else(|error| pooled(Task::Classify).map_err(|_| error))?
+            }
             Err(error) => return Err(error),
         },
     };
