@@ -76,6 +76,9 @@ impl Head {
         for tensor in linear.weights() {
             weights.extend(wide(checkpoint.matrix(&tensor).unwrap().to_vec()));
         }
+        if let Some(least) = linear.least_length {
+            divide_columns(&mut weights, linear.k, f64::from(least));
+        }
         let biases = biases(linear, &mut checkpoint).into_iter().flat_map(wide).collect();
         Self { width: linear.k, spec, weights, biases }
     }
@@ -93,6 +96,15 @@ impl Head {
             self.weights.chunks_exact(self.width).enumerate().map(logit).collect();
         let total = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
         logits.iter().map(|logit| logit - total).collect()
+    }
+}
+
+/// Divides columns by their lengths, or by `least` where that is more.
+fn divide_columns(weights: &mut [f64], width: usize, least: f64) {
+    for column in 0..width {
+        let of_column = || weights[column..].iter().step_by(width);
+        let length = of_column().map(|weight| weight * weight).sum::<f64>().sqrt().max(least);
+        weights[column..].iter_mut().step_by(width).for_each(|weight| *weight /= length);
     }
 }
 
