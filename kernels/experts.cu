@@ -287,7 +287,8 @@ EXPORT(choose_experts_4)
 
 // Pairs of a row and one of its experts, in the order of experts and then of rows: order[r] is the
 // pair at place r, places[pair] its place, or none. starts (num_experts + 1): where the pairs of
-// each expert begin. A block for each expert, and one for the end.
+// each expert begin. A block for each expert, and one for the end. Experts behind these, which give
+// what they read, have no pairs.
 constexpr u32 PAIRS_PER_THREAD = 8;
 
 KERNEL(NUM_THREADS)
@@ -329,21 +330,25 @@ sort_by_expert(const u32* chosen, u32 num_pairs, u32* order, u32* places, u32* s
 EXPORT(sort_by_expert)
 
 // out (num_rows, width) += the rows at the places of each row's experts, times their weights,
-// upward by the experts. A pair of no expert has no place. Grid (num_rows, parts of a row).
+// upward by the experts; of those from num_experts on the row of x (num_rows, width). A pair of no
+// expert has no place. Grid (num_rows, parts of a row).
 KERNEL(NUM_THREADS)
-add_experts(const T* of_pairs, const u32* chosen, const u32* places, const float* weights, T* out,
-            u32 num_chosen, u32 width) {
+add_experts(const T* of_pairs, const T* x, const u32* chosen, const u32* places,
+            const float* weights, T* out, u32 num_chosen, u32 width, u32 num_experts) {
   const u64 first_pair = u64(blockIdx.x) * num_chosen;
   T* const row = out + u64(blockIdx.x) * width;
   if (chosen[first_pair] == NO_PLACE) return;
-  const bool wide = is_wide<CHUNK>(row, width) && is_wide<CHUNK>(of_pairs, width);
+  const bool wide = is_wide<CHUNK>(row, width) && is_wide<CHUNK>(of_pairs, width) &&
+                    is_wide<CHUNK>(x, width);
   const u32 step = gridDim.y * NUM_THREADS * CHUNK;
   for (u32 start = (blockIdx.y * NUM_THREADS + threadIdx.x) * CHUNK; start < width;
        start += step) {
     float sums[CHUNK], values[CHUNK];
     load_part(row, start, width, wide, sums);
     for (u32 i = 0; i < num_chosen; ++i) {
-      const T* from = of_pairs + u64(places[first_pair + i]) * width;
+      const bool is_expert = chosen[first_pair + i] < num_experts;
+      const T* from = is_expert ? of_pairs + u64(places[first_pair + i]) * width
+                                : x + u64(blockIdx.x) * width;
       load_part(from, start, width, wide, values);
       const float weight = weights[first_pair + i];
 #pragma unroll

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from golden_models.families.blocks import publish as minimax_names
 from golden_models.families.kda import kimi_names, olmo_names
+from golden_models.families.longcat import publish as longcat_tensors
 from golden_models.families.sparse import lowest_of_equal
 from golden_models.weights import EAGER_EXPERTS
 from sweep_images import greedy, put, randomise, run, sweep
@@ -31,7 +32,7 @@ VOCAB_SIZE = 288
 # Names of published files that transformers does not write.
 PUBLISHED = {
     "KimiLinearForCausalLM": kimi_names, "OlmoHybridForCausalLM": olmo_names,
-    "MiniMaxM3VLForCausalLM": minimax_names,
+    "MiniMaxM3VLForCausalLM": minimax_names, "LongcatFlashForCausalLM": longcat_tensors,
 }
 # And of their classes.
 PUBLISHED_CLASSES = {"MiniMaxM3VLForCausalLM": "MiniMaxM3SparseForCausalLM"}

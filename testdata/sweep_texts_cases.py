@@ -561,6 +561,18 @@ case("glm-moe-dsa", "few", index_topk=7, indexer_types=["full", "full", "shared"
 case("glm-moe-dsa", "every-second", index_topk=10, index_topk_freq=2, num_hidden_layers=5)
 case("glm-moe-dsa", "pattern", index_topk=5, index_topk_pattern="FSF", index_head_dim=20)
 
+family(
+    "longcat-flash", "LongcatFlashForCausalLM",
+    without=("intermediate_size", "num_hidden_layers", "num_key_value_heads"),
+    num_layers=2, ffn_hidden_size=40, expert_ffn_hidden_size=16, q_lora_rank=20, kv_lora_rank=24,
+    qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10, head_dim=8, moe_topk=3,
+    n_routed_experts=4, zero_expert_num=2, bos_token_id=None,
+)
+case("longcat-flash", "none", zero_expert_num=0)
+case("longcat-flash", "all", moe_topk=6, routed_scaling_factor=1.0)
+case("longcat-flash", "one-layer", num_layers=1, zero_expert_num=5, moe_topk=2)
+case("longcat-flash", "yarn", rope_parameters=YARN, rms_norm_eps=1e-2, num_attention_heads=3)
+
 CHOOSING = "minimax_m3_sparse"
 family(
     "minimax-m3", "MiniMaxM3VLForCausalLM", head_dim=16, dense_intermediate_size=40,

@@ -189,6 +189,7 @@ families! {
     llava_next_saved
     llava_onevision
     llava_saved
+    longcat_flash
     mamba
     mamba2
     mellum

@@ -188,7 +188,10 @@ fn is_frequency(value: &f32) -> bool {
 
 /// Refuses experts that cannot be chosen as the spec says.
 fn check_experts(spec: &ExpertsSpec) -> Result<(), String> {
-    let num_experts = spec.experts.len();
+    let num_experts = spec.num();
+    if spec.num_identities > MAX_EXPERTS || spec.num_identities > 0 && spec.latent.is_some() {
+        return Err(format!("{} experts that give what they read", spec.num_identities));
+    }
     if let Some(latent) = &spec.latent {
         check_sizes(&[("width that experts read", latent.into.n(), MAX_WIDTH)])?;
     }

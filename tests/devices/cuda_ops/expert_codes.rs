@@ -66,6 +66,7 @@ fn experts(pair: &Pair, sizes: Sizes, layers: [SourceMatrix<'static>; 2]) -> Exp
         form: MlpForm::Gated,
         activation: Activation::Silu,
         experts: Experts::Stacked(Box::new(ExpertWeights { up, down })),
+        num_identities: 0,
         on_gpu: None,
     };
     let weight = weight.prepared(&pair.gpu).expect("memory");

@@ -26,6 +26,8 @@ struct Case {
     has_biases: bool,
     form: MlpForm,
     activation: Activation,
+    /// The last of the experts, which give what they read.
+    num_identities: usize,
 }
 
 fn top_k(num: usize, score: Score, weight: ExpertWeight) -> TopK {
@@ -45,6 +47,7 @@ fn cases() -> Vec<Case> {
         has_biases,
         form: MlpForm::Gated,
         activation: Activation::Silu,
+        num_identities: 0,
     };
     let softmax = top_k(4, Score::Softmax, ExpertWeight::SHARE);
     let logits = top_k(2, Score::Logits, ExpertWeight::Softmax);
@@ -71,8 +74,12 @@ fn cases() -> Vec<Case> {
             activation: Activation::BoundedSilu(0.2),
             ..case("bounded", Routing::TopK(softmax.clone()), (6, 40, 24), false)
         },
+        Case {
+            num_identities: 3,
+            ..case("identities", Routing::TopK(softmax.clone()), (9, 48, 32), true)
+        },
         // Widths that the matrix units do not take.
-        case("odd widths", Routing::TopK(softmax), (7, 22, 13), true),
+        Case { num_identities: 2, ..case("odd widths", Routing::TopK(softmax), (7, 22, 13), true) },
     ]
 }
 
@@ -90,7 +97,8 @@ fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
     let up_rows = if case.form == MlpForm::Gated { 2 * inner } else { inner };
     let up = |expert: u64| layer(up_rows, width, 10 * expert + 3);
     let down = |expert: u64| layer(width, inner, 10 * expert + 4);
-    let all = 0..num_experts as u64;
+    let num_with_weights = num_experts - case.num_identities;
+    let all = 0..num_with_weights as u64;
     let experts = match device {
         Device::Cpu(_) => {
             let expert =
@@ -101,7 +109,7 @@ fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
             let stack = |of: &dyn Fn(u64) -> (SourceMatrix<'static>, Option<Vec<f32>>)| {
                 let (layers, biases): (Vec<_>, Vec<_>) = all.clone().map(of).unzip();
                 let biases = biases.into_iter().collect::<Option<Vec<_>>>();
-                let biases = (biases.map(|biases| biases.concat()), num_experts);
+                let biases = (biases.map(|biases| biases.concat()), num_with_weights);
                 LinearWeight::load_experts(&pair.gpu, pair.dtype, &layers.into(), biases)
             };
             let (up, down) = (stack(&up).expect("memory"), stack(&down).expect("memory"));
@@ -118,6 +126,7 @@ fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
         form: case.form,
         activation: case.activation,
         experts,
+        num_identities: case.num_identities,
         on_gpu: None,
     };
     weight.prepared(device).expect("memory")
@@ -166,7 +175,8 @@ fn choose_experts_4_linear_experts_16x64_linear_experts_64x128_and_linear_expert
     let routing = Routing::TopK(top_k(2, Score::Softmax, ExpertWeight::SHARE));
     let sizes = (3, 64, 72);
     let (form, activation) = (MlpForm::Gated, Activation::Silu);
-    let case = Case { name: "many rows", routing, sizes, has_biases: false, form, activation };
+    let (name, has_biases, num_identities) = ("many rows", false, 0);
+    let case = Case { name, routing, sizes, has_biases, form, activation, num_identities };
     let weight = weight(&pair, &pair.gpu, &case);
     let x = pair.values(400, 64, 8, 1.0);
     let run = |rows: &[usize]| {
@@ -204,6 +214,7 @@ fn weigh_inputs_takes_the_weights_of_one_expert_each() {
             has_biases: false,
             form: MlpForm::Gated,
             activation: Activation::Silu,
+            num_identities: 0,
         };
         let weights = pair.on_both(|device| weight(pair, device, &case));
         for num_rows in [1, 9, 70] {

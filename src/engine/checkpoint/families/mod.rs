@@ -81,6 +81,7 @@ mod lfm3;
 pub(super) mod llama;
 mod llama4;
 pub(super) mod llava;
+mod longcat_flash;
 mod mamba;
 mod mamba1;
 mod mamba2;
@@ -408,6 +409,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         llava::onevision_tower,
         "LLaVA-OneVision",
     ),
+    family("LongcatFlashForCausalLM", longcat_flash::spec, "LongCat-Flash: Chat, Thinking"),
     family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MambaForCausalLM", mamba1::spec, "Mamba 1"),
     family("MellumForCausalLM", mellum::spec, "Mellum 2"),

@@ -34,7 +34,8 @@ pub struct MlpSpec {
 pub struct ExpertsSpec {
     /// Where the block normalizes.
     pub norms: BlockNorms,
-    /// (experts, hidden_size): a number of each expert. It is computed in f32.
+    /// (experts, hidden_size): a number of each expert, those that give what they read too. It is
+    /// computed in f32.
     pub router: LinearSpec,
     /// Bias of the scores when experts are chosen.
     pub choice_bias: Option<NamedShape>,
@@ -54,6 +55,8 @@ pub struct ExpertsSpec {
     pub shared_activation: Option<Activation>,
     /// All of them.
     pub experts: Vec<ExpertSpec>,
+    /// Experts behind these that give what they read (LongCat).
+    pub num_identities: usize,
     /// What they read and give is narrower than the stream.
     pub latent: Option<ExpertLatentSpec>,
     /// Shared expert of all tokens.
@@ -85,6 +88,16 @@ pub struct ExpertLatentSpec {
     pub into: LinearSpec,
     /// (hidden_size, latent width): of the weighted sum of experts.
     pub back: LinearSpec,
+}
+
+/// Experts beside a layer's MLP that read what it reads. What they give goes into a slot of kept
+/// streams, for a later layer to add (LongCat).
+#[derive(Clone, Debug, PartialEq)]
+pub struct LateExperts {
+    /// The block of experts, which normalizes where the MLP does.
+    pub block: FeedForwardSpec,
+    /// The slot.
+    pub slot: usize,
 }
 
 /// An expert.
@@ -232,10 +245,16 @@ impl ExpertsSpec {
             activation,
             shared_activation: None,
             experts: Vec::new(),
+            num_identities: 0,
             latent: None,
             shared: None,
             apart: None,
         }
+    }
+
+    /// Experts that are chosen from.
+    pub fn num(&self) -> usize {
+        self.experts.len() + self.num_identities
     }
 
     /// The bias of the choice, where a file may lack it, and what it is then.

@@ -36,8 +36,8 @@ pub use ends::{
     Sinusoids,
 };
 pub use feed_forward::{
-    ApartNorms, ExpertLatentSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec,
-    SharedExpertSpec,
+    ApartNorms, ExpertLatentSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, LateExperts, MlpForm,
+    MlpSpec, SharedExpertSpec,
 };
 pub use grid_positions::{GridFit, GridPositions, Mixture};
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
@@ -95,6 +95,8 @@ pub struct LayerSpec {
     pub memory: Option<MemorySpec>,
     /// Feed-forward block, if the layer has one.
     pub feed_forward: Option<FeedForwardSpec>,
+    /// Experts beside its MLP.
+    pub late: Option<LateExperts>,
     /// Block after that, if the layer has inputs of its own.
     pub side: Option<SideBlockSpec>,
     /// How it mixes streams, where there are several.
@@ -158,19 +160,25 @@ impl LayerSpec {
         self.feed_forward.as_ref().and_then(FeedForwardSpec::mlp)
     }
 
-    /// Feed-forward block, if that is a mixture of experts.
+    /// Mixture of experts: the feed-forward block, or beside it.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
-        self.feed_forward.as_ref().and_then(FeedForwardSpec::experts)
+        let late = || self.late.as_ref().and_then(|late| late.block.experts());
+        self.feed_forward.as_ref().and_then(FeedForwardSpec::experts).or_else(late)
     }
 
-    /// The same, to be changed.
+    /// Feed-forward block, if that is a mixture of experts, to be changed.
     pub fn experts_mut(&mut self) -> Option<&mut ExpertsSpec> {
         self.feed_forward.as_mut().and_then(FeedForwardSpec::experts_mut)
     }
 
-    /// The widest inner values of its feed-forward block.
+    /// The widest inner values of its feed-forward blocks.
     pub fn inner_width(&self) -> usize {
-        self.feed_forward.as_ref().map_or(0, FeedForwardSpec::inner_width)
+        self.feed_forwards().map(FeedForwardSpec::inner_width).max().unwrap_or(0)
+    }
+
+    /// The feed-forward block, and what is beside it.
+    fn feed_forwards(&self) -> impl Iterator<Item = &FeedForwardSpec> {
+        self.feed_forward.iter().chain(self.late.iter().map(|late| &late.block))
     }
 
     /// Linear layers of the layer.
@@ -186,7 +194,7 @@ impl LayerSpec {
         let mixing = self.mixing.iter().flat_map(MixingSpec::linears);
         let beside = branch.chain(mixing).chain(side);
         let attention = attention.chain(self.memory.iter().flat_map(MemorySpec::linears));
-        attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(beside)
+        attention.chain(self.feed_forwards().flat_map(FeedForwardSpec::linears)).chain(beside)
     }
 
     /// Whether any of its linear layers has bounds.
@@ -222,7 +230,7 @@ impl LayerSpec {
     /// All tensors.
     fn tensors(&self) -> impl Iterator<Item = NamedShape> {
         let linears = self.linears().flat_map(LinearSpec::tensors);
-        let others = self.feed_forward.iter().flat_map(FeedForwardSpec::other_tensors);
+        let others = self.feed_forwards().flat_map(FeedForwardSpec::other_tensors);
         let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
         let norms = self.norms().flat_map(NormSpec::tensors);
         let recurrent = self.recurrent.iter().flat_map(RecurrentSpec::other_tensors);

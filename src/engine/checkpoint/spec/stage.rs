@@ -33,8 +33,9 @@ impl Stage {
 
 /// Slots of the streams that layers keep.
 pub fn num_kept(layers: &[LayerSpec]) -> usize {
-    let slots = layers.iter().flat_map(|layer| &layer.keeps).map(|kept| kept.slot + 1);
-    slots.max().unwrap_or(0)
+    let slots = layers.iter().flat_map(|layer| &layer.keeps).map(|kept| kept.slot);
+    let late = layers.iter().filter_map(|layer| layer.late.as_ref()).map(|late| late.slot);
+    slots.chain(late).map(|slot| slot + 1).max().unwrap_or(0)
 }
 
 impl DecoderSpec {

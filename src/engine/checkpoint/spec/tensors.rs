@@ -28,7 +28,7 @@ impl Parameters {
             let linears = experts.experts.iter().flat_map(|expert| [&expert.up, &expert.down]);
             let of_all: u64 = linears.map(LinearSpec::num_parameters).sum();
             let num = experts.experts.len() as u64;
-            of_all / num * (num - experts.routing.num_chosen() as u64)
+            of_all / num * num.saturating_sub(experts.routing.num_chosen() as u64)
         };
         let idle: u64 = layers.iter().filter_map(LayerSpec::experts).map(idle).sum();
         Self { all, active: all - idle }

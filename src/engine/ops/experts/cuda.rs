@@ -173,7 +173,7 @@ pub(super) fn choose_experts(
     let mut args = Args::new();
     args.ptr(scratch.chosen.ptr()).dims([num_rows * num_chosen]).ptr(scratch.order.ptr());
     args.ptr(scratch.places.ptr()).ptr(scratch.starts.ptr());
-    let grid = [num_experts as u32 + 1, 1];
+    let grid = [weight.num_with_weights() as u32 + 1, 1];
     gpu.launch(("experts", "sort_by_expert"), grid, (GPU_BLOCK, 0), &mut args);
 }
 
@@ -188,7 +188,7 @@ pub(super) fn add_experts(
 ) {
     let num_chosen = weight.routing.num_chosen();
     let num_pairs = x.num_rows() * num_chosen;
-    let num_experts = weight.num_experts();
+    let num_experts = weight.num_with_weights();
     let sorting = Sorting { starts: scratch.starts.ptr(), num_experts, num_pairs };
     let Experts::Stacked(experts) = &weight.experts else {
         panic!("experts of the host were given to a GPU");
@@ -214,8 +214,9 @@ pub(super) fn add_experts(
     down.on_gpu().multiply_sorted(gpu, (sorted, sorting), &scratch.of_pairs);
 
     let mut args = Args::new();
-    args.tensor(&scratch.of_pairs).ptr(scratch.chosen.ptr()).ptr(scratch.places.ptr());
-    args.ptr(scratch.weights.ptr()).tensor(out).dims([num_chosen, out.width()]);
+    args.tensor(&scratch.of_pairs).tensor(x);
+    args.ptr(scratch.chosen.ptr()).ptr(scratch.places.ptr());
+    args.ptr(scratch.weights.ptr()).tensor(out).dims([num_chosen, out.width(), num_experts]);
     let parts = out.width().div_ceil(GPU_BLOCK as usize * 8) as u32;
     let grid = [out.num_rows() as u32, parts];
     gpu.launch(("experts", "add_experts"), grid, (GPU_BLOCK, 0), &mut args);

@@ -32,7 +32,8 @@ use vllm_batch_device::simd::{Kernel, Vector, dispatch};
 use vllm_batch_device::tensor::SharedMut;
 use vllm_batch_device::{Cpu, Device, Precision, Tensor};
 
-/// Weights of a mixture of experts. H is the width of rows, I that of inner values.
+/// Weights of a mixture of experts. H is the width of rows, I that of inner values. The router
+/// counts experts that give what they read behind the others.
 #[derive(Debug)]
 pub struct ExpertsWeight {
     /// (experts, H), in f32
@@ -51,6 +52,8 @@ pub struct ExpertsWeight {
     pub activation: Activation,
     /// All of them.
     pub experts: Experts,
+    /// Experts behind these that give what they read.
+    pub num_identities: usize,
     /// Kernel arguments on a GPU.
     pub on_gpu: Option<ExpertTables>,
 }
@@ -69,6 +72,11 @@ impl ExpertsWeight {
 
     fn num_experts(&self) -> usize {
         self.router.shape().0
+    }
+
+    /// Those that have weights.
+    fn num_with_weights(&self) -> usize {
+        self.num_experts() - self.num_identities
     }
 
     fn tables(&self) -> &ExpertTables {
@@ -229,8 +237,13 @@ pub fn add_experts(
             };
             let to = of_expert.rows_from_mut(0);
             linear_rows(device, inner.rows_from(0), &weights.down, to, num_rows);
-            add_weighted(cpu, of_expert, rows, out);
+            let of_row = |index: usize, _| of_expert.row(index);
+            add_weighted(cpu, of_row, rows, out);
         }
+    }
+    for expert in weight.num_with_weights()..weight.num_experts() {
+        let of_row = |_, row: usize| x.row(row);
+        add_weighted(cpu, of_row, scratch.grouping.rows_of(expert), out);
     }
 }
 
@@ -327,8 +340,14 @@ fn gather(cpu: &Cpu, x: &Tensor, rows: &[ExpertRow], out: &mut Tensor) {
     });
 }
 
-/// Adds an expert's outputs to its rows of `out`, times their weights.
-fn add_weighted(cpu: &Cpu, of_expert: &Tensor, rows: &[ExpertRow], out: &mut Tensor) {
+/// Adds an expert's outputs to its rows of `out`, times their weights: `of_row` gives those of one
+/// of its rows, by its index and by its row of `out`.
+fn add_weighted<'a>(
+    cpu: &Cpu,
+    of_row: impl Fn(usize, usize) -> &'a [f32] + Sync,
+    rows: &[ExpertRow],
+    out: &mut Tensor,
+) {
     let (num_rows, width) = (rows.len(), out.width());
     let work = || Work::elementwise(num_rows * width, 12);
     let _timed = cpu.op_timer.timed(Op::new("add_weighted"), work);
@@ -337,7 +356,7 @@ fn add_weighted(cpu: &Cpu, of_expert: &Tensor, rows: &[ExpertRow], out: &mut Ten
         for (index, &ExpertRow { row, weight }) in (start..end).zip(&rows[start..end]) {
             // SAFETY: a row chooses an expert once, so each row of `out` belongs to one item.
             let out = unsafe { shared.slice(row as usize * width, width) };
-            for (out, value) in out.iter_mut().zip(of_expert.row(index)) {
+            for (out, value) in out.iter_mut().zip(of_row(index, row as usize)) {
                 *out += weight * value;
             }
         }

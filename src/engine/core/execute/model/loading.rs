@@ -67,6 +67,8 @@ pub(super) struct LayerWeights {
     /// With the weights of attention.
     pub memory: Option<MemoryWeights>,
     pub feed_forward: Option<FeedForwardWeights>,
+    /// Without norms.
+    pub late: Option<FeedForwardWeights>,
     pub branch: Option<BranchWeights>,
     pub side: Option<SideBlockWeights>,
     pub mixing: Option<MixingWeights>,
@@ -408,7 +410,7 @@ impl Loader<'_> {
 
     /// The blocks of a layer.
     pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
-        let LayerSpec { attention, recurrent, branch, feed_forward, side, mixing, .. } = spec;
+        let LayerSpec { attention, recurrent, branch, feed_forward, late, side, mixing, .. } = spec;
         let scalar = spec.scalar_tensor().map(|tensor| self.checkpoint.vector(&tensor, 1.0));
         Ok(LayerWeights {
             attention: attention
@@ -419,6 +421,7 @@ impl Loader<'_> {
             memory: self.memory(spec)?,
             recurrent: recurrent.as_ref().map(|spec| self.recurrent(spec)).transpose()?,
             feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
+            late: late.as_ref().map(|late| self.feed_forward(&late.block)).transpose()?,
             branch: branch.as_ref().map(|spec| self.branch(spec)).transpose()?,
             side: side.as_ref().map(|spec| self.side_block(spec)).transpose()?,
             mixing: mixing.as_ref().map(|spec| self.mixing(spec)).transpose()?,

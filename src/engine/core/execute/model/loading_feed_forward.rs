@@ -79,6 +79,7 @@ impl Loader<'_> {
             form: spec.form,
             activation: spec.activation,
             experts: self.experts_of_device(spec)?,
+            num_identities: spec.num_identities,
             on_gpu: None,
         };
         weight.prepared(self.device)

@@ -10,8 +10,8 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Weighted;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, Kept, LayerSpec, LinearSpec, MlpForm, NormSpan, PositionScale, QkNormOrder,
-    Wiring, num_kept,
+    AttentionSpec, Kept, LateExperts, LayerSpec, LinearSpec, MlpForm, NormSpan, PositionScale,
+    QkNormOrder, Wiring, num_kept,
 };
 use vllm_batch_device::{Device, Precision, RowsMut, Tensor};
 use vllm_batch_ops as ops;
@@ -179,10 +179,13 @@ impl Stream {
             // The MLP reads the stream without what attention adds.
             self.set_aside();
         }
+        if let Some(of_mlp) = &weights.feed_forward {
+            self.late_experts(device, (spec.late.as_ref(), weights.late.as_ref()), &of_mlp.norms);
+        }
         if let Some(weights) = &weights.feed_forward {
             match &weights.experts {
                 None => self.mlp(device, weights),
-                Some(experts) => self.experts(device, weights, experts),
+                Some(experts) => self.experts(device, &weights.norms, (weights, experts)),
             }
             self.scale_delta(device, spec.scales.feed_forward);
             self.block_output(device, &weights.norms, spec.residual_scale);
@@ -238,7 +241,9 @@ impl Stream {
             ops::scale(device, &mut kept[slot], factor);
         }
         if let Some(Kept { slot, factor }) = spec.adds {
-            ops::scale(device, residual, factor);
+            if factor != 1.0 {
+                ops::scale(device, residual, factor);
+            }
             ops::add(device, residual, &kept[slot]);
         }
     }
@@ -352,10 +357,30 @@ impl Stream {
         ops::all_reduce(device, &mut self.delta);
     }
 
+    /// Keeps what experts beside the layer's MLP give, for a later layer. What the block before
+    /// adds is added then.
+    fn late_experts(
+        &mut self,
+        device: &Device,
+        (spec, weights): (Option<&LateExperts>, Option<&FeedForwardWeights>),
+        norms: &BlockNormWeights,
+    ) {
+        let (Some(spec), Some(weights)) = (spec, weights) else { return };
+        let Some(experts) = &weights.experts else { return };
+        self.experts(device, norms, (weights, experts));
+        self.has_delta = false;
+        ops::copy(device, &self.delta, &mut self.kept[spec.slot]);
+    }
+
     /// delta = the experts of the stream, the one of all tokens first.
-    fn experts(&mut self, device: &Device, weights: &FeedForwardWeights, experts: &ExpertsWeight) {
+    fn experts(
+        &mut self,
+        device: &Device,
+        norms: &BlockNormWeights,
+        (weights, experts): (&FeedForwardWeights, &ExpertsWeight),
+    ) {
         let num_rows = self.residual.num_rows();
-        self.block_input(device, &weights.norms, (0, num_rows));
+        self.block_input(device, norms, (0, num_rows));
         match &weights.mlp {
             None => ops::fill_zero(device, &mut self.delta, num_rows),
             Some(mlp) => {
@@ -497,7 +522,7 @@ fn mlp_of(layer: &LayerSpec) -> Option<(MlpForm, &LinearSpec, &LinearSpec)> {
 /// The largest sizes of experts; None: there are none.
 fn experts_shape(layers: &[LayerSpec]) -> Option<ExpertsShape> {
     let shapes = layers.iter().filter_map(LayerSpec::experts).map(|experts| ExpertsShape {
-        num_experts: experts.experts.len(),
+        num_experts: experts.num(),
         num_chosen: experts.routing.num_chosen(),
         inner: experts.experts.iter().map(|expert| expert.down.k).max().unwrap_or(0),
     });
