@@ -34,18 +34,15 @@ REASONS = [
         "|VideoLl|NextVideo|OpenVLA|PI0|Evolla|Cosmos|Realtime|Qwen2AudioFor"
     )),
     ("draft models alone", "Assistant"),
-    ("sparse attention", (
-        "AXK2|DeepseekV32|DeepseekV4|Dots3Note|GlmMoeDsa|Glm5Next|HYV4|MiniMaxM3|MistralLarge4"
-        "|Qwen4Exp"
+    ("sparse attention other than DeepSeek V3.2's and MiniMax M3's", (
+        "AXK2|DeepseekV4|Dots3Note|Glm5Next|HYV4|MistralLarge4|Qwen4Exp"
     )),
-    ("linear attention other than delta nets (KDA, lightning, RG-LRU, RWKV, xLSTM)", (
-        "KimiLinear|KimiK3|BailingHybrid|BailingMoeV2_5|BailingMoeV3|MiniMaxForCausalLM"
-        "|RecurrentGemma|Rwkv|xLSTM|LaraMini|OlmoHybrid"
+    ("linear attention other than delta nets (lightning, RG-LRU, RWKV, xLSTM)", (
+        "KimiK3|BailingMoeV2_5|BailingMoeV3VL|MiniMaxForCausalLM|RecurrentGemma|Rwkv|xLSTM|LaraMini"
     )),
-    ("Mamba 1, and Mamba with shared blocks", "^Mamba|FalconMamba|Jamba|Zamba"),
-    ("chunked attention (Llama 4), streams that are mixed (Gemma 3n)", "Llama4|Gemma3n"),
-    ("q, k and v fused by heads of K and V (MiMo V2)", "MiMoV2|Step3p"),
-    ("experts that are the token itself, embeddings of n-grams (LongCat)", "Longcat"),
+    ("Mamba 1 with heads, and blocks that layers share (Zamba 1)", "ZambaFor"),
+    ("q, k and v fused by heads of K and V (MiMo V2)", "MiMoV2"),
+    ("embeddings of n-grams (LongCat)", "LongcatFlashNgram"),
     ("ternary weights", "BitNet"),
     ("a way to generate that is not token by token, or layers that run twice", (
         "Diffusion|HrmText|IQuestLoop|Loop|Blt|Beam"
@@ -53,15 +50,14 @@ REASONS = [
     ("images that cross-attention reads", "Mllama|IdeficsForVision|Moondream|HfMoondream"),
     ("images as tokens of a vocabulary", "Emu3|Chameleon|Janus|Bagel|Cosmos3"),
     ("vision towers that are not there yet; `--language-model-only` runs some of their texts", (
-        "ForConditionalGeneration|Chat|VL|Ocr|OCR|Omni|Vision|Ovis|Molmo|Phi3V|Phi4|MiniCPM[VO]"
+        "(?<!ChatGLM)ForConditionalGeneration|VL|Ocr|OCR|Omni|Vision|Ovis|Molmo|Phi3V|Phi4|MiniCPM[VO]"
         "|NVLM|Fuyu|GLM4V|Eagle|Nano_VL|OpenCUA|SkyworkR1V"
     )),
-    ("text parts saved alone, of which no file was seen", "MuseGlimmerForCausalLM"),
+    ("text parts saved alone, of which no file was seen", "MuseGlimmerForCausalLM|MiniMaxM3VLFor"),
     ("not begun: a component of its own, or few users", (
-        "Dbrx|ChatGLM|JetMoe|Doge|DiffLlama|Zaya|Step1|Step3|Dory|Kolibri|Flint|Inkling|K2Horizon"
-        "|Pangu|TeleFLM|TeleChat2|Plamo3|Param2|CpmAnt|CTRL|BioGpt|XGLM|OpenAIGPT|GPTNeoXJapanese"
-        "|CohereCompass|Apertus1p5|Lfm3|ModernBertDecoder|Puzzle|MistralLarge3|Rnj1|Arctic"
-        "|BailingMoeForCausalLM|LLaMA|PhiMoE|ExaoneMoE|MuseSpark"
+        "ChatGLM|JetMoe|Doge|DiffLlama|Zaya|Step1|Step3|Dory|Kolibri|Flint|Inkling|K2Horizon"
+        "|Pangu|TeleFLM|TeleChat2|Plamo3|Param2|CpmAnt|CohereCompass|Apertus1p5|Lfm3|Puzzle"
+        "|MistralLarge3|Rnj1|Arctic|MuseSpark"
     )),
 ]
 
