@@ -184,10 +184,16 @@ fn without_a_folder_there_are_none_and_two_servers_have_none_in_common() {
     }
     let home = Home::new(DEMO, &[]);
     let _server = home.serve();
-    let mut command = std::process::Command::new(super::program());
-    command.args(["serve", "--model", DEMO, "--port", "0", "--batch-dir"]).arg(home.batches());
-    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let refused = |model: &str, dir: &std::path::Path| {
+        let mut command = std::process::Command::new(super::program());
+        command.args(["serve", "--model", model, "--port", "0", "--batch-dir"]).arg(dir);
+        let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        said
+    };
+    let said = refused(DEMO, &home.batches());
     assert!(said.contains("error[batch_dir]") && said.contains("another server has it"), "{said}");
+    let said = refused("testdata/golden_classifiers/bert", home.dir.path());
+    assert!(said.contains("--batch-dir: lines of batches do not ask for classes"), "{said}");
 }

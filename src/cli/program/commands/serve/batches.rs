@@ -46,6 +46,21 @@ pub(super) fn open(dir: &Path) -> Result<Store, CliError> {
     })
 }
 
+/// Refuses batches of a model whose answers no line of a batch has.
+///
+/// # Errors
+/// It is one.
+pub(super) fn check(task: Task) -> Result<(), CliError> {
+    match task {
+        Task::Complete | Task::Embed | Task::Score | Task::Rerank => Ok(()),
+        Task::Classify | Task::Reward => {
+            let message = format!("--batch-dir: lines of batches do not ask for {}", task.gives());
+            let help = format!("leave it out; `vllm-batch {}` takes datasets", task.command());
+            Err(CliError::refused("flag", message).help(help))
+        }
+    }
+}
+
 /// What batches are run with.
 pub(super) fn of(
     store: Store,
@@ -64,8 +79,7 @@ pub(super) fn of(
             Task::Embed => vec!["/v1/embeddings"],
             Task::Score => vec!["/v1/score", "/score"],
             Task::Rerank => vec!["/v1/rerank", "/v2/rerank", "/rerank"],
-            Task::Classify => vec!["/classify"],
-            Task::Reward => vec![],
+            Task::Classify | Task::Reward => unreachable!("`check` refuses them"),
         },
         takes_messages: task == Task::Complete,
         runner: Arc::new(Runs(Arc::new(Setup { flags, model, console: console.clone() }))),

@@ -37,6 +37,9 @@ pub fn run(args: ServeArgs, console: &Console) -> Result<Exit, CliError> {
     let store = server.batch_dir.as_deref().map(batches::open).transpose()?;
     let flags = Flags { task: task.map(Task::from), run, pooling };
     let (config, folders, summary) = configured(&flags, console)?;
+    if store.is_some() {
+        batches::check(config.input.rows.task)?;
+    }
     let config = Arc::new(config);
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
     let max_logprobs = u32::try_from(server.max_logprobs).unwrap_or(UNLIMITED_LOGPROBS);
