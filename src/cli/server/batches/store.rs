@@ -277,6 +277,11 @@ impl Store {
         batches
     }
 
+    /// A batch as its record is.
+    pub(crate) fn record(&self, id: &str) -> BatchRecord {
+        self.lock().batches.get(id).expect("it is not removed while it runs").clone()
+    }
+
     /// Changes a batch. What is in the folder is what was changed to.
     pub(crate) fn change(
         &self,

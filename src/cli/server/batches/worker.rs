@@ -108,7 +108,7 @@ impl Worker {
     fn advance(&self, id: &str) -> Result<(), Halt> {
         let run = self.store().run_of(id).expect("it was prepared");
         // What it is now: it may have been cancelled since it was chosen.
-        let mut batch = self.store().change(id, |_| {})?;
+        let mut batch = self.store().record(id);
         if batch.status == Status::Cancelling {
             run.give_up(GivenUp::Cancelled);
         }
@@ -129,8 +129,8 @@ impl Worker {
     /// Looks at the lines of a batch.
     fn validate(&self, batch: BatchRecord) -> Result<BatchRecord, Halt> {
         let is_over = || {
-            let now = self.store().batch(batch.api, &batch.id);
-            self.store().is_stopping() || now.is_none_or(|now| now.status != Status::Validating)
+            let now = self.store().record(&batch.id).status;
+            self.store().is_stopping() || now != Status::Validating
         };
         let expected =
             Expected { endpoint: &batch.endpoint, names: &self.served.names, is_over: &is_over };
@@ -145,7 +145,7 @@ impl Worker {
         let Some(Checked { num_lines, model, errors }) = checked else {
             return match self.store().is_stopping() {
                 true => Err(Halt::Stopped),
-                false => Ok(self.store().change(&batch.id, |_| {})?),
+                false => Ok(self.store().record(&batch.id)),
             };
         };
         if !errors.is_empty() {

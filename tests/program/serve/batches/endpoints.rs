@@ -100,6 +100,18 @@ fn forms_that_are_none_are_refused_by_name() {
     assert_eq!(server.get("/v1/files").json()["data"].as_array().unwrap().len(), 1);
 }
 
+#[test]
+fn a_key_is_asked_for() {
+    let home = Home::new(DEMO, &["--api-key", "right"]);
+    let server = home.serve();
+    for head in ["GET /v1/files", "POST /v1/files", "GET /v1/batches/x", "GET /v1/messages/batches"]
+    {
+        assert_eq!(server.ask(head, &[], "").status, 401, "{head}");
+    }
+    let known = server.ask("GET /v1/files", &[("Authorization", "Bearer right")], "");
+    assert_eq!(known.status, 200);
+}
+
 fn created(server: &Server, changed: &[(&str, Value)], input: &str) -> (u16, Value) {
     let mut asked = json!({"input_file_id": input, "endpoint": PATH, "completion_window": "24h"});
     for (name, value) in changed {
