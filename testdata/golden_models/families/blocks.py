@@ -85,14 +85,20 @@ def multimodal(config: dict) -> dict:
     dropped = ("architectures", "transformers_version", "layer_types", "mlp_layer_types", *SPARSE_KEYS)
     keys = {key: value for key, value in config.items() if key not in dropped}
     sparse = {new: config[old] for old, new in SPARSE_KEYS.items()}
-    sparse["sparse_attention_freq"] = [int(kind == CHOOSING) for kind in config["layer_types"]]
+    choosing = [int(kind == CHOOSING) for kind in config["layer_types"]]
+    sparse |= dict(
+        use_sparse_attention=True, sparse_score_type="max", sparse_init_block=0,
+        sparse_attention_freq=choosing, sparse_disable_index_value=choosing,
+    )
     keys |= dict(
-        sparse_attention_config=sparse, hidden_act="swigluoai",
+        sparse_attention_config=sparse, hidden_act="swigluoai", attention_output_gate=False,
+        n_shared_experts=1, qk_norm_type="per_head", use_gemma_norm=True, num_mtp_modules=7,
+        num_nextn_predict_layers=1,
         moe_layer_freq=[int(kind == "sparse") for kind in config["mlp_layer_types"]],
     )
     return dict(
         architectures=["MiniMaxM3SparseForConditionalGeneration"], dtype="bfloat16",
-        image_token_index=282, model_type="minimax_m3_vl", projector_hidden_size=32,
+        image_seq_length=576, image_token_index=282, process_image_mode="dynamic_res", model_type="minimax_m3_vl", projector_hidden_size=32,
         text_config=keys, tie_word_embeddings=False,
         transformers_version=config["transformers_version"], video_token_index=283,
         vision_config=dict(

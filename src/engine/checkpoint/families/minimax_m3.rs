@@ -84,12 +84,16 @@ fn check_other_keys(config: &HfConfig) -> Result<(), EngineError> {
     root.expect("qk_norm_type", "per_head")?;
     root.expect("use_gemma_norm", true)?;
     root.expect("use_routing_bias", true)?;
+    root.expect("attention_output_gate", false)?;
+    // As wide as `shared_intermediate_size`.
+    root.expect("n_shared_experts", 1)?;
     // The class turns the part of `rope_parameters`. The others are noise of training, and of
     // layers of further tokens.
     root.ignore(&[
         "rotary_dim",
         "router_jitter_noise",
         "num_mtp_modules",
+        "num_nextn_predict_layers",
         "mtp_transformer_layers",
         "use_mtp",
     ]);
@@ -123,10 +127,18 @@ impl Choices {
     fn read(config: &HfConfig) -> Result<Self, EngineError> {
         let root = config.root();
         let section = root.section("sparse_attention_config")?;
-        let of_layers = match &section {
-            Some(section) => layers_by(config, section, "sparse_attention_freq")?,
-            None => None,
-        };
+        let mut of_layers = None;
+        if let Some(section) = &section {
+            section.expect("use_sparse_attention", true)?;
+            section.expect("sparse_score_type", "max")?;
+            section.expect("sparse_init_block", 0)?;
+            of_layers = layers_by(config, section, "sparse_attention_freq")?;
+            let without_values = layers_by(config, section, "sparse_disable_index_value")?;
+            if without_values.is_some_and(|list| of_layers.as_ref() != Some(&list)) {
+                let text = "indexers that give values are not supported";
+                return Err(section.error(format!("`sparse_disable_index_value`: {text}")));
+            }
+        }
         let types = (["minimax_m3_sparse"], ["full_attention"]);
         let by_type = config.layers_by_type("layer_types", &types.0, &types.1)?;
         // The names that published files have count.

@@ -77,6 +77,13 @@ pub(super) fn llama4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// MiniMax M3.
 pub(super) fn minimax_m3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(&[
+        "image_grid_pinpoints",
+        "image_seq_length",
+        "img_token_compression_config",
+        "process_image_mode",
+        "vision_feature_select_strategy",
+    ]);
     text_part(config, minimax_m3::spec)
 }
 
