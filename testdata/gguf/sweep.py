@@ -31,6 +31,14 @@ PUBLISHED = {
     "granite_hybrid_dense": {"layer_types": ["attention", "mamba", "mamba", "mamba"]},
     "exaone": {"activation_function": "silu"},
     "exaone_moe": {"num_nextn_predict_layers": 1},
+    "minimax_m3": {
+        "n_shared_experts": 1, "rotary_dim": 8, "moe_layer_freq": [0, 1, 1],
+        "scoring_func": "sigmoid",
+        "sparse_attention_config": {
+            "sparse_num_index_heads": 2, "sparse_index_dim": 12, "sparse_block_size": 16,
+            "sparse_topk_blocks": 3, "sparse_local_block": 1,
+        },
+    },
     "hunyuan_moe": {
         "moe_intermediate_size": [24, 24], "moe_topk": [2, 2], "num_shared_expert": [1, 1],
     },
@@ -64,6 +72,7 @@ LOST = {
     "llama4": LLAMA_4,
     "llama4_wrapped": {**LLAMA_4, "no_rope_layers": [1, 1, 1, 0]},
     "llama_dynamic": NOT_STRETCHED,
+    "minimax_m3": {"swiglu_limit": 7.0, "swiglu_alpha": 1.702},
     "minicpm3": {"scale_emb": 12, "dim_model_base": 256},
     "mistral": NO_WINDOW,
     "mixtral": NO_WINDOW,

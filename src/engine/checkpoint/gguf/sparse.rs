@@ -1,6 +1,6 @@
 //! Architectures with experts chosen by sigmoids or by a bias, of 2025 and after, and their kin:
-//! Trinity, Ling, dots.llm1, ERNIE 4.5, K-EXAONE, Hunyuan, Mellum, MiniMax M2; and the first
-//! DeepSeek with experts.
+//! Trinity, Ling, dots.llm1, ERNIE 4.5, K-EXAONE, Hunyuan, Mellum, MiniMax M2 and M3; and the
+//! first DeepSeek with experts.
 
 use super::archs::{Arch, Class, arch};
 use super::config::Config;
@@ -20,6 +20,7 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("hy_v3", hy_v3),
     arch("mellum", mellum),
     arch("minimax-m2", minimax_m2),
+    arch("minimax-m3", minimax_m3),
 ];
 
 const AFMOE: NameTable = NameTable {
@@ -140,6 +141,28 @@ const MINIMAX: NameTable = NameTable {
         LLAMA_LAYER,
     ],
     further: Some("model.layers."),
+    ..PLAIN
+};
+
+const MINIMAX_M3: NameTable = NameTable {
+    inner: &[
+        &[
+            ("indexer.q_proj", "self_attn.index_q_proj"),
+            ("indexer.k_proj", "self_attn.index_k_proj"),
+            ("indexer.q_norm", "self_attn.index_q_norm"),
+            ("indexer.k_norm", "self_attn.index_k_norm"),
+            ("ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"),
+            ("ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
+            ("ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
+            ("ffn_gate_inp", "block_sparse_moe.gate"),
+            (CHOICE_BIAS, "block_sparse_moe.e_score_correction_bias"),
+            ("ffn_gate_exps", "block_sparse_moe.experts.*.w1"),
+            ("ffn_up_exps", "block_sparse_moe.experts.*.w3"),
+            ("ffn_down_exps", "block_sparse_moe.experts.*.w2"),
+        ],
+        LLAMA_LAYER,
+    ],
+    adds_one: true,
     ..PLAIN
 };
 
@@ -279,6 +302,50 @@ fn minimax_m2(config: &mut Config<'_>) -> Result<Class, String> {
         config.set("rotary_dim", config.keys.size("rope.dimension_count")?);
     }
     Ok(("MiniMaxM2ForCausalLM", MINIMAX))
+}
+
+/// Widths of MLPs and which layers choose are those of tensors; bounds of the activation are
+/// llama.cpp's.
+fn minimax_m3(config: &mut Config<'_>) -> Result<Class, String> {
+    config.sigmoid_experts()?;
+    let inner = config.remove("moe_intermediate_size");
+    config.set_some("intermediate_size", inner);
+    let num_experts = config.remove("num_experts");
+    config.set_some("num_local_experts", num_experts);
+    config.floats(&[("expert_weights_scale", "routed_scaling_factor")])?;
+    if config.keys.flag("expert_weights_norm")? == Some(false) {
+        return Err("experts whose weights are no shares are not supported".to_owned());
+    }
+    config.sizes(&[
+        ("attention.indexer.head_count", "index_n_heads"),
+        ("attention.indexer.key_length", "index_head_dim"),
+        ("attention.indexer.top_k", "index_topk_blocks"),
+        ("attention.indexer.block_size", "index_block_size"),
+        ("attention.indexer.local_blocks", "index_local_blocks"),
+    ])?;
+    config.keys.ignore(&["expert_shared_count", "leading_dense_block_count"]);
+    let num_layers = config.checked_num_layers()?;
+    let has = |part| {
+        let of_layer = |layer: u64| format!("blk.{layer}.{part}.weight");
+        (0..num_layers).map(of_layer).collect::<Vec<_>>()
+    };
+    let typed = |config: &Config<'_>, part, types: [&'static str; 2]| -> Vec<&'static str> {
+        let names = has(part).into_iter();
+        names.map(|name| types[usize::from(config.keys.has(&name))]).collect()
+    };
+    let types = typed(config, "indexer.q_proj", ["full_attention", "minimax_m3_sparse"]);
+    config.set("layer_types", types);
+    let types = typed(config, "ffn_gate_inp", ["dense", "sparse"]);
+    for (layer, kind) in types.iter().enumerate() {
+        let (part, key) = match *kind {
+            "dense" => ("ffn_up", "dense_intermediate_size"),
+            _ => ("ffn_up_shexp", "shared_intermediate_size"),
+        };
+        let shape = config.keys.shape(&format!("blk.{layer}.{part}.weight"))?;
+        config.set(key, shape[0]);
+    }
+    config.set("mlp_layer_types", types);
+    Ok(("MiniMaxM3SparseForCausalLM", MINIMAX_M3))
 }
 
 /// The first DeepSeek with experts: Llama's attention, in Llama's order. Weights are no shares,
