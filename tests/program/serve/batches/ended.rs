@@ -173,8 +173,11 @@ fn requests_are_answered_while_a_batch_runs() {
     let asked = json!({"prompt": "1 and 1", "max_tokens": 10, "temperature": 1, "seed": 3});
     let beside = server.post(PATH, &asked).json();
     assert!(!has_ended(&server.batch(&id)), "it is answered before the batch");
-    // All seats were taken by rows of the batch: one of them gave way.
-    assert!(server.metric("vllm:num_preemptions_total") > 0.0);
+    // Where rows of the batch have all seats, one of them gives way. Mostly they have.
+    while server.metric("vllm:num_batch_preemptions_total") == 0.0 {
+        assert!(!has_ended(&server.batch(&id)), "no row of the batch gave way");
+        server.post(PATH, &asked);
+    }
     let alone = Server::start(DEMO, &[]).post(PATH, &asked).json();
     assert_eq!(beside["choices"], alone["choices"]);
     let _ = server.cancel(&id);
