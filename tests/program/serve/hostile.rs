@@ -39,6 +39,10 @@ fn numbers_without_measure_are_refused_by_name() {
     let reply = server.post("/v1/completions", &long);
     assert_eq!(reply.json()["error"]["code"], "context_length_exceeded", "{reply:?}");
     assert!(reply.body.len() < 1000, "{reply:?}");
+    let ids: serde_json::Map<_, _> = (0..50_000).map(|id| (id.to_string(), json!(1))).collect();
+    let reply = server.post("/v1/completions", &json!({"prompt": "a", "logit_bias": ids}));
+    let error = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(reply.status == 400 && error.ends_with(" ...") && error.len() < 2100, "{error}");
     assert_eq!(server.get("/health").status, 200);
 }
 

@@ -40,6 +40,9 @@ pub(super) struct Notes {
     said: Mutex<HashSet<String>>,
 }
 
+/// Letters of an error.
+const MAX_LETTERS: usize = 2000;
+
 /// Surprises that are said: clients may think of any number.
 const MAX_NOTES: usize = 64;
 
@@ -58,6 +61,15 @@ impl Notes {
     }
 }
 
+/// A request that is not asked. What is wrong may be as long as the request, as a list of ids is.
+fn refused(line: BatchLine, mut error: RowError) -> Box<Refused> {
+    if let Some((end, _)) = error.message.char_indices().nth(MAX_LETTERS) {
+        error.message.truncate(end);
+        error.message.push_str(" ...");
+    }
+    Box::new(Refused { line, error })
+}
+
 impl Requests {
     /// What a request asks of the engine.
     ///
@@ -73,14 +85,14 @@ impl Requests {
         let row = row.map_err(|error| {
             // The machine lacks what an image needs.
             let error = RowError::new(code::ENGINE, 1, error.to_string());
-            Box::new(Refused { line: BatchLine::new(BatchKind::Chat, None, ""), error })
+            refused(BatchLine::new(BatchKind::Chat, None, ""), error)
         })?;
         let ReadRequest { row, remarks } = row;
         self.notes.say(remarks);
         let row = match row {
             Ok(row) => row,
             Err(BadRow { passthrough, error, .. }) => {
-                return Err(Box::new(Refused { line: line_of(passthrough), error }));
+                return Err(refused(line_of(passthrough), error));
             }
         };
         let Row { prompt, overrides, id, lora, priority, answer_form, passthrough, .. } = row;
@@ -91,7 +103,7 @@ impl Requests {
             Ok(work) => {
                 Ok(AskedRow { work: work.with_priority(priority), line, form: answer_form })
             }
-            Err(error) => Err(Box::new(Refused { line, error })),
+            Err(error) => Err(refused(line, error)),
         }
     }
 
