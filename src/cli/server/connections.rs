@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
 use crate::batches::{Batches, Held, Store, Worker, joined};
+use crate::body::Bodies;
 use crate::engine_thread::EngineThread;
 use crate::guard::Guard;
 use crate::routes::{self, App};
@@ -108,7 +109,7 @@ impl Server {
         batches: Option<Batches>,
     ) -> io::Result<(Serving, EngineThread)> {
         let (engine, asker) = EngineThread::new(engine);
-        let served = Arc::new(served);
+        let (served, bodies) = (Arc::new(served), Arc::new(Bodies::new(config.max_body_bytes)));
         let (held, worker) = match batches {
             None => (None, None),
             Some(batches) => {
@@ -116,8 +117,8 @@ impl Server {
                 let store = Arc::clone(&batches.store);
                 let worker =
                     Worker::start(Arc::clone(&batches), Arc::clone(&served), asker.clone())?;
-                let (names, max_body_bytes) = (served.names.clone(), config.max_body_bytes);
-                let held = Held { batches, names, max_body_bytes };
+                let (names, bodies) = (served.names.clone(), Arc::clone(&bodies));
+                let held = Held { batches, names, bodies };
                 (Some(Arc::new(held)), Some((store, worker)))
             }
         };
@@ -129,7 +130,7 @@ impl Server {
                 &config.api_keys,
                 is_local.then_some(config.allowed_hosts.as_slice()),
             ),
-            max_body_bytes: config.max_body_bytes,
+            bodies,
             max_num_queued_reqs: config.max_num_queued_reqs,
             fetching: Arc::new(Semaphore::new(MAX_FETCHING)),
         });

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::batches::{self, Held};
-use crate::body::text_of;
+use crate::body::{Bodies, Text};
 use crate::engine_thread::{Answers, Asker};
 use crate::errors::{HttpError, json_response};
 use crate::guard::{self, Guard};
@@ -39,7 +39,7 @@ pub(crate) struct App {
     pub(crate) served: Arc<Served>,
     pub(crate) asker: Asker,
     pub(crate) guard: Guard,
-    pub(crate) max_body_bytes: usize,
+    pub(crate) bodies: Arc<Bodies>,
     /// Requests that may be unanswered at a time; None: any number.
     pub(crate) max_num_queued_reqs: Option<usize>,
     /// Threads that may fetch images.
@@ -226,8 +226,8 @@ async fn with_text(
     request: HttpRequest,
     make: fn(&Served, &str) -> Result<Value>,
 ) -> Result<Response<Body>> {
-    let body = text_of(request.into_body(), app.max_body_bytes).await?;
-    Ok(json_of(&on_thread(move || make(&app.served, &body)).await?))
+    let body = app.bodies.text(request.into_body()).await?;
+    Ok(json_of(&on_thread(move || make(&app.served, &body.text)).await?))
 }
 
 /// Work that may take its time.
@@ -250,7 +250,7 @@ struct UnderWay {
 async fn answer(app: Arc<App>, endpoint: Endpoint, request: HttpRequest) -> Result<Response<Body>> {
     let id = request.extensions().get::<RequestId>().expect("it was named").0.clone();
     let priority = priority_of(request.headers())?;
-    let body = text_of(request.into_body(), app.max_body_bytes).await?;
+    let Text { text: body, large } = app.bodies.text(request.into_body()).await?;
     // A large body takes its time to read.
     let served = Arc::clone(&app.served);
     let request = on_thread(move || Request::read(endpoint, body, &served.names, (&id, priority)));
@@ -271,7 +271,9 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, request: HttpRequest) -> Resu
             Ok(lines.into_iter().map(ask).collect::<std::result::Result<Vec<_>, _>>())
         })
     };
-    let mut rows = match rows.await? {
+    let rows = rows.await?;
+    drop(large);
+    let mut rows = match rows {
         Ok(rows) => rows,
         Err(refused) => {
             let Answered { status, body } =

@@ -20,7 +20,6 @@ use super::record::{Api, BatchRecord, Counts, Status};
 use super::routes::{Answered, Held, Shared, new_batch, no, refused};
 use super::upload::{invalid, of_disk};
 use super::worker::OUTPUT;
-use crate::body::text_of;
 use crate::errors::HttpError;
 use crate::routes::{json_of, on_thread, or_error};
 use vllm_batch_base::run_date::RunDate;
@@ -65,8 +64,8 @@ struct Item<'a> {
 
 async fn create(State(held): Shared, request: Request) -> Response<Body> {
     let created = async {
-        let body = text_of(request.into_body(), held.max_body_bytes).await?;
-        on_thread(move || created(&body, &held)).await
+        let body = held.bodies.text(request.into_body()).await?;
+        on_thread(move || created(&body.text, &held)).await
     };
     shown(created.await)
 }

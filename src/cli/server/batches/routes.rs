@@ -15,7 +15,7 @@ use super::record::{Api, BatchRecord, Counts, Status, Usage};
 use super::store::{Refusal, Store};
 use super::upload::{self, invalid};
 use super::{Batches, content};
-use crate::body::text_of;
+use crate::body::Bodies;
 use crate::errors::HttpError;
 use crate::routes::{json_of, on_thread, or_error};
 use vllm_batch_dataset::terminal::clock::now;
@@ -34,7 +34,7 @@ pub(crate) struct Held {
     pub(crate) batches: Arc<Batches>,
     /// Names of the model.
     pub(crate) names: Vec<String>,
-    pub(crate) max_body_bytes: usize,
+    pub(crate) bodies: Arc<Bodies>,
 }
 
 pub(super) type Shared = State<Arc<Held>>;
@@ -103,9 +103,9 @@ async fn file_content(
 
 async fn create(State(held): Shared, request: Request) -> Response<Body> {
     let created = async {
-        let body = text_of(request.into_body(), held.max_body_bytes).await?;
+        let body = held.bodies.text(request.into_body()).await?;
         on_thread(move || {
-            let batch = batch_of(&body, &held)?;
+            let batch = batch_of(&body.text, &held)?;
             let added = held.batches.store.add_batch(batch);
             added.map(|batch| batch.shown()).map_err(|error| upload::of_disk(&error))
         })
