@@ -168,8 +168,7 @@ def check(binary):
             time.sleep(rng.choice((0.01, 0.05, 0.2, 0.5)) * rng.random())
             server.kill()
             acting.join()
-            for batch in {b for b, state in states(folder).items() if state not in ENDED}:
-                killed_in[states(folder)[batch]] += 1
+            killed_in.update(state for state in states(folder).values() if state not in ENDED)
         assert not told.faults, told.faults
         with Server(binary, DEMO, *flags) as server:
             client = Client(server.url)

@@ -42,8 +42,8 @@ impl Bodies {
 
     /// Reads a body as text.
     pub(crate) async fn text(&self, body: Body) -> Result<Text, HttpError> {
-        let (bytes, large) =
-            tokio::time::timeout(WHOLE, bytes_of(body, self)).await.map_err(|_| too_slow())??;
+        let bytes = tokio::time::timeout(WHOLE, bytes_of(body, self)).await;
+        let (bytes, large) = bytes.map_err(|_| too_slow("body"))??;
         let text = String::from_utf8(bytes).map_err(|error| {
             let place = error.utf8_error().valid_up_to();
             HttpError::bad("bad_utf8", format!("the body is not UTF-8: byte {place}"))
@@ -58,7 +58,7 @@ async fn bytes_of(
 ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), HttpError> {
     let (mut bytes, mut large, max_bytes) = (Vec::new(), None, bodies.max_bytes);
     loop {
-        let frame = tokio::time::timeout(WAIT, body.frame()).await.map_err(|_| too_slow())?;
+        let frame = in_time("body", body.frame()).await?;
         let Some(frame) = frame else { return Ok((bytes, large)) };
         let frame = frame.map_err(|error| {
             HttpError::bad("bad_body", format!("the body cannot be read: {error}"))
@@ -78,8 +78,14 @@ async fn bytes_of(
     }
 }
 
-fn too_slow() -> HttpError {
-    HttpError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time")
+/// The next of what comes of a body, in time. `what`: its name for people.
+pub(crate) async fn in_time<T>(what: &str, next: impl Future<Output = T>) -> Result<T, HttpError> {
+    tokio::time::timeout(WAIT, next).await.map_err(|_| too_slow(what))
+}
+
+fn too_slow(what: &str) -> HttpError {
+    let message = format!("the {what} did not come in time");
+    HttpError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
 }
 
 #[cfg(test)]

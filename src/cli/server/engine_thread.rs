@@ -65,6 +65,7 @@ pub struct EngineThread {
 /// What everybody looks at.
 struct Shared {
     info: EngineInfo,
+    makes_vectors: bool,
     num_unfinished: AtomicUsize,
     next_id: AtomicU64,
     has_failed: AtomicBool,
@@ -93,6 +94,7 @@ impl EngineThread {
         let (sender, orders) = channel();
         let shared = Arc::new(Shared {
             info: engine.info().clone(),
+            makes_vectors: engine.makes_vectors(),
             num_unfinished: AtomicUsize::new(0),
             next_id: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
@@ -201,6 +203,11 @@ impl Asker {
     /// What was loaded.
     pub(crate) fn info(&self) -> &EngineInfo {
         &self.shared.info
+    }
+
+    /// Whether it makes vectors or classes; else it completes.
+    pub(crate) fn makes_vectors(&self) -> bool {
+        self.shared.makes_vectors
     }
 
     /// Requests that are not answered yet.

@@ -26,6 +26,11 @@ impl HttpError {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
+    /// A field is wrong: what it should have been.
+    pub(crate) fn expected(param: &'static str, what: &str) -> Self {
+        Self::bad("invalid_parameter", format!("{param}: expected {what}")).of_param(param)
+    }
+
     pub(crate) fn of_param(self, param: &'static str) -> Self {
         Self { param: Some(param), ..self }
     }

@@ -25,7 +25,7 @@ mod streams;
 mod texts;
 mod timed_writes;
 
-pub use batches::{BatchRun, Batches, GivenUp, Job, RunBatches, Store, Unfinished};
+pub use batches::{BatchRun, Batches, Job, RunBatches, Store, Unfinished};
 pub use connections::{Server, ServerConfig, Serving};
 pub use engine_thread::{Ended, EngineThread};
 pub use served::{Ask, AskedRow, Refused, RequestLine, Served};

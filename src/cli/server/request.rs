@@ -146,7 +146,7 @@ pub(crate) fn check_name(name: &Value, names: &[String]) -> Result<(), HttpError
         Value::Null => Ok(()),
         Value::String(name) if names.contains(name) => Ok(()),
         Value::String(name) => Err(no_model(name)),
-        _ => Err(HttpError::bad("invalid_parameter", "model: expected a name").of_param("model")),
+        _ => Err(HttpError::expected("model", "a name")),
     }
 }
 
@@ -158,13 +158,10 @@ pub(crate) fn no_model(name: &str) -> HttpError {
 }
 
 fn stream_options(fields: &JsonFields) -> Result<Option<StreamOptions>, HttpError> {
-    let invalid = |param: &'static str, what: &str| {
-        HttpError::bad("invalid_parameter", format!("{param}: expected {what}")).of_param(param)
-    };
     let streams = match fields.get("stream") {
         None | Some("null" | "false") => false,
         Some("true") => true,
-        Some(_) => return Err(invalid("stream", "true or false")),
+        Some(_) => return Err(HttpError::expected("stream", "true or false")),
     };
     let options: Value = match fields.get("stream_options") {
         None => Value::Null,
@@ -172,9 +169,9 @@ fn stream_options(fields: &JsonFields) -> Result<Option<StreamOptions>, HttpErro
     };
     let flag = |name: &str| match options.get(name) {
         None | Some(Value::Null) => Ok(false),
-        Some(value) => {
-            value.as_bool().ok_or_else(|| invalid("stream_options", "an object with true or false"))
-        }
+        Some(value) => value
+            .as_bool()
+            .ok_or_else(|| HttpError::expected("stream_options", "an object with true or false")),
     };
     match options {
         Value::Null | Value::Object(_) if !streams => Ok(None),
@@ -183,7 +180,7 @@ fn stream_options(fields: &JsonFields) -> Result<Option<StreamOptions>, HttpErro
             include_usage: flag("include_usage")?,
             continuous_usage_stats: flag("continuous_usage_stats")?,
         })),
-        _ => Err(invalid("stream_options", "an object")),
+        _ => Err(HttpError::expected("stream_options", "an object")),
     }
 }
 

@@ -20,11 +20,11 @@ pub(crate) fn named(name: Option<&str>, json: &str) -> String {
         event.push('\n');
     }
     event.push_str("data: ");
-    let mut json = json.as_bytes().to_vec();
-    line_breaks::escape(&mut json, 0);
-    event.push_str(&String::from_utf8(json).expect("JSON is text"));
-    event.push_str("\n\n");
-    event
+    let (start, mut event) = (event.len(), event.into_bytes());
+    event.extend_from_slice(json.as_bytes());
+    line_breaks::escape(&mut event, start);
+    event.extend_from_slice(b"\n\n");
+    String::from_utf8(event).expect("JSON is text")
 }
 
 #[cfg(test)]

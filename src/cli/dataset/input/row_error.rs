@@ -73,10 +73,34 @@ pub mod code {
     pub fn is_of_media(code: &str) -> bool {
         code.starts_with("media_")
     }
+}
 
-    /// Whether nobody tried to answer the row to its end.
-    pub fn is_not_run(code: &str) -> bool {
-        matches!(code, BATCH_CANCELLED | BATCH_EXPIRED)
+/// Why rows of a batch are given up that nothing is wrong with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRun {
+    /// Somebody cancelled the batch.
+    Cancelled,
+    /// Its time is over.
+    Expired,
+}
+
+impl NotRun {
+    /// What a row at a line has in place of its answer.
+    pub fn error(self, line: u64) -> RowError {
+        let (code, why) = match self {
+            NotRun::Cancelled => (code::BATCH_CANCELLED, "the batch was cancelled"),
+            NotRun::Expired => (code::BATCH_EXPIRED, "the time of the batch was over"),
+        };
+        RowError::new(code, line, format!("{why} before this request was answered"))
+    }
+
+    /// Why the row of an error was given up; None: it was not.
+    pub fn of_code(code: &str) -> Option<Self> {
+        match code {
+            code::BATCH_CANCELLED => Some(NotRun::Cancelled),
+            code::BATCH_EXPIRED => Some(NotRun::Expired),
+            _ => None,
+        }
     }
 }
 
@@ -188,7 +212,7 @@ impl Location {
 }
 
 /// serde_json's text without its position, in the words of the other errors.
-fn json_message(error: &serde_json::Error) -> String {
+pub fn json_message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or(&text);
     text.replace("EOF while parsing", "the line ends inside").replace('`', "'")

@@ -8,7 +8,7 @@ use super::RowWriter;
 use super::openai::status;
 use super::shown::Shown;
 use crate::input::batch_line::BatchLine;
-use crate::input::row_error::{RowError, code};
+use crate::input::row_error::{NotRun, RowError};
 use vllm_batch_api::request::{CompletionOutput, FinishReason, RequestOutput, StopReason};
 use vllm_batch_text::{AnswerForm, ToolCall, ToolChoice};
 
@@ -33,12 +33,14 @@ impl RowWriter<'_> {
                 row.field("type", "succeeded");
                 row.object("message", |row| row.message(line, output));
             }
-            Err(error) if error.code == code::BATCH_CANCELLED => row.field("type", "canceled"),
-            Err(error) if error.code == code::BATCH_EXPIRED => row.field("type", "expired"),
-            Err(error) => {
-                row.field("type", "errored");
-                row.object("error", |row| row.error_response(line, error));
-            }
+            Err(error) => match NotRun::of_code(error.code) {
+                Some(NotRun::Cancelled) => row.field("type", "canceled"),
+                Some(NotRun::Expired) => row.field("type", "expired"),
+                None => {
+                    row.field("type", "errored");
+                    row.object("error", |row| row.error_response(line, error));
+                }
+            },
         });
     }
 

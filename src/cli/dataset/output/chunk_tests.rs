@@ -107,14 +107,24 @@ fn join_calls(calls: &mut Value, piece: &Value) {
     *known = (known.as_str().unwrap().to_owned() + function["arguments"].as_str().unwrap()).into();
 }
 
+/// The line of an answer that is whole.
+fn whole_line(
+    line: BatchLine,
+    form: Option<&AnswerForm>,
+    format: &JsonFormat,
+    answer: &RequestOutput,
+) -> Value {
+    let passthrough = Passthrough::Batch(line);
+    let asked = Asked { passthrough: &passthrough, form };
+    let mut out = Vec::new();
+    format_row(asked, Ok(answer), &format.options(&TOKENS), &mut out);
+    serde_json::from_slice(&out).unwrap()
+}
+
 /// The message of the whole answer.
 fn message(format: &JsonFormat, form: Option<&AnswerForm>, text: &str) -> Value {
-    let passthrough = Passthrough::Batch(BatchLine::new(BatchKind::Chat, None, "{}"));
-    let mut out = Vec::new();
-    let asked = Asked { passthrough: &passthrough, form };
     let answer = output(vec![completion(0, text)]);
-    format_row(asked, Ok(&answer), &format.options(&TOKENS), &mut out);
-    let line: Value = serde_json::from_slice(&out).unwrap();
+    let line = whole_line(BatchLine::new(BatchKind::Chat, None, "{}"), form, format, &answer);
     line["response"]["body"]["choices"][0]["message"].clone()
 }
 
@@ -264,26 +274,33 @@ fn joined_message(events: &[Value]) -> Value {
     message
 }
 
+/// Parsers of thinking and of calls, whether there are tools, and the text of an answer.
+type EventCase = ((&'static str, &'static str), bool, &'static str);
+
+const EVENT_CASES: [EventCase; 6] = [
+    (("none", "none"), false, "five é and six"),
+    (("none", "none"), false, ""),
+    (("qwen3", "none"), false, "<think>\nso é\n</think>\n\nfive"),
+    (("qwen3", "none"), false, "<think>\ncut off"),
+    (
+        ("none", "hermes"),
+        true,
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>",
+    ),
+    (
+        ("qwen3", "hermes"),
+        true,
+        "<think>a</think>so<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>",
+    ),
+];
+
 #[test]
 fn joined_events_are_the_whole_message_however_it_was_cut() {
-    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>";
-    let both = ["<think>a</think>so", call].concat();
-    for (parsers, with_tools, text) in [
-        (("none", "none"), false, "five é and six"),
-        (("none", "none"), false, ""),
-        (("qwen3", "none"), false, "<think>\nso é\n</think>\n\nfive"),
-        (("qwen3", "none"), false, "<think>\ncut off"),
-        (("none", "hermes"), true, call),
-        (("qwen3", "hermes"), true, &both),
-    ] {
+    for (parsers, with_tools, text) in EVENT_CASES {
         let (format, form) = (format(parsers.0, parsers.1), form(with_tools));
         let line = || BatchLine::new(BatchKind::Message, None, "{}");
-        let passthrough = Passthrough::Batch(line());
         let answer = output(vec![completion(0, text)]);
-        let mut out = Vec::new();
-        let asked = Asked { passthrough: &passthrough, form: Some(&form) };
-        format_row(asked, Ok(&answer), &format.options(&TOKENS), &mut out);
-        let whole: Value = serde_json::from_slice(&out).unwrap();
+        let whole = whole_line(line(), Some(&form), &format, &answer);
         for size in 1..=text.chars().count().max(1) {
             let options = StreamOptions::default();
             let form = Some(form.clone());
@@ -382,17 +399,8 @@ fn joined_response(events: &[Value]) -> Value {
 
 #[test]
 fn joined_events_are_the_whole_response_however_it_was_cut() {
-    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>";
-    let both = ["<think>a</think>so", call].concat();
     let reasons = [FinishReason::Stop, FinishReason::Length];
-    for (parsers, with_tools, text) in [
-        (("none", "none"), false, "five é and six"),
-        (("none", "none"), false, ""),
-        (("qwen3", "none"), false, "<think>\nso é\n</think>\n\nfive"),
-        (("qwen3", "none"), false, "<think>\ncut off"),
-        (("none", "hermes"), true, call),
-        (("qwen3", "hermes"), true, &both),
-    ] {
+    for (parsers, with_tools, text) in EVENT_CASES {
         let (format, form) = (format(parsers.0, parsers.1), form(with_tools));
         let line = || {
             let echo = Echo::Fields("\"temperature\":0.5".to_owned());
@@ -415,11 +423,7 @@ fn joined_events_are_the_whole_response_however_it_was_cut() {
             completion.logprobs = Some(ids.iter().map(position).collect());
             completion.token_ids = ids.clone();
             let answer = output(vec![completion]);
-            let passthrough = Passthrough::Batch(line());
-            let mut out = Vec::new();
-            let asked = Asked { passthrough: &passthrough, form: Some(&form) };
-            format_row(asked, Ok(&answer), &format.options(&TOKENS), &mut out);
-            let whole: Value = serde_json::from_slice(&out).unwrap();
+            let whole = whole_line(line(), Some(&form), &format, &answer);
             let streamed = Streamed {
                 line: line(),
                 form: Some(form.clone()),

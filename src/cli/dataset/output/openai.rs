@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::RowWriter;
 use crate::input::batch_line::{BatchKind, BatchLine, Echo};
 use crate::input::overrides::parameter_of;
-use crate::input::row_error::{RowError, code};
+use crate::input::row_error::{NotRun, RowError, code};
 use vllm_batch_api::request::{
     CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, TokenLogprob,
 };
@@ -29,7 +29,8 @@ impl RowWriter<'_> {
         line: &BatchLine,
         result: Result<&RequestOutput, Cow<'_, RowError>>,
     ) {
-        if let Some(error) = result.as_ref().err().filter(|error| code::is_not_run(error.code)) {
+        let given_up = result.as_ref().err().filter(|error| NotRun::of_code(error.code).is_some());
+        if let Some(error) = given_up {
             return self.openai_not_run(line, error);
         }
         let status = result.as_ref().map_or_else(|error| status(error), |_| 200);

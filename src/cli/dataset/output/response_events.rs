@@ -126,21 +126,15 @@ impl ResponseEvents {
     }
 
     fn event(&mut self, kind: &str, fields: Value) -> Value {
-        let mut event = json!({"type": kind, "sequence_number": self.num_events});
+        let number = self.num_events;
         self.num_events += 1;
-        for (name, value) in fields.as_object().into_iter().flatten() {
-            event[name] = value.clone();
-        }
-        event
+        with(json!({"type": kind, "sequence_number": number}), fields)
     }
 
     /// An event of an item, which is the last one that was added.
     fn of_item(&mut self, kind: &str, id: &str, fields: Value) -> Value {
-        let mut all = json!({"item_id": id, "output_index": self.num_items - 1});
-        for (name, value) in fields.as_object().into_iter().flatten() {
-            all[name] = value.clone();
-        }
-        self.event(kind, all)
+        let item = json!({"item_id": id, "output_index": self.num_items - 1});
+        self.event(kind, with(item, fields))
     }
 
     fn added(&mut self, item: Value) -> Value {
@@ -162,13 +156,7 @@ impl ResponseEvents {
         let item =
             |parts: Value| json!({"type": "reasoning", "id": id, "summary": [], "content": parts});
         let part = |text: &str| json!({"type": "reasoning_text", "text": text});
-        let at = |more: Value| {
-            let mut fields = json!({"content_index": 0});
-            for (name, value) in more.as_object().into_iter().flatten() {
-                fields[name] = value.clone();
-            }
-            fields
-        };
+        let at = |more| with(json!({"content_index": 0}), more);
         let of = [
             ("response.content_part.added", at(json!({"part": part("")}))),
             ("response.reasoning_text.delta", at(json!({"delta": text}))),
@@ -249,4 +237,12 @@ impl ResponseEvents {
             self.done(item),
         ]
     }
+}
+
+/// An object with the fields of another behind its own.
+fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(fields), Value::Object(more)) = (&mut object, more) {
+        fields.extend(more);
+    }
+    object
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::meter::Meter;
 use vllm_batch_base::machine;
-use vllm_batch_dataset::input::row_error::code;
+use vllm_batch_dataset::input::row_error::NotRun;
 use vllm_batch_dataset::terminal::console::{Console, ProgressMode};
 use vllm_batch_dataset::terminal::style::Style;
 use vllm_batch_engine::stats::EngineStats;
@@ -77,7 +77,7 @@ impl Counters {
     /// An error row was written.
     pub fn row_failed(&self, code: &str) {
         self.rows_failed.fetch_add(1, Relaxed);
-        self.rows_not_run.fetch_add(code::is_not_run(code).into(), Relaxed);
+        self.rows_not_run.fetch_add(NotRun::of_code(code).is_some().into(), Relaxed);
         self.rows_done.fetch_add(1, Relaxed);
     }
 
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(value["kv_cache_usage_percent"], 59);
         let counters = counters();
         counters.row_failed("bad_json");
-        counters.row_reused(Some(code::BATCH_CANCELLED));
+        counters.row_reused(Some("batch_cancelled"));
         counters.set_total(4);
         let value: serde_json::Value =
             serde_json::from_str(&counters.json(Duration::from_secs(10))).unwrap();

@@ -1,15 +1,14 @@
 //! `Surroundings`: what a run is started with beside its configuration. A run is the only one of
 //! its process, or a batch of a server, whose engine answers others too.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 
 use super::Load;
 use super::open_model::OpenModel;
 use super::progress::Counters;
 use super::signals::Signals;
 use crate::config::RunConfig;
-use vllm_batch_dataset::input::row_error::{RowError, code};
+use vllm_batch_dataset::input::row_error::NotRun;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::CliError;
 
@@ -51,44 +50,16 @@ impl<'a> Surroundings<'a> {
 /// What becomes of rows without an answer: they are asked, or they are given up and get an error
 /// each. Shared with whoever gives them up, which cannot be taken back.
 #[derive(Clone, Debug, Default)]
-pub struct Rest(Arc<AtomicU8>);
-
-/// Why rows are given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotRun {
-    /// Somebody asked for it.
-    Cancelled,
-    /// Their time is over.
-    Expired,
-}
+pub struct Rest(Arc<OnceLock<NotRun>>);
 
 impl Rest {
     /// Gives them up. The first reason stays.
     pub fn give_up(&self, why: NotRun) {
-        let why = match why {
-            NotRun::Cancelled => 1,
-            NotRun::Expired => 2,
-        };
-        let _ = self.0.compare_exchange(0, why, SeqCst, SeqCst);
+        let _ = self.0.set(why);
     }
 
     /// Why they are given up, if they are.
     pub fn given_up(&self) -> Option<NotRun> {
-        match self.0.load(SeqCst) {
-            0 => None,
-            1 => Some(NotRun::Cancelled),
-            _ => Some(NotRun::Expired),
-        }
-    }
-}
-
-impl NotRun {
-    /// What a row has in place of its answer.
-    pub fn error(self, line: u64) -> RowError {
-        let (code, why) = match self {
-            NotRun::Cancelled => (code::BATCH_CANCELLED, "the batch was cancelled"),
-            NotRun::Expired => (code::BATCH_EXPIRED, "the time of the batch was over"),
-        };
-        RowError::new(code, line, format!("{why} before this request was answered"))
+        self.0.get().copied()
     }
 }

@@ -21,7 +21,6 @@ const STEP: Duration = Duration::from_millis(50);
 pub(super) struct BatchEngine {
     asker: Asker,
     processor: Arc<InputProcessor>,
-    makes_vectors: bool,
     answers: Sender<Answer>,
     answered: Receiver<Answer>,
     /// The engine's numbers of requests, by those of the batch.
@@ -32,10 +31,10 @@ pub(super) struct BatchEngine {
 
 impl BatchEngine {
     /// None of its requests is asked yet.
-    pub(super) fn new(asker: Asker, processor: Arc<InputProcessor>, makes_vectors: bool) -> Self {
+    pub(super) fn new(asker: Asker, processor: Arc<InputProcessor>) -> Self {
         let (answers, answered) = channel();
         let (numbers, positions) = Default::default();
-        Self { asker, processor, makes_vectors, answers, answered, numbers, positions }
+        Self { asker, processor, answers, answered, numbers, positions }
     }
 
     /// The answer in the batch's numbers; None: nobody waits for it any more.
@@ -60,7 +59,7 @@ impl BorrowedEngine for BatchEngine {
     }
 
     fn makes_vectors(&self) -> bool {
-        self.makes_vectors
+        self.asker.makes_vectors()
     }
 
     fn add_request(&mut self, work: Work) {

@@ -1,7 +1,6 @@
 //! What is wrong with the lines of a batch before any is asked, as OpenAI's API checks them: a
 //! wrong line fails the batch, and each is named. What a line asks for is looked at when it is run.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
@@ -11,6 +10,7 @@ use serde_json::Value;
 
 use super::record::LineError;
 use vllm_batch_dataset::input::custom_ids::CustomIds;
+use vllm_batch_dataset::input::row_error::json_message;
 
 /// Errors that are listed: a file may have millions of wrong lines.
 const MAX_ERRORS: usize = 1000;
@@ -79,7 +79,11 @@ pub(super) fn check(path: &Path, expected: &Expected<'_>) -> io::Result<Option<C
                 }
                 errors_of(&line, expected, |id| ids.insert(id, number))
             }
-            Err(error) => vec![("invalid_json_line", of_json(&error), None)],
+            Err(error) => {
+                let what = json_message(&error);
+                let message = format!("This line is not a valid request in JSON: {what}.");
+                vec![("invalid_json_line", message, None)]
+            }
         };
         num_errors += errors.len() as u64;
         for (code, message, param) in errors {
@@ -140,21 +144,13 @@ fn errors_of(
                 Some(_) => false,
             };
             if !is_known {
-                let names: HashSet<_> = expected.names.iter().map(|name| &**name).collect();
-                let mut names: Vec<_> = names.into_iter().collect();
-                names.sort_unstable();
-                let message = format!("The model must be one of: {}.", names.join(", "));
+                let names = expected.names.join(", ");
+                let message = format!("The model must be one of: {names}.");
                 add("model_mismatch", message, "body.model");
             }
         }
     }
     errors
-}
-
-fn of_json(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" at line ").next().unwrap_or(&text);
-    format!("This line is not a valid request in JSON: {text}.")
 }
 
 fn error(code: &str, message: String, param: Option<&str>, line: Option<u64>) -> LineError {

@@ -29,8 +29,8 @@ pub(super) fn page<T>(
         Some(text) => match text.parse() {
             Ok(limit) if (1..=form.max_limit).contains(&limit) => limit,
             _ => {
-                let message = format!("limit: expected a number from 1 to {}", form.max_limit);
-                return Err(HttpError::bad("invalid_parameter", message).of_param("limit"));
+                let what = format!("a number from 1 to {}", form.max_limit);
+                return Err(HttpError::expected("limit", &what));
             }
         },
     };

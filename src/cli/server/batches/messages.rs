@@ -18,7 +18,7 @@ use super::content;
 use super::lists::{PageForm, Query, page};
 use super::record::{Api, BatchRecord, Counts, Status};
 use super::routes::{Answered, Held, Shared, new_batch, no, refused};
-use super::upload::{invalid, of_disk};
+use super::upload::of_disk;
 use super::worker::OUTPUT;
 use crate::errors::HttpError;
 use crate::routes::{json_of, on_thread, or_error};
@@ -74,16 +74,16 @@ fn created(body: &str, held: &Held) -> Result<BatchRecord, HttpError> {
     let Create { requests } = serde_json::from_str(body)
         .map_err(|error| HttpError::bad("bad_json", format!("the body is no batch: {error}")))?;
     if requests.is_empty() || requests.len() > MAX_REQUESTS {
-        return Err(invalid("requests", &format!("1 to {MAX_REQUESTS} requests")));
+        return Err(HttpError::expected("requests", &format!("1 to {MAX_REQUESTS} requests")));
     }
     let mut ids = CustomIds::default();
     for (place, item) in requests.iter().enumerate() {
         if !item.params.get().starts_with('{') {
-            return Err(invalid("params", &format!("an object in requests.{place}")));
+            return Err(HttpError::expected("params", &format!("an object in requests.{place}")));
         }
         if let Err(first) = ids.insert(&item.custom_id, place as u64) {
             let what = format!("another one in requests.{place}: it is that of requests.{first}");
-            return Err(invalid("custom_id", &what));
+            return Err(HttpError::expected("custom_id", &what));
         }
     }
     let mut batch = new_batch(Api::Anthropic, held.names[0].clone(), WINDOW);

@@ -24,6 +24,7 @@ pub(crate) use self::messages::router as messages_router;
 pub(crate) use self::routes::{Held, router};
 pub use self::store::Store;
 pub(crate) use self::worker::{Worker, joined};
+use vllm_batch_dataset::input::row_error::NotRun;
 use vllm_batch_engine::serve::runner::BorrowedEngine;
 
 /// What batches are run with.
@@ -60,22 +61,13 @@ pub trait BatchRun: Send + Sync {
     fn run(&self, job: Job) -> Result<(), Unfinished>;
 
     /// Lines that are not answered yet are given up: each gets an error.
-    fn give_up(&self, why: GivenUp);
+    fn give_up(&self, why: NotRun);
 
     /// Ends it, to be gone on with later.
     fn stop(&self);
 
     /// Lines that were answered, and lines that failed; neither counts those that were given up.
     fn counts(&self) -> (u64, u64);
-}
-
-/// Why lines of a batch are given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
-    /// Somebody cancelled it.
-    Cancelled,
-    /// Its time is over.
-    Expired,
 }
 
 /// Files of a batch, and its part of the engine.

@@ -1,6 +1,7 @@
 //! What the results of a batch say of it: how its lines ended, and the tokens of all answers. Read
 //! from the files, so that it is the same however often the batch was begun again.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::path::Path;
@@ -8,48 +9,41 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::record::{Counts, Usage};
+use vllm_batch_dataset::input::row_error::NotRun;
 
 /// A line, of OpenAI's or Anthropic's.
 #[derive(Deserialize)]
 struct Line<'a> {
+    response: Option<Response>,
     #[serde(borrow)]
-    response: Option<Response<'a>>,
-    #[serde(borrow)]
-    error: Option<NotRun<'a>>,
+    error: Option<GivenUp<'a>>,
     #[serde(borrow)]
     result: Option<MessageResult<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Response<'a> {
+struct Response {
     status_code: u16,
-    #[serde(borrow)]
-    body: Option<Body<'a>>,
+    body: Option<Answer>,
 }
 
+/// An answer: OpenAI's body, or Anthropic's message.
 #[derive(Deserialize)]
-struct Body<'a> {
+struct Answer {
     usage: Option<Tokens>,
-    #[serde(borrow, rename = "object")]
-    _object: Option<std::borrow::Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
-struct NotRun<'a> {
+struct GivenUp<'a> {
     #[serde(borrow)]
-    code: std::borrow::Cow<'a, str>,
+    code: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
 struct MessageResult<'a> {
     #[serde(borrow, rename = "type")]
-    kind: std::borrow::Cow<'a, str>,
-    message: Option<Message>,
-}
-
-#[derive(Deserialize)]
-struct Message {
-    usage: Option<Tokens>,
+    kind: Cow<'a, str>,
+    message: Option<Answer>,
 }
 
 /// Tokens by any of the names that they have.
@@ -98,8 +92,8 @@ fn add(line: &[u8], counts: &mut Counts, usage: &mut Usage) -> io::Result<()> {
             "expired" => (&mut counts.expired, None),
             _ => (&mut counts.failed, None),
         },
-        Line { error: Some(NotRun { code }), .. } => match &*code {
-            "batch_expired" => (&mut counts.expired, None),
+        Line { error: Some(GivenUp { code }), .. } => match NotRun::of_code(&code) {
+            Some(NotRun::Expired) => (&mut counts.expired, None),
             _ => (&mut counts.cancelled, None),
         },
         Line { response: Some(Response { status_code: 200, body }), .. } => {

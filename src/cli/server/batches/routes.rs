@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::lists::{PageForm, Query, page};
 use super::record::{Api, BatchRecord, Counts, Status, Usage};
 use super::store::{Refusal, Store};
-use super::upload::{self, invalid};
+use super::upload;
 use super::{Batches, content};
 use crate::body::Bodies;
 use crate::errors::HttpError;
@@ -66,14 +66,13 @@ fn files_of(store: &Store, query: &Query) -> Result<Value, HttpError> {
     match query.get("order").map(String::as_str) {
         None | Some("desc") => files.reverse(),
         Some("asc") => {}
-        Some(_) => return Err(invalid("order", "asc or desc")),
+        Some(_) => return Err(HttpError::expected("order", "asc or desc")),
     }
     if let Some(purpose) = query.get("purpose") {
         files.retain(|file| file.purpose == *purpose);
     }
     let (files, has_more) = page(files, |file| &file.id, query, &FILES)?;
-    let ids = files.first().zip(files.last()).map(|(a, b)| (a.id.clone(), b.id.clone()));
-    Ok(listed(files.iter().map(|file| file.shown()).collect(), ids, has_more))
+    Ok(listed(files.iter().map(|file| (&*file.id, file.shown())), has_more))
 }
 
 async fn file(State(held): Shared, Path(id): Path<String>) -> Response<Body> {
@@ -123,22 +122,22 @@ fn batch_of(body: &str, held: &Held) -> Result<BatchRecord, HttpError> {
     }
     let text = |name: &'static str| {
         let text = fields[name].as_str().map(str::to_owned);
-        text.ok_or_else(|| invalid(name, "a text"))
+        text.ok_or_else(|| HttpError::expected(name, "a text"))
     };
     let input_file_id = text("input_file_id")?;
     let file = held.batches.store.file(&input_file_id).ok_or_else(|| no("File", &input_file_id))?;
     if file.purpose != "batch" {
         let what = format!("a file whose purpose is batch, not {}", file.purpose);
-        return Err(invalid("input_file_id", &what));
+        return Err(HttpError::expected("input_file_id", &what));
     }
     let endpoint = text("endpoint")?;
     if !held.batches.endpoints.contains(&&*endpoint) {
         let what = format!("one of {} with this model", held.batches.endpoints.join(", "));
-        return Err(invalid("endpoint", &what));
+        return Err(HttpError::expected("endpoint", &what));
     }
     let completion_window = text("completion_window")?;
     let seconds = seconds_of(&completion_window)
-        .ok_or_else(|| invalid("completion_window", "hours or days, as 24h or 7d"))?;
+        .ok_or_else(|| HttpError::expected("completion_window", "hours or days, as 24h or 7d"))?;
     let mut batch = new_batch(Api::OpenAi, held.names[0].clone(), seconds);
     batch.metadata = metadata(&fields["metadata"])?;
     batch.output_expires_after = output_expires_after(&fields["output_expires_after"])?;
@@ -194,7 +193,7 @@ fn metadata(value: &Value) -> Result<Option<BTreeMap<String, String>>, HttpError
     let Value::Object(pairs) = value else {
         return match value {
             Value::Null => Ok(None),
-            _ => Err(invalid("metadata", "an object of texts")),
+            _ => Err(HttpError::expected("metadata", "an object of texts")),
         };
     };
     let [max_name, max_value] = MAX_LETTERS;
@@ -211,7 +210,7 @@ fn metadata(value: &Value) -> Result<Option<BTreeMap<String, String>>, HttpError
     pairs
         .filter(|pairs| pairs.len() <= MAX_PAIRS)
         .map(Some)
-        .ok_or_else(|| invalid("metadata", &what))
+        .ok_or_else(|| HttpError::expected("metadata", &what))
 }
 
 fn output_expires_after(value: &Value) -> Result<Option<i64>, HttpError> {
@@ -226,7 +225,7 @@ fn output_expires_after(value: &Value) -> Result<Option<i64>, HttpError> {
         upload::KEPT.end()
     );
     let seconds = seconds.filter(|_| is_anchored);
-    seconds.map(Some).ok_or_else(|| invalid("output_expires_after", &what))
+    seconds.map(Some).ok_or_else(|| HttpError::expected("output_expires_after", &what))
 }
 
 async fn list(State(held): Shared, Queried(query): Queried<Query>) -> Response<Body> {
@@ -234,8 +233,7 @@ async fn list(State(held): Shared, Queried(query): Queried<Query>) -> Response<B
     batches.reverse();
     let page = page(batches, |batch| &batch.id, &query, &BATCHES);
     shown(page.map(|(batches, has_more)| {
-        let ids = batches.first().zip(batches.last()).map(|(a, b)| (a.id.clone(), b.id.clone()));
-        listed(batches.iter().map(BatchRecord::shown).collect(), ids, has_more)
+        listed(batches.iter().map(|batch| (&*batch.id, batch.shown())), has_more)
     }))
 }
 
@@ -256,13 +254,14 @@ fn shown(value: Result<Value, HttpError>) -> Response<Body> {
     or_error("/v1/batches", value.map(|value| json_of(&value)))
 }
 
-fn listed(data: Vec<Value>, ids: Option<(String, String)>, has_more: bool) -> Value {
-    let (first_id, last_id) = ids.unzip();
+/// A list of records with their ids.
+fn listed<'a>(records: impl Iterator<Item = (&'a str, Value)>, has_more: bool) -> Value {
+    let (ids, data): (Vec<_>, Vec<_>) = records.unzip();
     json!({
         "object": "list",
         "data": data,
-        "first_id": first_id,
-        "last_id": last_id,
+        "first_id": ids.first(),
+        "last_id": ids.last(),
         "has_more": has_more,
     })
 }

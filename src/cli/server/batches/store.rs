@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::BatchRun;
 use super::record::{Api, BatchRecord, FileRecord, Status};
 use crate::guard;
+use vllm_batch_dataset::input::row_error::NotRun;
 use vllm_batch_dataset::terminal::clock::now;
 
 /// Records by the names of their ids' kinds.
@@ -141,16 +142,26 @@ impl Store {
         (id, path)
     }
 
-    /// Takes a file whose bytes are durable in the place that it was given.
+    /// Takes a file whose bytes are durable in the place that it was given. `names`: its own, and
+    /// what it is for.
     pub(crate) fn finish_file(
         &self,
         (id, path): (&str, &Path),
+        names: (String, String),
+        expires_after: Option<i64>,
+    ) -> io::Result<FileRecord> {
+        fs::rename(path, self.content(id))?;
+        self.record_file(id, names, expires_after)
+    }
+
+    /// The record of a file whose bytes are there.
+    fn record_file(
+        &self,
+        id: &str,
         (filename, purpose): (String, String),
         expires_after: Option<i64>,
     ) -> io::Result<FileRecord> {
-        let bytes = fs::metadata(path)?.len();
-        fs::rename(path, self.content(id))?;
-        let created_at = now();
+        let (bytes, created_at) = (fs::metadata(self.content(id))?.len(), now());
         let mut state = self.lock();
         let file = FileRecord {
             id: id.to_owned(),
@@ -180,20 +191,8 @@ impl Store {
         if !to.exists() {
             return Ok(None);
         }
-        let bytes = fs::metadata(&to)?.len();
-        let created_at = now();
-        let mut state = self.lock();
-        let file = FileRecord {
-            id: id.clone(),
-            number: state.take_number(),
-            bytes,
-            created_at,
-            expires_at: batch.output_expires_after.map(|seconds| created_at + seconds),
-            filename: format!("{}_{part}.jsonl", batch.id),
-            purpose: "batch_output".to_owned(),
-        };
-        self.write("files", &id, &file)?;
-        state.files.insert(id.clone(), file);
+        let names = (format!("{}_{part}.jsonl", batch.id), "batch_output".to_owned());
+        self.record_file(&id, names, batch.output_expires_after)?;
         Ok(Some(id))
     }
 
@@ -319,7 +318,7 @@ impl Store {
         self.write("batches", id, &next)?;
         *batch = next;
         if let Some((_, run)) = runs {
-            run.give_up(super::GivenUp::Cancelled);
+            run.give_up(NotRun::Cancelled);
         }
         self.changed.notify_all();
         Ok(batch.clone())

@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Request, StatusCode, header};
@@ -13,10 +12,8 @@ use multer::{Constraints, Field, Multipart, SizeLimit};
 
 use super::record::FileRecord;
 use super::store::Store;
+use crate::body;
 use crate::errors::HttpError;
-
-/// Longest wait for more of a body.
-const WAIT: Duration = Duration::from_secs(30);
 
 /// Bytes of a field that is not the file.
 const MAX_FIELD: u64 = 4096;
@@ -60,7 +57,9 @@ pub(super) async fn take(
     let mut form = Form::default();
     while let Some(mut field) = timely(parts.next_field()).await? {
         match field.name().unwrap_or_default() {
-            "file" if form.filename.is_some() => return Err(invalid("file", "one file")),
+            "file" if form.filename.is_some() => {
+                return Err(HttpError::expected("file", "one file"));
+            }
             "file" => {
                 let name = field.file_name().unwrap_or("upload");
                 form.filename = Some(name.chars().take(MAX_NAME).collect());
@@ -73,11 +72,12 @@ pub(super) async fn take(
             _ => drop(text(field).await?),
         }
     }
-    let filename = form.filename.take().ok_or_else(|| invalid("file", "a file"))?;
+    let filename = form.filename.take().ok_or_else(|| HttpError::expected("file", "a file"))?;
     let expires_after = form.expires_after()?;
     let purpose = form.purpose.filter(|purpose| PURPOSES.contains(&&**purpose));
-    let purpose =
-        purpose.ok_or_else(|| invalid("purpose", &format!("one of {}", PURPOSES.join(", "))))?;
+    let purpose = purpose.ok_or_else(|| {
+        HttpError::expected("purpose", &format!("one of {}", PURPOSES.join(", ")))
+    })?;
     let store = Arc::clone(store);
     let finished = tokio::task::spawn_blocking(move || {
         store.finish_file((&id, &unfinished.0), (filename, purpose), expires_after)
@@ -88,12 +88,12 @@ pub(super) async fn take(
 impl Form {
     fn expires_after(&self) -> Result<Option<i64>, HttpError> {
         if self.anchor.as_deref().is_some_and(|anchor| anchor != "created_at") {
-            return Err(invalid("expires_after", "the anchor 'created_at'"));
+            return Err(HttpError::expected("expires_after", "the anchor 'created_at'"));
         }
         let Some(seconds) = &self.seconds else { return Ok(None) };
         let seconds = seconds.parse().ok().filter(|seconds| KEPT.contains(seconds));
         let what = format!("seconds from {} to {}", KEPT.start(), KEPT.end());
-        seconds.map(Some).ok_or_else(|| invalid("expires_after", &what))
+        seconds.map(Some).ok_or_else(|| HttpError::expected("expires_after", &what))
     }
 }
 
@@ -109,11 +109,9 @@ fn parts(request: Request<Body>) -> Result<Multipart<'static>, HttpError> {
     Ok(Multipart::with_constraints(stream, boundary, limits))
 }
 
-/// What comes of a body, in time.
+/// What comes of a form, in time.
 async fn timely<T>(part: impl Future<Output = multer::Result<T>>) -> Result<T, HttpError> {
-    let part = tokio::time::timeout(WAIT, part).await.map_err(|_| {
-        HttpError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the form did not come in time")
-    })?;
+    let part = body::in_time("form", part).await?;
     part.map_err(|error| HttpError::bad("bad_body", format!("the form cannot be read: {error}")))
 }
 
@@ -163,9 +161,4 @@ pub(super) fn of_disk(error: &io::Error) -> HttpError {
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     HttpError::new(status, "files", format!("the server cannot write to its folder: {error}"))
-}
-
-/// A field that is wrong.
-pub(super) fn invalid(param: &'static str, expected: &str) -> HttpError {
-    HttpError::bad("invalid_parameter", format!("{param}: expected {expected}")).of_param(param)
 }

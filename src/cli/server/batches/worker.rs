@@ -13,9 +13,10 @@ use super::checked_lines::{self, Checked, Expected};
 use super::published::counted;
 use super::record::{Api, BatchRecord, LineError, Status};
 use super::store::Store;
-use super::{BatchRun, Batches, GivenUp, Job, Unfinished};
+use super::{BatchRun, Batches, Job, Unfinished};
 use crate::engine_thread::Asker;
 use crate::served::Served;
+use vllm_batch_dataset::input::row_error::NotRun;
 use vllm_batch_dataset::terminal::clock::now;
 
 /// How long a batch waits that the machine lacks something for.
@@ -110,7 +111,7 @@ impl Worker {
         // What it is now: it may have been cancelled since it was chosen.
         let mut batch = self.store().record(id);
         if batch.status == Status::Cancelling {
-            run.give_up(GivenUp::Cancelled);
+            run.give_up(NotRun::Cancelled);
         }
         if batch.status == Status::Validating {
             batch = self.validate(batch)?;
@@ -178,9 +179,8 @@ impl Worker {
     /// Answers its lines, or gives them up where it was cancelled or its time is over.
     fn run(&self, batch: &BatchRecord, run: &Arc<dyn BatchRun>) -> Result<BatchRecord, Halt> {
         fs::create_dir_all(self.store().work_folder(&batch.id))?;
-        let makes_vectors = !self.batches.takes_completions();
         let processor = Arc::clone(&self.served.processor);
-        let engine = BatchEngine::new(self.asker.clone(), processor, makes_vectors);
+        let engine = BatchEngine::new(self.asker.clone(), processor);
         let job = Job {
             input: self.input(batch),
             output: self.result(batch, OUTPUT),
@@ -192,7 +192,7 @@ impl Worker {
             let has_deadline = self.batches.has_deadlines;
             while has_deadline && !running.is_finished() {
                 if now() >= batch.expires_at {
-                    run.give_up(GivenUp::Expired);
+                    run.give_up(NotRun::Expired);
                 }
                 std::thread::park_timeout(TICK);
             }
@@ -239,12 +239,6 @@ impl Worker {
             let _ = fs::remove_dir_all(self.store().work_folder(&batch.id));
         }
         Ok(())
-    }
-}
-
-impl Batches {
-    fn takes_completions(&self) -> bool {
-        self.endpoints.contains(&"/v1/completions")
     }
 }
 

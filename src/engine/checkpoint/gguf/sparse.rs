@@ -129,20 +129,17 @@ const HY_V3: NameTable = NameTable {
     ..PLAIN
 };
 
-const MINIMAX: NameTable = NameTable {
-    inner: &[
-        &[
-            ("ffn_gate_inp", "block_sparse_moe.gate"),
-            (CHOICE_BIAS, "block_sparse_moe.e_score_correction_bias"),
-            ("ffn_gate_exps", "block_sparse_moe.experts.*.w1"),
-            ("ffn_up_exps", "block_sparse_moe.experts.*.w3"),
-            ("ffn_down_exps", "block_sparse_moe.experts.*.w2"),
-        ],
-        LLAMA_LAYER,
-    ],
-    further: Some("model.layers."),
-    ..PLAIN
-};
+/// Experts of MiniMax.
+const BLOCK_SPARSE_MOE: &[(&str, &str)] = &[
+    ("ffn_gate_inp", "block_sparse_moe.gate"),
+    (CHOICE_BIAS, "block_sparse_moe.e_score_correction_bias"),
+    ("ffn_gate_exps", "block_sparse_moe.experts.*.w1"),
+    ("ffn_up_exps", "block_sparse_moe.experts.*.w3"),
+    ("ffn_down_exps", "block_sparse_moe.experts.*.w2"),
+];
+
+const MINIMAX: NameTable =
+    NameTable { inner: &[BLOCK_SPARSE_MOE, LLAMA_LAYER], further: Some("model.layers."), ..PLAIN };
 
 const MINIMAX_M3: NameTable = NameTable {
     inner: &[
@@ -154,12 +151,8 @@ const MINIMAX_M3: NameTable = NameTable {
             ("ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"),
             ("ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
             ("ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
-            ("ffn_gate_inp", "block_sparse_moe.gate"),
-            (CHOICE_BIAS, "block_sparse_moe.e_score_correction_bias"),
-            ("ffn_gate_exps", "block_sparse_moe.experts.*.w1"),
-            ("ffn_up_exps", "block_sparse_moe.experts.*.w3"),
-            ("ffn_down_exps", "block_sparse_moe.experts.*.w2"),
         ],
+        BLOCK_SPARSE_MOE,
         LLAMA_LAYER,
     ],
     adds_one: true,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::tests::{batch_of, limits, mix};
 use super::*;
 use crate::batch::Batch;
 use crate::{
@@ -10,7 +11,6 @@ use crate::{
 };
 use vllm_batch_base::config::DType;
 use vllm_batch_base::isa::Isa;
-use vllm_batch_base::layers::Reach;
 use vllm_batch_device::KvCache;
 use vllm_batch_device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch_device::simd::InstructionSet;
@@ -28,13 +28,6 @@ const SIZES: [ChoiceSize; 3] = [
     ChoiceSize { num_chosen: 144, unit: 48, num_heads: 2 },
     ChoiceSize { num_chosen: 32, unit: 32, num_heads: 2 },
 ];
-
-fn mix(seed: usize, index: usize) -> u32 {
-    let x = (seed as u32).wrapping_mul(0x9E37_79B9).wrapping_add(index as u32);
-    let x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
-    let x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
-    x ^ (x >> 16)
-}
 
 /// The values of a token of a sequence: integers, whose products are exact and often equal, or what
 /// bfloat16 holds.
@@ -63,50 +56,16 @@ fn qk(tokens: &[Range<usize>; 2]) -> Tensor {
     rows(true, tokens, INDEX.qk_width())
 }
 
-/// These tokens of each sequence; those without any are not in it. Blocks are not in order.
+/// Blocks are not in order.
 fn batch(tokens: &[Range<usize>; 2]) -> Batch {
-    let mut batch =
-        Batch { max_blocks_per_seq: MAX_BLOCKS, query_start_loc: vec![0], ..Batch::default() };
-    for (seq, range) in tokens.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
-        let block = |index: usize| ((MAX_BLOCKS - 1 - index) * 2 + seq) as u32;
-        let slot = |position: usize| block(position / 16) * 16 + (position % 16) as u32;
-        batch.positions.extend(range.clone().map(|position| position as u32));
-        batch.slot_mapping.extend(range.clone().map(slot));
-        batch.input_ids.resize(batch.positions.len(), 0);
-        batch.query_start_loc.push(batch.positions.len() as u32);
-        batch.seq_lens.push(range.end as u32);
-        batch.block_tables.extend((0..MAX_BLOCKS).map(block));
-    }
-    batch
-}
-
-/// The CPU's choices have no limits.
-fn limits() -> StepLimits {
-    StepLimits {
-        max_num_tokens: 0,
-        max_num_seqs: 0,
-        max_num_logits: 0,
-        max_model_len: 0,
-        block_size: 16,
-        num_q_per_kv: 3,
-        heads: HEADS,
-        attends_to_all: false,
-        has_states: false,
-        has_axes: false,
-        has_whole_images: false,
-        has_choices: true,
-    }
+    batch_of(tokens, MAX_BLOCKS, |seq, index| (MAX_BLOCKS - 1 - index) * 2 + seq)
 }
 
 const SHAPE: AttentionShape<'_> = AttentionShape {
     num_heads: HEADS.num_heads,
     num_kv_heads: HEADS.num_kv_heads,
     scale: SCALE,
-    soft_cap: None,
-    reach: Reach::All,
-    is_causal: false,
-    alibi: None,
-    sinks: None,
+    ..tests::SHAPE
 };
 
 /// A cache with all tokens.
@@ -145,7 +104,7 @@ impl Case {
     fn run(&self, tokens: &[Range<usize>; 2]) -> Tensor {
         let batch = batch(tokens);
         let step = Step::on_host(&batch);
-        let mut choice = Choice::new(&self.device, self.size, limits()).unwrap();
+        let mut choice = Choice::new(&self.device, self.size, limits(3, HEADS)).unwrap();
         let queries = qk(tokens);
         let scores = IndexScores { queries: &queries, num_heads: INDEX.num_heads, factors: None };
         choose_positions(&self.device, (scores, step), self.cache.layer(1), &mut choice);

@@ -24,7 +24,7 @@ const V_DIM: usize = 20;
 /// many are equal.
 const INDEX: QkvHeads = QkvHeads { num_heads: 4, num_kv_heads: 1, head_dim: 16 };
 
-fn mix(seed: usize, index: usize) -> u32 {
+pub(super) fn mix(seed: usize, index: usize) -> u32 {
     let x = (seed as u32).wrapping_mul(0x9E37_79B9).wrapping_add(index as u32);
     let x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
     let x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
@@ -81,7 +81,7 @@ impl Case {
         let batch = batch(tokens);
         let step = Step::on_host(&batch);
         let size = ChoiceSize::of_positions(NUM_CHOSEN);
-        let mut choice = Choice::new(&self.device, size, limits()).unwrap();
+        let mut choice = Choice::new(&self.device, size, limits(HEADS.num_heads, HEADS)).unwrap();
         let (queries, factors) = (index_rows(tokens), factors(tokens));
         let factors = Some((&factors, 2));
         let scores = IndexScores { queries: &queries, num_heads: INDEX.num_heads, factors };
@@ -96,15 +96,15 @@ impl Case {
 }
 
 /// The CPU's choices have no limits.
-fn limits() -> StepLimits {
+pub(super) fn limits(num_q_per_kv: usize, heads: QkvHeads) -> StepLimits {
     StepLimits {
         max_num_tokens: 0,
         max_num_seqs: 0,
         max_num_logits: 0,
         max_model_len: 0,
         block_size: 16,
-        num_q_per_kv: HEADS.num_heads,
-        heads: HEADS,
+        num_q_per_kv,
+        heads,
         attends_to_all: false,
         has_states: false,
         has_axes: false,
@@ -113,7 +113,7 @@ fn limits() -> StepLimits {
     }
 }
 
-const SHAPE: AttentionShape<'_> = AttentionShape {
+pub(super) const SHAPE: AttentionShape<'_> = AttentionShape {
     num_heads: HEADS.num_heads,
     num_kv_heads: 1,
     scale: 0.3,
@@ -124,17 +124,27 @@ const SHAPE: AttentionShape<'_> = AttentionShape {
     sinks: None,
 };
 
-/// These tokens of each sequence; those without any are not in it.
 fn batch(tokens: &[Range<usize>; 3]) -> Batch {
-    let mut batch = Batch { max_blocks_per_seq: 5, query_start_loc: vec![0], ..Batch::default() };
+    batch_of(tokens, 5, |seq, index| seq * 5 + index)
+}
+
+/// These tokens of each sequence; those without any are not in it. `block` says which block of the
+/// cache a sequence has at an index.
+pub(super) fn batch_of(
+    tokens: &[Range<usize>],
+    max_blocks_per_seq: usize,
+    block: impl Fn(usize, usize) -> usize,
+) -> Batch {
+    let mut batch = Batch { max_blocks_per_seq, query_start_loc: vec![0], ..Batch::default() };
     for (seq, range) in tokens.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
-        let slot = |position: usize| (seq * 5 * 16 + position) as u32;
+        let block = |index: usize| block(seq, index) as u32;
+        let slot = |position: usize| block(position / 16) * 16 + (position % 16) as u32;
         batch.positions.extend(range.clone().map(|position| position as u32));
         batch.slot_mapping.extend(range.clone().map(slot));
         batch.input_ids.resize(batch.positions.len(), 0);
         batch.query_start_loc.push(batch.positions.len() as u32);
         batch.seq_lens.push(range.end as u32);
-        batch.block_tables.extend((seq * 5) as u32..(seq * 5 + 5) as u32);
+        batch.block_tables.extend((0..max_blocks_per_seq).map(block));
     }
     batch
 }

@@ -14,15 +14,16 @@ use crate::run::open_model::OpenModel;
 use crate::run::progress::Counters;
 use crate::run::row_params::RowParams;
 use crate::run::signals::Signals;
-use crate::run::surroundings::{ModelFrom, NotRun, Rest, Surroundings};
+use crate::run::surroundings::{ModelFrom, Rest, Surroundings};
 use crate::run::{self, FileFields};
 use vllm_batch_base::machine;
 use vllm_batch_dataset::input::row::Task;
+use vllm_batch_dataset::input::row_error::NotRun;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::CliError;
 use vllm_batch_dataset::terminal::exit::Exit;
 use vllm_batch_engine::serve::runner::Runner;
-use vllm_batch_server::{BatchRun, Batches, GivenUp, Job, RunBatches, Store, Unfinished};
+use vllm_batch_server::{BatchRun, Batches, Job, RunBatches, Store, Unfinished};
 
 /// The model that a server has loaded.
 pub(super) struct ServedModel {
@@ -119,20 +120,14 @@ impl BatchRun for Batch {
         let console = self.setup.console.silent();
         match self.answered(job, &console) {
             Ok(_) => Ok(()),
-            Err(error) if self.signals.exit().is_some() => {
-                debug_assert_eq!(error.exit, Exit::Terminated, "{}", error.message);
-                Err(Unfinished::Stopped)
-            }
+            Err(_) if self.signals.exit().is_some() => Err(Unfinished::Stopped),
             Err(error) if error.exit == Exit::Stopped => Err(Unfinished::Again(error.message)),
             Err(error) => Err(Unfinished::Failed(error.code, error.message)),
         }
     }
 
-    fn give_up(&self, why: GivenUp) {
-        self.rest.give_up(match why {
-            GivenUp::Cancelled => NotRun::Cancelled,
-            GivenUp::Expired => NotRun::Expired,
-        });
+    fn give_up(&self, why: NotRun) {
+        self.rest.give_up(why);
     }
 
     fn stop(&self) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::*;
 use crate::batches::routes::new_batch;
-use crate::batches::{GivenUp, Job, Unfinished};
+use crate::batches::{Job, Unfinished};
 
 /// A run of which only what it is told is looked at.
 #[derive(Default)]
@@ -15,7 +15,7 @@ impl BatchRun for Told {
         Ok(())
     }
 
-    fn give_up(&self, _: GivenUp) {
+    fn give_up(&self, _: NotRun) {
         self.0.fetch_add(1, SeqCst);
     }
 
