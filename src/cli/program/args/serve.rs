@@ -106,10 +106,10 @@ pub struct ServerArgs {
     pub batch_dir: Option<PathBuf>,
     /// Bytes of a file that is sent
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "16GiB")]
-    #[arg(hide_short_help = true)]
+    #[arg(requires = "batch_dir", hide_short_help = true)]
     pub max_file_bytes: u64,
     /// Give up what of a batch is not answered when its completion_window is over
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, requires = "batch_dir", hide_short_help = true)]
     pub enforce_completion_window: bool,
     /// Seconds that requests under way may take to end after a signal
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value_t = 30)]

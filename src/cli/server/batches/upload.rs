@@ -90,7 +90,12 @@ impl Form {
         if self.anchor.as_deref().is_some_and(|anchor| anchor != "created_at") {
             return Err(HttpError::expected("expires_after", "the anchor 'created_at'"));
         }
-        let Some(seconds) = &self.seconds else { return Ok(None) };
+        let Some(seconds) = &self.seconds else {
+            return match self.anchor {
+                None => Ok(None),
+                Some(_) => Err(HttpError::expected("expires_after", "seconds with the anchor")),
+            };
+        };
         let seconds = seconds.parse().ok().filter(|seconds| KEPT.contains(seconds));
         let what = format!("seconds from {} to {}", KEPT.start(), KEPT.end());
         seconds.map(Some).ok_or_else(|| HttpError::expected("expires_after", &what))

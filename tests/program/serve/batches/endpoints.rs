@@ -75,7 +75,11 @@ fn forms_that_are_none_are_refused_by_name() {
     };
     assert_eq!(sent(&form(&[], "a", "b")), (400, json!("purpose")));
     assert_eq!(sent(&form(&[("purpose", "fun")], "a", "b")), (400, json!("purpose")));
-    for expiry in [[("expires_after[seconds]", "1")], [("expires_after[anchor]", "now")]] {
+    for expiry in [
+        [("expires_after[seconds]", "1")],
+        [("expires_after[anchor]", "now")],
+        [("expires_after[anchor]", "created_at")],
+    ] {
         let fields = [&batch[..], &expiry].concat();
         assert_eq!(sent(&form(&fields, "a", "b")), (400, json!("expires_after")));
     }
@@ -208,4 +212,13 @@ fn without_a_folder_there_are_none_and_two_servers_have_none_in_common() {
     assert!(said.contains("error[batch_dir]") && said.contains("another server has it"), "{said}");
     let said = refused("testdata/golden_classifiers/bert", home.dir.path());
     assert!(said.contains("--batch-dir: lines of batches do not ask for classes"), "{said}");
+    // What is said of batches is of no use without them.
+    for flags in [&["--max-file-bytes", "1KiB"][..], &["--enforce-completion-window"]] {
+        let mut command = std::process::Command::new(super::program());
+        command.args(["serve", "--model", DEMO, "--port", "0"]).args(flags);
+        let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("--batch-dir"), "{said}");
+    }
 }
