@@ -6,7 +6,7 @@ const MAX_INPUT: usize = 64 << 10;
 
 /// Small, so that an input costs little time whatever its header says.
 const LIMITS: Limits =
-    Limits { max_bytes: MAX_INPUT as u64, max_pixels: 1 << 16, max_side: 1 << 12 };
+    Limits { max_bytes: MAX_INPUT as u64, max_pixels: 1 << 16, max_side: 1 << 12, max_seconds: 1 };
 
 /// The bytes are a file.
 pub fn check(data: &[u8]) {

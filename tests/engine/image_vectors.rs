@@ -11,7 +11,7 @@ use vllm_batch::engine::base::config::EngineConfig;
 use vllm_batch::engine::base::pooling::{PoolingType, TokenClasses};
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
 use vllm_batch::engine::core::serve::pooling::PoolingEngine;
-use vllm_batch::engine::media::Medium;
+use vllm_batch::engine::media::{MediaKind, Medium};
 use vllm_batch::engine::text::Chat;
 
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
@@ -45,7 +45,7 @@ fn config(model: &str, limits: Limits) -> EngineConfig {
 
 fn medium(file: &str) -> Arc<Medium> {
     let bytes = std::fs::read(testdata("media").join(file)).unwrap();
-    Arc::new(Medium::new(bytes, Default::default()).unwrap())
+    Arc::new(Medium::new(MediaKind::Image, bytes, Default::default()).unwrap())
 }
 
 /// A user's turn of images and the text behind them.

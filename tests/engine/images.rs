@@ -13,7 +13,7 @@ use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::request::axes_of;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
-use vllm_batch::engine::media::{Encoded, Limits, MediaError, Medium};
+use vllm_batch::engine::media::{Encoded, Limits, MediaError, MediaKind, Medium};
 use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
@@ -75,7 +75,7 @@ pub fn path(name: &str) -> std::path::PathBuf {
 
 fn medium(file: &str) -> Arc<Medium> {
     let bytes = std::fs::read(path("testdata/media").join(file)).unwrap();
-    Arc::new(Medium::new(bytes, Default::default()).unwrap())
+    Arc::new(Medium::new(MediaKind::Image, bytes, Default::default()).unwrap())
 }
 
 /// A user's turn: texts, and files of images as `<name>`.
@@ -372,7 +372,8 @@ fn images_of_strange_shapes_are_tokens_or_error_rows() {
         [(1, 1, Some(4)), (1, 200, None), (1, 201, None), (300, 1, None), (3, 27, Some(6))]
     {
         let Prompt::WithMedia(mut prompt) = chat(&["<rgb.png>", "?"]) else { unreachable!() };
-        let medium = Medium::new(bitmap(width, height), Default::default()).unwrap();
+        let medium =
+            Medium::new(MediaKind::Image, bitmap(width, height), Default::default()).unwrap();
         prompt.media = vec![Arc::new(medium)];
         match processor.process(0, Prompt::WithMedia(prompt), params(1), RowKey(0)) {
             Ok(request) => {
@@ -429,7 +430,7 @@ fn an_image_that_changes_while_its_row_waits_fails_its_row_alone() {
     let content = json!([{"type": "image"}, {"type": "text", "text": "What is this?"}]);
     let asked = |id| {
         let chat = Chat::from(json!([{"role": "user", "content": content}]));
-        let medium = Medium::new(replaced.clone(), Limits::default()).unwrap();
+        let medium = Medium::new(MediaKind::Image, replaced.clone(), Limits::default()).unwrap();
         let prompt = Prompt::WithMedia(Box::new(WithMedia { chat, media: vec![medium.into()] }));
         processor.process(id, prompt, params(6), RowKey(7)).unwrap()
     };

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ahead::Decoders;
-use vllm_batch_media::{Company, ImageProcessor, Layout, MediaError, MediaId, Medium, Patches};
+use vllm_batch_media::{
+    Company, Header, ImageHeader, ImageProcessor, Layout, MediaError, MediaId, Medium, Patches,
+};
 
 /// The least id of a token of a medium.
 pub const FIRST_ID: u32 = 1 << 31;
@@ -124,7 +126,12 @@ impl MediaTable {
     /// Those of the media of one request.
     fn layouts(&self, media: &[Arc<Medium>]) -> impl Iterator<Item = Result<Layout, MediaError>> {
         let company = self.processor.company(media.len());
-        media.iter().map(move |medium| self.processor.tokens(medium.header(), company))
+        media.iter().map(move |medium| match medium.header() {
+            Header::Image(header) => self.processor.tokens(header, company),
+            Header::Sound(_) => {
+                Err(MediaError::Unsupported("the model sees, and does not hear".to_owned()))
+            }
+        })
     }
 
     /// The media with their numbers, and whether each could be decoded before.
@@ -245,7 +252,7 @@ impl TableMedium {
     }
 
     fn decode(&self) -> Result<Patches, MediaError> {
-        self.table.processor.patches(&self.medium.decode()?, self.company)
+        self.table.processor.patches(&self.medium.decode_image()?, self.company)
     }
 
     fn key(&self) -> Key {
@@ -254,8 +261,8 @@ impl TableMedium {
 
     /// Bytes of its pixels.
     fn num_decoded_bytes(&self) -> u64 {
-        let header = self.medium.header();
-        3 * u64::from(header.width) * u64::from(header.height)
+        let pixels = |header: &ImageHeader| u64::from(header.width) * u64::from(header.height);
+        3 * self.medium.header().image().map_or(0, pixels)
     }
 
     /// Its patches may wait for a tower.

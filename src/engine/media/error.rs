@@ -1,4 +1,4 @@
-//! Why an image cannot be used: a fault of one row, with a stable code.
+//! Why a medium cannot be used: a fault of one row, with a stable code.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub enum MediaError {
     /// The bytes are not what their format says: cut, damaged, or of no known format.
     Decode(String),
-    /// The header says more pixels, or there are more bytes, than the limits allow.
+    /// There are more pixels, seconds or bytes than the limits allow.
     TooLarge(String),
     /// There is no such file, or it cannot be read.
     NotFound(String),

@@ -2,13 +2,58 @@
 
 use crate::error::MediaError;
 use crate::formats::{self, Format};
+use crate::id::MediaKind;
 use crate::limits::Limits;
 use crate::orientation::Orientation;
 use crate::rgb::Rgb8;
+use crate::sound::{self, SoundHeader};
+
+/// What is known of a medium before it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// Of a picture.
+    Image(ImageHeader),
+    /// Of a recording.
+    Sound(SoundHeader),
+}
+
+impl Header {
+    /// What the bytes say of themselves, within the limits.
+    pub(crate) fn of(kind: MediaKind, bytes: &[u8], limits: &Limits) -> Result<Self, MediaError> {
+        match kind {
+            MediaKind::Image => probe(bytes, limits).map(Header::Image),
+            MediaKind::Sound => sound::probe(bytes, limits).map(Header::Sound),
+        }
+    }
+
+    /// What the medium is.
+    pub fn kind(&self) -> MediaKind {
+        match self {
+            Header::Image(_) => MediaKind::Image,
+            Header::Sound(_) => MediaKind::Sound,
+        }
+    }
+
+    /// That of an image; None: it is of something else.
+    pub fn image(&self) -> Option<&ImageHeader> {
+        match self {
+            Header::Image(header) => Some(header),
+            Header::Sound(_) => None,
+        }
+    }
+
+    /// That of a recording; None: it is of something else.
+    pub fn sound(&self) -> Option<&SoundHeader> {
+        match self {
+            Header::Sound(header) => Some(header),
+            Header::Image(_) => None,
+        }
+    }
+}
 
 /// What is known of an image before a pixel is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct ImageHeader {
     /// What the first bytes say, whatever the file is called.
     pub format: Format,
     /// Pixels of a row, once the image stands upright.
@@ -29,10 +74,10 @@ pub(crate) struct Stored {
 /// # Errors
 ///
 /// If the format is not known, its header is damaged, or the limits are exceeded.
-pub fn probe(bytes: &[u8], limits: &Limits) -> Result<Header, MediaError> {
+pub fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, MediaError> {
     let (format, stored) = stored(bytes, limits)?;
     let (width, height) = stored.orientation.size(stored.width, stored.height);
-    Ok(Header { format, width, height })
+    Ok(ImageHeader { format, width, height })
 }
 
 fn stored(bytes: &[u8], limits: &Limits) -> Result<(Format, Stored), MediaError> {

@@ -7,12 +7,16 @@ use std::fmt;
 pub enum MediaKind {
     /// A still picture.
     Image,
+    /// A recording.
+    Sound,
 }
 
 impl MediaKind {
-    fn name(self) -> &'static str {
+    /// As chats and flags name it. Hashes have it too.
+    pub fn name(self) -> &'static str {
         match self {
             MediaKind::Image => "image",
+            MediaKind::Sound => "audio",
         }
     }
 }
@@ -66,6 +70,7 @@ mod tests {
         assert_eq!(id(b"pixels"), id(b"pixels"));
         assert_ne!(id(b"pixels"), id(b"pixelt"));
         assert_ne!(id(b""), id(b"\0"));
+        assert_ne!(id(b"pixels"), MediaId::new(MediaKind::Sound, b"pixels").to_string());
         // Journals hold it: it may not change.
         assert_eq!(id(b"pixels"), PINNED);
     }

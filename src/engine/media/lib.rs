@@ -1,7 +1,7 @@
-//! Bytes of an image in, patches of a vision tower out. Knows no row, no engine, no file and no
-//! network.
+//! Bytes of an image or a recording in, patches or features of a tower out. Knows no row, no engine,
+//! no file and no network.
 //!
-//! Read first: [`MediaId`], [`Medium`], [`ImageProcessor`].
+//! Read first: [`MediaId`], [`Medium`], [`ImageProcessor`], [`SoundProcessor`].
 
 #![warn(missing_docs, unreachable_pub)]
 
@@ -18,11 +18,12 @@ mod orientation;
 mod processor;
 mod resize;
 mod rgb;
+mod sound;
 mod thumbnail;
 
 pub use error::MediaError;
 pub use formats::Format;
-pub use header::{Header, decode, probe};
+pub use header::{Header, ImageHeader, decode, probe};
 pub use id::{MediaId, MediaKind};
 pub use limits::Limits;
 pub use medium::{Encoded, Medium};
@@ -32,4 +33,8 @@ pub use processor::{
 };
 pub use resize::{Backend, Filter, resize};
 pub use rgb::Rgb8;
+pub use sound::{
+    Features, Samples, SoundFormat, SoundHeader, SoundProcessor, decode as decode_sound,
+    probe as probe_sound,
+};
 pub use thumbnail::thumbnail;

@@ -1,8 +1,8 @@
-//! What an image may cost, asked before anything is allocated for it.
+//! What a medium may cost, asked before anything is allocated for it.
 
 use crate::error::MediaError;
 
-/// Bounds of one image. The defaults are vLLM's, and the side is libjpeg's.
+/// Bounds of one medium. The defaults are vLLM's, and the side is libjpeg's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the encoded file.
@@ -11,11 +11,13 @@ pub struct Limits {
     pub max_pixels: u64,
     /// Width, and height.
     pub max_side: u32,
+    /// Seconds of a recording.
+    pub max_seconds: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_bytes: 256 << 20, max_pixels: 178_956_970, max_side: 65_500 }
+        Limits { max_bytes: 256 << 20, max_pixels: 178_956_970, max_side: 65_500, max_seconds: 600 }
     }
 }
 
@@ -24,7 +26,7 @@ impl Limits {
         let (len, max) = (bytes.len() as u64, self.max_bytes);
         match len > max {
             true => Err(MediaError::TooLarge(format!(
-                "the image has {len} bytes, and {max} are the most; help: make it smaller"
+                "it has {len} bytes, and {max} are the most; help: make it smaller"
             ))),
             false => Ok(()),
         }
@@ -44,5 +46,17 @@ impl Limits {
         Err(MediaError::TooLarge(format!(
             "the image is {width} by {height} pixels, and {most}; help: make it smaller"
         )))
+    }
+
+    /// Refuses more samples of a channel than the seconds allow. They are counted, so a file that
+    /// says less than it has is found out.
+    pub(crate) fn check_samples(&self, num_samples: u64, rate: u32) -> Result<(), MediaError> {
+        let max_seconds = self.max_seconds;
+        match num_samples > u64::from(max_seconds) * u64::from(rate) {
+            true => Err(MediaError::TooLarge(format!(
+                "the recording is longer than {max_seconds} seconds; help: cut it into pieces"
+            ))),
+            false => Ok(()),
+        }
     }
 }

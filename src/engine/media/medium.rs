@@ -9,6 +9,7 @@ use crate::header::{self, Header};
 use crate::id::{MediaId, MediaKind};
 use crate::limits::Limits;
 use crate::rgb::Rgb8;
+use crate::sound::{self, Samples};
 
 /// Where encoded bytes are. They may be read more than once.
 pub trait Encoded: fmt::Debug + Send + Sync {
@@ -36,7 +37,7 @@ impl Encoded for Vec<u8> {
     }
 }
 
-/// An image of a prompt, known by its header. Its pixels are decoded when a tower needs them.
+/// A medium of a prompt, known by its header. It is decoded when a tower needs it.
 #[derive(Clone, Debug)]
 pub struct Medium {
     id: MediaId,
@@ -58,16 +59,20 @@ impl Medium {
     /// # Errors
     ///
     /// If they cannot be read, their format is not known, or the limits are exceeded.
-    pub fn new(encoded: impl Encoded + 'static, limits: Limits) -> Result<Self, MediaError> {
+    pub fn new(
+        kind: MediaKind,
+        encoded: impl Encoded + 'static,
+        limits: Limits,
+    ) -> Result<Self, MediaError> {
         let bytes = encoded.read(&limits)?;
-        let header = header::probe(&bytes, &limits)?;
-        let id = MediaId::new(MediaKind::Image, &bytes);
+        let header = Header::of(kind, &bytes, &limits)?;
+        let id = MediaId::new(kind, &bytes);
         drop(bytes);
         Ok(Self { id, header, limits, encoded: Arc::new(encoded) })
     }
 
-    /// One that is known from before. Its bytes are read when its pixels are needed, and have to be
-    /// the same then.
+    /// One that is known from before. Its bytes are read when it is decoded, and have to be the
+    /// same then.
     pub fn known(
         id: MediaId,
         header: Header,
@@ -82,6 +87,11 @@ impl Medium {
         self.id
     }
 
+    /// What it is.
+    pub fn kind(&self) -> MediaKind {
+        self.header.kind()
+    }
+
     /// Its format and size.
     pub fn header(&self) -> &Header {
         &self.header
@@ -92,19 +102,40 @@ impl Medium {
         self.encoded.num_bytes_held()
     }
 
-    /// Its pixels.
+    /// The pixels of an image.
     ///
     /// # Errors
     ///
-    /// If the bytes cannot be read again, are others than before, or are damaged.
-    pub fn decode(&self) -> Result<Rgb8, MediaError> {
+    /// If the bytes cannot be read again, are others than before, or are damaged; or if it is no
+    /// image.
+    pub fn decode_image(&self) -> Result<Rgb8, MediaError> {
+        match self.header {
+            Header::Image(_) => header::decode(&self.bytes()?, &self.limits),
+            Header::Sound(_) => Err(MediaError::unsupported("a recording has no pixels")),
+        }
+    }
+
+    /// The samples of a recording.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decode_image`].
+    pub fn decode_sound(&self) -> Result<Samples, MediaError> {
+        match self.header {
+            Header::Sound(_) => sound::decode(&self.bytes()?, &self.limits),
+            Header::Image(_) => Err(MediaError::unsupported("an image has no sound")),
+        }
+    }
+
+    /// The bytes, which are still what they were.
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, MediaError> {
         let bytes = self.encoded.read(&self.limits)?;
-        if MediaId::new(MediaKind::Image, &bytes) != self.id {
+        if MediaId::new(self.kind(), &bytes) != self.id {
             let message = "it has changed since its row was read; leave files as they are during \
                            a run";
             return Err(MediaError::Changed(message.to_owned()));
         }
-        header::decode(&bytes, &self.limits)
+        Ok(bytes)
     }
 }
 
@@ -136,16 +167,20 @@ mod tests {
     #[test]
     fn bytes_are_read_again_and_have_to_be_the_same() {
         let shared = Arc::new(Mutex::new(png(3, 2)));
-        let medium = Medium::new(Replaced(Arc::clone(&shared)), Limits::default()).unwrap();
-        assert_eq!((medium.header().width, medium.header().height), (3, 2));
-        assert_eq!(medium.decode().unwrap().pixels(), [7; 18]);
+        let medium = {
+            let replaced = Replaced(Arc::clone(&shared));
+            Medium::new(MediaKind::Image, replaced, Limits::default()).unwrap()
+        };
+        let header = medium.header().image().unwrap();
+        assert_eq!((header.width, header.height), (3, 2));
+        assert_eq!(medium.decode_image().unwrap().pixels(), [7; 18]);
         *shared.lock().unwrap() = png(2, 3);
-        assert_eq!(medium.decode().unwrap_err().code(), "media_changed");
+        assert_eq!(medium.decode_image().unwrap_err().code(), "media_changed");
     }
 
     #[test]
     fn equal_bytes_are_one_medium_and_limits_hold_for_them() {
-        let medium = |bytes, limits| Medium::new(bytes, limits);
+        let medium = |bytes, limits| Medium::new(MediaKind::Image, bytes, limits);
         let [a, b, c] = [(3, 2), (3, 2), (2, 3)]
             .map(|(width, height)| medium(png(width, height), Limits::default()).unwrap());
         assert!(a == b && a != c);

@@ -7,7 +7,7 @@ use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{NumLogprobs, SamplingParams};
 use vllm_batch::engine::base::config::{DType, EngineConfig};
 use vllm_batch::engine::core::Engine;
-use vllm_batch::engine::media::Medium;
+use vllm_batch::engine::media::{MediaKind, Medium};
 use vllm_batch::engine::text::Chat;
 
 use super::invariance::{bits, ngrams};
@@ -20,7 +20,7 @@ fn chat(files: &[&str], text: &str) -> Prompt {
     let chat = Chat::from(json!([{"role": "user", "content": content}]));
     let medium = |file: &&str| {
         let bytes = std::fs::read(golden_dir().join("../media").join(file)).unwrap();
-        Arc::new(Medium::new(bytes, Default::default()).unwrap())
+        Arc::new(Medium::new(MediaKind::Image, bytes, Default::default()).unwrap())
     };
     Prompt::WithMedia(Box::new(WithMedia { chat, media: files.iter().map(medium).collect() }))
 }

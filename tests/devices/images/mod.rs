@@ -19,7 +19,7 @@ use vllm_batch::engine::core::load::images::image_processor;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::media_table::{MediaTable, TableMedium};
 use vllm_batch::engine::device::Device;
-use vllm_batch::engine::media::{Encoded, Limits, MediaError, Medium};
+use vllm_batch::engine::media::{Encoded, Limits, MediaError, MediaKind, Medium};
 use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
@@ -136,7 +136,7 @@ fn table(model: &str, max_patch_bytes: usize) -> Arc<MediaTable> {
 fn media(prompt: &GoldenPrompt) -> Vec<Arc<Medium>> {
     let medium = |file: &String| {
         let bytes = std::fs::read(testdata("media").join(file)).unwrap();
-        Arc::new(Medium::new(bytes, Limits::default()).unwrap())
+        Arc::new(Medium::new(MediaKind::Image, bytes, Limits::default()).unwrap())
     };
     prompt.images.iter().map(medium).collect()
 }
@@ -290,7 +290,8 @@ fn an_image_that_changed_is_lost_and_its_step_goes_on() {
     let mut runner = Runner::load(config(model, DType::Float32), 1, &table);
     let file = |name: &str| std::fs::read(testdata("media").join(name)).unwrap();
     let bytes = Arc::new(Mutex::new(file(&prompt.images[0])));
-    let medium = Medium::new(Replaced(Arc::clone(&bytes)), Limits::default()).unwrap();
+    let medium =
+        Medium::new(MediaKind::Image, Replaced(Arc::clone(&bytes)), Limits::default()).unwrap();
     let medium = Arc::new(medium);
     let placed = table.place(&[Arc::clone(&medium)]).unwrap();
     let row = Row::new(&prompt.prompt_token_ids, &placed, of_rows(model));

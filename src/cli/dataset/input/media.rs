@@ -27,7 +27,7 @@ use super::reader::Members;
 use super::referred::Referred;
 use super::row_error::{RowError, code};
 use vllm_batch_base::files::quoted;
-use vllm_batch_media::{Encoded, Format, Limits, MediaError, Medium};
+use vllm_batch_media::{Encoded, Format, Limits, MediaError, MediaKind, Medium};
 
 /// The most images of a row, as in vLLM.
 pub const DEFAULT_MAX_IMAGES: usize = 999;
@@ -234,7 +234,7 @@ impl MediaReader {
     /// A medium that came with the row, or of a `data:` URI, a URL or a path.
     fn of_location(&self, text: &str) -> Result<Medium, Fault> {
         if let Some((_, bytes)) = self.members.iter().find(|(name, _)| name == text) {
-            let medium = Medium::new(Held(Arc::clone(bytes)), Limits::default());
+            let medium = Medium::new(MediaKind::Image, Held(Arc::clone(bytes)), Limits::default());
             return medium
                 .map_err(|error| (error.code(), format!("member {}: {error}", quoted(text))));
         }
@@ -285,7 +285,7 @@ impl MediaReader {
         };
         let medium = match self.recalled.iter().find(|image| image.is_at(url)) {
             Some(image) => image.medium(url, ahead.fetcher()),
-            None => Medium::new(Held(ahead.take(url)?), Limits::default())
+            None => Medium::new(MediaKind::Image, Held(ahead.take(url)?), Limits::default())
                 .map_err(|error| (error.code(), format!("{}: {error}", quoted(url))))?,
         };
         self.fetched.borrow_mut().push(FetchedImage::of(url, &medium));
@@ -295,7 +295,7 @@ impl MediaReader {
     /// A medium of a file. `written` is what the row calls it.
     fn of_file(&self, written: &str, path: &str) -> Result<Medium, Fault> {
         let medium = self.folders.file(Path::new(path)).and_then(|file| {
-            let medium = Medium::new(file.clone(), Limits::default());
+            let medium = Medium::new(MediaKind::Image, file.clone(), Limits::default());
             if medium.is_err()
                 && let Some(error) = file.refusal()
             {
@@ -375,7 +375,7 @@ fn of_base64(text: &str) -> Result<Medium, Fault> {
 }
 
 fn of_bytes(bytes: Vec<u8>) -> Result<Medium, Fault> {
-    Medium::new(bytes, Limits::default())
+    Medium::new(MediaKind::Image, bytes, Limits::default())
         .map_err(|error: MediaError| (error.code(), error.to_string()))
 }
 

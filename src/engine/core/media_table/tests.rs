@@ -2,7 +2,7 @@
 
 use super::*;
 use serde_json::json;
-use vllm_batch_media::{Backend, Tower};
+use vllm_batch_media::{Backend, MediaKind, Tower};
 
 fn png(width: u32, height: u32, value: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn table(max_patch_bytes: usize) -> Arc<MediaTable> {
 
 /// An image of one value.
 pub(crate) fn medium(value: u8) -> Arc<Medium> {
-    Arc::new(Medium::new(png(20, 20, value), Default::default()).unwrap())
+    Arc::new(Medium::new(MediaKind::Image, png(20, 20, value), Default::default()).unwrap())
 }
 
 fn numbers(placed: &[Arc<TableMedium>]) -> Vec<u64> {
@@ -82,7 +82,7 @@ fn a_damaged_image_is_found_when_it_is_placed() {
     let table = table(usize::MAX);
     let mut bytes = png(20, 20, 1);
     bytes.truncate(bytes.len() - 20);
-    let cut = Arc::new(Medium::new(bytes, Default::default()).unwrap());
+    let cut = Arc::new(Medium::new(MediaKind::Image, bytes, Default::default()).unwrap());
     for _ in 0..2 {
         let (index, error) = table.place(&[medium(1), Arc::clone(&cut)]).unwrap_err();
         assert_eq!((index, error.code()), (1, "media_decode"));
@@ -153,7 +153,7 @@ fn an_image_that_is_decoded_ahead_is_waited_for_and_decoded_once() {
         reads: Mutex::new(reads.clone()),
         gate: Arc::clone(&gate),
     };
-    let media = [Arc::new(Medium::new(held(1), Default::default()).unwrap())];
+    let media = [Arc::new(Medium::new(MediaKind::Image, held(1), Default::default()).unwrap())];
     assert_eq!(read.recv().unwrap(), std::thread::current().id());
     *gate.0.lock().unwrap() = false;
     let ahead = table.decode_ahead(&media);
@@ -175,7 +175,8 @@ fn what_is_wrong_with_an_image_that_was_decoded_ahead_is_said_by_its_request() {
     let table = table(usize::MAX);
     let mut bytes = png(20, 20, 1);
     bytes.truncate(bytes.len() - 30);
-    let media = [medium(2), Arc::new(Medium::new(bytes, Default::default()).unwrap())];
+    let media =
+        [medium(2), Arc::new(Medium::new(MediaKind::Image, bytes, Default::default()).unwrap())];
     let ahead = table.decode_ahead(&media);
     assert_eq!(ahead.len(), 2);
     let (index, error) = table.place(&media).unwrap_err();

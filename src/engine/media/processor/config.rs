@@ -13,12 +13,12 @@ use super::{grid, joined, padded};
 use crate::resize::{Backend, Filter};
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
-/// Why a model's image processor cannot be used. It does not name the file, which the caller knows.
+/// Why a model's processor of media cannot be used. It does not name the file, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
 impl ConfigError {
-    pub(super) fn new(message: impl Into<String>) -> Self {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
         ConfigError(message.into())
     }
 

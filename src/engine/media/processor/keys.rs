@@ -24,18 +24,27 @@ const HARMLESS: &[&str] = &[
 ];
 
 /// An object of which no key may go unread. A key with `null` is as good as missing.
-pub(super) struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     object: &'a Map<String, Value>,
     read: BTreeSet<&'static str>,
+    harmless: &'static [&'static str],
 }
 
 impl<'a> Keys<'a> {
-    pub(super) fn new(config: &'a Value) -> Result<Self, ConfigError> {
-        let object = config.as_object().ok_or_else(|| ConfigError::new("it is no object"))?;
-        Ok(Keys { object, read: BTreeSet::new() })
+    pub(crate) fn new(config: &'a Value) -> Result<Self, ConfigError> {
+        Keys::with_harmless(config, HARMLESS)
     }
 
-    pub(super) fn value(&mut self, key: &'static str) -> Option<&'a Value> {
+    /// The same, of which other keys are harmless.
+    pub(crate) fn with_harmless(
+        config: &'a Value,
+        harmless: &'static [&'static str],
+    ) -> Result<Self, ConfigError> {
+        let object = config.as_object().ok_or_else(|| ConfigError::new("it is no object"))?;
+        Ok(Keys { object, read: BTreeSet::new(), harmless })
+    }
+
+    pub(crate) fn value(&mut self, key: &'static str) -> Option<&'a Value> {
         self.read.insert(key);
         self.object.get(key).filter(|value| !value.is_null())
     }
@@ -51,19 +60,19 @@ impl<'a> Keys<'a> {
         read(value).ok_or_else(wrong).map(Some)
     }
 
-    pub(super) fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, ConfigError> {
+    pub(crate) fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, ConfigError> {
         Ok(self.of_kind(key, "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
-    pub(super) fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, ConfigError> {
+    pub(crate) fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, ConfigError> {
         self.of_kind(key, "text", Value::as_str)
     }
 
-    pub(super) fn number(&mut self, key: &'static str) -> Result<Option<f64>, ConfigError> {
+    pub(crate) fn number(&mut self, key: &'static str) -> Result<Option<f64>, ConfigError> {
         self.of_kind(key, "number above 0", |value| value.as_f64().filter(|number| *number > 0.0))
     }
 
-    pub(super) fn count(&mut self, key: &'static str) -> Result<Option<usize>, ConfigError> {
+    pub(crate) fn count(&mut self, key: &'static str) -> Result<Option<usize>, ConfigError> {
         self.of_kind(key, "whole number above 0", count)
     }
 
@@ -133,10 +142,10 @@ impl<'a> Keys<'a> {
     }
 
     /// Names of keys that were not read and are not known to be harmless.
-    pub(super) fn unread(&self) -> Vec<&str> {
+    pub(crate) fn unread(&self) -> Vec<&str> {
         let keys = self.object.iter().filter(|(_, value)| !value.is_null());
         let keys = keys.map(|(key, _)| key.as_str());
-        keys.filter(|key| !self.read.contains(key) && !HARMLESS.contains(key)).collect()
+        keys.filter(|key| !self.read.contains(key) && !self.harmless.contains(key)).collect()
     }
 }
 

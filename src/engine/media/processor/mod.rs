@@ -6,7 +6,7 @@ mod families;
 mod filled;
 mod grid;
 mod joined;
-mod keys;
+pub(crate) mod keys;
 mod layout;
 mod normalization;
 mod padded;
@@ -23,7 +23,7 @@ pub use normalization::Normalization;
 pub use patches::{PatchOrder, Patches};
 
 use crate::error::MediaError;
-use crate::header::Header;
+use crate::header::ImageHeader;
 use crate::resize::{Backend, Filter, resize, resize_between};
 use crate::rgb::Rgb8;
 
@@ -149,7 +149,7 @@ impl ImageProcessor {
     /// # Errors
     ///
     /// If an image of this shape cannot be resized as the model wants it.
-    pub fn tokens(&self, header: &Header, company: Company) -> Result<Layout, MediaError> {
+    pub fn tokens(&self, header: &ImageHeader, company: Company) -> Result<Layout, MediaError> {
         let size = Size { width: header.width as usize, height: header.height as usize };
         Ok(self.layout(size, &self.steps(size, company)?))
     }

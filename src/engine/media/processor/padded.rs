@@ -144,7 +144,7 @@ mod tests {
     use super::super::{Company, ImageProcessor};
     use super::*;
     use crate::formats::Format;
-    use crate::header::Header;
+    use crate::header::ImageHeader;
     use crate::resize::Backend;
 
     fn processor(key: &str, value: Value) -> Result<ImageProcessor, ConfigError> {
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn tokens_are_those_of_patches_that_the_image_has_and_then_of_the_whole_picture() {
         let processor = processor("dynamic_hd", json!(4)).unwrap();
-        let header = |width, height| Header { format: Format::Png, width, height };
+        let header = |width, height| ImageHeader { format: Format::Png, width, height };
         let layout = processor.tokens(&header(90, 79), Company::None).unwrap();
         assert_eq!((layout.num_tiles(), layout.num_tokens()), (5, 6 * 7 + 1 + 3 * 4));
         assert_eq!((layout.shown(1), layout.shown(3)), (Some([6, 6]), Some([5, 6])));

@@ -20,8 +20,8 @@ fn processor(line: &Value) -> ImageProcessor {
     ImageProcessor::from_config(&config, tower, backend).expect("a known config")
 }
 
-fn header(width: usize, height: usize) -> Header {
-    Header { format: Format::Png, width: width as u32, height: height as u32 }
+fn header(width: usize, height: usize) -> ImageHeader {
+    ImageHeader { format: Format::Png, width: width as u32, height: height as u32 }
 }
 
 #[test]

@@ -1,17 +1,36 @@
-//! `FetchedImage`: what is known of an image at a URL once it was fetched. A run writes it down, so
-//! that a later one knows which image its answer is of.
+//! `FetchedImage`: what is known of an image or a recording at a URL once it was fetched. A run
+//! writes it down, so that a later one knows which its answer is of.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use super::urls::{Failure, Fetcher};
-use vllm_batch_media::{Encoded, Format, Header, Limits, MediaError, MediaId, Medium};
+use vllm_batch_media::{
+    Encoded, Format, Header, ImageHeader, Limits, MediaError, MediaId, Medium, SoundFormat,
+    SoundHeader,
+};
 
 /// Formats, in the order of their numbers. More may follow, and none may leave.
 const FORMATS: [Format; 6] =
     [Format::Png, Format::Jpeg, Format::WebP, Format::Gif, Format::Bmp, Format::Tiff];
 
-/// An image that was fetched, and where from.
+/// The same of recordings. Their numbers begin at [`FIRST_SOUND`].
+const SOUNDS: [SoundFormat; 7] = [
+    SoundFormat::Wav,
+    SoundFormat::Flac,
+    SoundFormat::Mp3,
+    SoundFormat::Ogg,
+    SoundFormat::Aac,
+    SoundFormat::Mp4,
+    SoundFormat::Aiff,
+];
+
+const FIRST_SOUND: u8 = 128;
+
+/// Bits of a rate, before those of the number of channels. Both are bounded by far less.
+const RATE_BITS: u32 = 20;
+
+/// A medium that was fetched, and where from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedImage {
     /// The first half of the hash of its URL.
@@ -21,7 +40,8 @@ pub struct FetchedImage {
 }
 
 impl FetchedImage {
-    /// Bytes of one that is written down: of the URL, of the image, its format, width and height.
+    /// Bytes of one that is written down: of the URL, of the medium, its format, and two numbers:
+    /// width and height, or rate with channels and length.
     pub const LEN: usize = 16 + 32 + 1 + 4 + 4;
 
     pub(super) fn of(url: &str, medium: &Medium) -> Self {
@@ -41,12 +61,24 @@ impl FetchedImage {
 
     /// Appends its bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let format = FORMATS.iter().position(|format| *format == self.header.format);
         out.extend_from_slice(&self.url);
         out.extend_from_slice(self.id.as_bytes());
+        let (format, first, second) = match self.header {
+            Header::Image(header) => {
+                let format = FORMATS.iter().position(|format| *format == header.format);
+                (format, header.width, header.height)
+            }
+            Header::Sound(header) => {
+                let format = SOUNDS.iter().position(|format| *format == header.format);
+                let format = format.map(|format| format + usize::from(FIRST_SOUND));
+                let first = header.sample_rate | header.num_channels << RATE_BITS;
+                // Limits keep it below.
+                (format, first, header.num_samples as u32)
+            }
+        };
         out.push(format.expect("each has a number") as u8);
-        out.extend_from_slice(&self.header.width.to_le_bytes());
-        out.extend_from_slice(&self.header.height.to_le_bytes());
+        out.extend_from_slice(&first.to_le_bytes());
+        out.extend_from_slice(&second.to_le_bytes());
     }
 
     /// One of its bytes; None if they are none.
@@ -54,11 +86,21 @@ impl FetchedImage {
         let (url, rest) = bytes.split_first_chunk()?;
         let (id, rest) = rest.split_first_chunk()?;
         let ([format], rest) = rest.split_first_chunk()?;
-        let (width, rest) = rest.split_first_chunk()?;
-        let header = Header {
-            format: *FORMATS.get(usize::from(*format))?,
-            width: u32::from_le_bytes(*width),
-            height: u32::from_le_bytes(rest.try_into().ok()?),
+        let (first, rest) = rest.split_first_chunk()?;
+        let first = u32::from_le_bytes(*first);
+        let second = u32::from_le_bytes(rest.try_into().ok()?);
+        let header = match format.checked_sub(FIRST_SOUND) {
+            None => Header::Image(ImageHeader {
+                format: *FORMATS.get(usize::from(*format))?,
+                width: first,
+                height: second,
+            }),
+            Some(format) => Header::Sound(SoundHeader {
+                format: *SOUNDS.get(usize::from(format))?,
+                sample_rate: first & ((1 << RATE_BITS) - 1),
+                num_channels: first >> RATE_BITS,
+                num_samples: u64::from(second),
+            }),
         };
         Some(Self { url: *url, id: MediaId::from_bytes(*id), header })
     }
@@ -97,9 +139,14 @@ mod tests {
 
     #[test]
     fn what_is_written_down_is_read_again() {
-        for format in FORMATS {
+        let pictures =
+            FORMATS.map(|format| Header::Image(ImageHeader { format, width: 70_000, height: 3 }));
+        let sounds = SOUNDS.map(|format| {
+            let (sample_rate, num_channels, num_samples) = (192_000, 64, 115_200_000);
+            Header::Sound(SoundHeader { format, sample_rate, num_channels, num_samples })
+        });
+        for header in pictures.into_iter().chain(sounds) {
             let id = MediaId::from_bytes([7; 32]);
-            let header = Header { format, width: 70_000, height: 3 };
             let image = FetchedImage { url: hash("http://a/b.png"), id, header };
             let mut bytes = Vec::new();
             image.encode(&mut bytes);
@@ -108,5 +155,6 @@ mod tests {
             assert!(image.is_at("http://a/b.png") && !image.is_at("http://a/b"));
         }
         assert_eq!(FetchedImage::decode(&[9; FetchedImage::LEN]), None, "no format has the number");
+        assert_eq!(FetchedImage::decode(&[200; FetchedImage::LEN]), None);
     }
 }

@@ -178,11 +178,11 @@ fn other_texts_are_refused_by_what_they_are() {
 fn bytes_of_a_file_are_read_again() {
     let given = plain();
     let medium = given.text("a.gif").unwrap();
-    assert!(medium.decode().is_ok());
+    assert!(medium.decode_image().is_ok());
     fs::write(given.folder.join("a.gif"), b"GIF89a").unwrap();
-    assert_eq!(medium.decode().unwrap_err().code(), "media_changed");
+    assert_eq!(medium.decode_image().unwrap_err().code(), "media_changed");
     fs::remove_file(given.folder.join("a.gif")).unwrap();
-    assert_eq!(medium.decode().unwrap_err().code(), "media_not_found");
+    assert_eq!(medium.decode_image().unwrap_err().code(), "media_not_found");
 }
 
 #[test]

@@ -23,11 +23,11 @@ impl Picture {
     /// In a word, there is none: the image cannot be used, or has more than `most` pixels.
     pub fn png(&self, longest: usize, most: u64) -> Result<Vec<u8>, &'static str> {
         let medium = self.medium.as_ref().map_err(|why| *why)?;
-        let header = medium.header();
+        let Some(header) = medium.header().image() else { return Err("a recording") };
         if u64::from(header.width) * u64::from(header.height) > most {
             return Err("too large to be shown");
         }
-        let pixels = medium.decode().map_err(|error| error.code())?;
+        let pixels = medium.decode_image().map_err(|error| error.code())?;
         Ok(vllm_batch_media::thumbnail(&pixels, longest))
     }
 }

@@ -1,0 +1,121 @@
+//! Recordings: bytes in, features of a model out. A file is read packet by packet, and its channels
+//! are one from then on.
+
+mod format;
+mod packets;
+mod processor;
+mod resample;
+mod samples;
+
+#[cfg(test)]
+mod tests;
+
+use vllm_batch_base::contained::contain;
+
+use crate::error::MediaError;
+use crate::limits::Limits;
+
+pub use format::SoundFormat;
+pub use processor::{Features, SoundProcessor};
+pub use samples::Samples;
+
+use packets::Packets;
+
+/// Rates that are read, in samples of a second.
+const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;
+
+/// Channels of the widest recording.
+const MAX_CHANNELS: usize = 64;
+
+/// What is known of a recording before it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoundHeader {
+    /// What the first bytes say, whatever the file is called.
+    pub format: SoundFormat,
+    /// Samples of a second.
+    pub sample_rate: u32,
+    /// Channels, which become one.
+    pub num_channels: u32,
+    /// Samples of each channel, as many as are decoded.
+    pub num_samples: u64,
+}
+
+impl SoundHeader {
+    /// Samples that there are at another rate, as [`Samples::at_rate`] makes them.
+    pub fn num_samples_at(&self, rate: u32) -> u64 {
+        resample::num_samples(self.num_samples, self.sample_rate, rate)
+    }
+}
+
+/// Format, rate and length, within the limits. The packets are counted, and none is decoded: what
+/// they hold may still be damaged.
+///
+/// # Errors
+///
+/// If the format is not known, the file is cut or damaged, or the limits are exceeded.
+pub fn probe(bytes: &[u8], limits: &Limits) -> Result<SoundHeader, MediaError> {
+    limits.check_bytes(bytes)?;
+    let format = SoundFormat::of(bytes)?;
+    contained(format, || {
+        let mut packets = Packets::new(format, bytes)?;
+        while let Some(packet) = packets.next()? {
+            packets.count(&packet)?;
+            limits.check_samples(packets.num_samples(), packets.rate())?;
+        }
+        match packets.num_samples() {
+            0 => Err(damaged(format, "it has no samples")),
+            num_samples => Ok(SoundHeader {
+                format,
+                sample_rate: packets.rate(),
+                num_channels: packets.num_channels() as u32,
+                num_samples,
+            }),
+        }
+    })
+}
+
+/// The samples: the mean of all channels, at the rate of the file.
+///
+/// # Errors
+///
+/// As [`probe`], and if a packet is damaged or holds what is no number.
+pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Samples, MediaError> {
+    let header = probe(bytes, limits)?;
+    let SoundHeader { format, sample_rate, num_samples, .. } = header;
+    contained(format, || {
+        let mut packets = Packets::new(format, bytes)?;
+        let mut decoder = packets.decoder()?;
+        // Within the limits, since it was counted.
+        let mut values = Vec::with_capacity(num_samples as usize);
+        while let Some(packet) = packets.next()? {
+            packets.count(&packet)?;
+            decoder.push(&packet, &mut values)?;
+            if values.len() as u64 > num_samples {
+                break;
+            }
+        }
+        if values.len() as u64 != num_samples {
+            return Err(damaged(format, "its data has another length"));
+        }
+        match values.iter().all(|value| value.is_finite()) {
+            true => Ok(Samples::new(sample_rate, values)),
+            false => Err(damaged(format, "a sample is no number")),
+        }
+    })
+}
+
+/// Decoders of others may panic on a damaged file. That costs the recording.
+fn contained<T>(
+    format: SoundFormat,
+    read: impl FnOnce() -> Result<T, MediaError>,
+) -> Result<T, MediaError> {
+    contain(read).unwrap_or_else(|| Err(damaged(format, "its decoder failed on it")))
+}
+
+fn damaged(format: SoundFormat, what: impl std::fmt::Display) -> MediaError {
+    MediaError::decode(format!("the {format} recording is damaged: {what}"))
+}
+
+fn unsupported(format: SoundFormat, what: impl std::fmt::Display) -> MediaError {
+    MediaError::unsupported(format!("the {format} recording has {what}, which is not read"))
+}

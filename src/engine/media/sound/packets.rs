@@ -1,0 +1,192 @@
+//! Packets of a file, and their samples: symphonia, and what it is told.
+
+use std::io::{Cursor, ErrorKind};
+
+use symphonia::core::codecs::audio::well_known::CODEC_ID_AAC;
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::errors::Error;
+use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
+use symphonia::core::io::MediaSourceStream;
+use symphonia::core::packet::Packet;
+use symphonia::default::formats::{
+    AdtsReader, AiffReader, FlacReader, IsoMp4Reader, MpaReader, OggReader, WavReader,
+};
+
+use super::format::{SoundFormat, tag_len};
+use super::{MAX_CHANNELS, RATES, damaged, unsupported};
+use crate::error::MediaError;
+
+/// Samples of a packet of AAC.
+const AAC_SAMPLES: u64 = 1024;
+
+/// The packets of the first recording of a file.
+pub(super) struct Packets<'a> {
+    format: SoundFormat,
+    reader: Box<dyn FormatReader + 'a>,
+    track: u32,
+    params: AudioCodecParameters,
+    rate: u32,
+    num_channels: usize,
+    /// Samples of each channel, as the file says. None: it does not.
+    said: Option<u64>,
+    counted: u64,
+}
+
+/// What makes samples of packets.
+pub(super) struct Decoder {
+    format: SoundFormat,
+    decoder: Box<dyn AudioDecoder>,
+    rate: u32,
+    channels: Vec<Vec<f32>>,
+}
+
+impl<'a> Packets<'a> {
+    /// Reads what is in front of the first packet.
+    pub(super) fn new(format: SoundFormat, bytes: &'a [u8]) -> Result<Self, MediaError> {
+        let fault = |error| fault(format, &error);
+        let reader = reader(format, bytes).map_err(fault)?;
+        let nothing = || unsupported(format, "no sound of a known kind");
+        let track = reader.first_track_known_codec(TrackType::Audio).ok_or_else(nothing)?;
+        let params = track.codec_params.as_ref().and_then(|params| params.audio());
+        let params = params.ok_or_else(nothing)?.clone();
+        let (track, said) = (track.id, track.num_frames);
+        let decoder = made(&params).map_err(fault)?;
+        let found = decoder.codec_params();
+        let rate = found.sample_rate.or(params.sample_rate).unwrap_or_default();
+        let channels = found.channels.as_ref().or(params.channels.as_ref());
+        let num_channels = channels.map_or(0, |channels| channels.count());
+        if !RATES.contains(&rate) {
+            return Err(unsupported(format, format_args!("{rate} samples a second")));
+        }
+        if !(1..=MAX_CHANNELS).contains(&num_channels) {
+            return Err(unsupported(format, format_args!("{num_channels} channels")));
+        }
+        Ok(Packets { format, reader, track, params, rate, num_channels, said, counted: 0 })
+    }
+
+    pub(super) fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    pub(super) fn num_channels(&self) -> usize {
+        self.num_channels
+    }
+
+    /// Samples of each channel in the packets that were counted.
+    pub(super) fn num_samples(&self) -> u64 {
+        self.counted
+    }
+
+    /// The next packet of the recording.
+    pub(super) fn next(&mut self) -> Result<Option<Packet>, MediaError> {
+        loop {
+            match self.reader.next_packet() {
+                Ok(Some(packet)) if packet.track_id == self.track => return Ok(Some(packet)),
+                Ok(Some(_)) => {}
+                Ok(None) => return self.check_end().map(|()| None),
+                Err(error) => return Err(fault(self.format, &error)),
+            }
+        }
+    }
+
+    /// Counts the samples of a packet.
+    pub(super) fn count(&mut self, packet: &Packet) -> Result<(), MediaError> {
+        let count = match self.params.codec {
+            CODEC_ID_AAC => AAC_SAMPLES,
+            _ => packet.dur.get(),
+        };
+        // Of one value for each sample nothing says where a file was cut.
+        if let (SoundFormat::Wav | SoundFormat::Aiff, Some(bits)) =
+            (self.format, self.params.bits_per_coded_sample)
+        {
+            let needed = count * u64::from(bits / 8) * self.num_channels as u64;
+            if bits % 8 == 0 && (packet.data.len() as u64) < needed {
+                return Err(damaged(self.format, "it ends before its samples do"));
+            }
+        }
+        self.counted += count;
+        Ok(())
+    }
+
+    /// Whether the file has what it says that it has.
+    fn check_end(&self) -> Result<(), MediaError> {
+        match self.said {
+            Some(said) if self.counted < said && self.params.codec != CODEC_ID_AAC => {
+                let counted = self.counted;
+                let what = format!("it says that it has {said} samples, and has {counted}");
+                Err(damaged(self.format, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A decoder of the packets from the first on.
+    pub(super) fn decoder(&self) -> Result<Decoder, MediaError> {
+        let decoder = made(&self.params).map_err(|error| fault(self.format, &error))?;
+        let channels = vec![Vec::new(); self.num_channels];
+        Ok(Decoder { format: self.format, decoder, rate: self.rate, channels })
+    }
+}
+
+impl Decoder {
+    /// Appends the samples of a packet: the mean of its channels.
+    pub(super) fn push(
+        &mut self,
+        packet: &Packet,
+        values: &mut Vec<f32>,
+    ) -> Result<(), MediaError> {
+        let format = self.format;
+        let decoded = self.decoder.decode(packet).map_err(|error| fault(format, &error))?;
+        if decoded.frames() == 0 {
+            return Ok(());
+        }
+        let num_channels = self.channels.len();
+        if decoded.spec().rate() != self.rate || decoded.num_planes() != num_channels {
+            return Err(unsupported(format, "another rate or other channels in its middle"));
+        }
+        decoded.copy_to_vecs_planar::<f32>(&mut self.channels);
+        let (first, others) = self.channels.split_first().expect("a channel");
+        let start = values.len();
+        values.extend_from_slice(first);
+        if others.is_empty() {
+            return Ok(());
+        }
+        let mixed = &mut values[start..];
+        for channel in others {
+            for (sum, sample) in mixed.iter_mut().zip(channel) {
+                *sum += sample;
+            }
+        }
+        mixed.iter_mut().for_each(|sum| *sum /= num_channels as f32);
+        Ok(())
+    }
+}
+
+fn reader<'a>(format: SoundFormat, bytes: &'a [u8]) -> Result<Box<dyn FormatReader + 'a>, Error> {
+    let bytes = &bytes[tag_len(bytes).min(bytes.len())..];
+    let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
+    let options = FormatOptions::default();
+    Ok(match format {
+        SoundFormat::Wav => Box::new(WavReader::try_new(stream, options)?),
+        SoundFormat::Flac => Box::new(FlacReader::try_new(stream, options)?),
+        SoundFormat::Mp3 => Box::new(MpaReader::try_new(stream, options)?),
+        SoundFormat::Ogg => Box::new(OggReader::try_new(stream, options)?),
+        SoundFormat::Aac => Box::new(AdtsReader::try_new(stream, options)?),
+        SoundFormat::Mp4 => Box::new(IsoMp4Reader::try_new(stream, options)?),
+        SoundFormat::Aiff => Box::new(AiffReader::try_new(stream, options)?),
+    })
+}
+
+fn made(params: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>, Error> {
+    symphonia::default::get_codecs().make_audio_decoder(params, &AudioDecoderOptions::default())
+}
+
+fn fault(format: SoundFormat, error: &Error) -> MediaError {
+    match error {
+        Error::Unsupported(what) => unsupported(format, what),
+        Error::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            damaged(format, "it is cut")
+        }
+        error => damaged(format, error),
+    }
+}
