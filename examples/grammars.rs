@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Whether the tokens of a text match, and what the masks before each of them and the end cost.
 fn of_text(tokenizer: &Tokenizer, grammar: &Arc<Grammar>, text: &str) -> Value {
-    let guidance = Guidance { grammar: Some(Arc::clone(grammar)), thinking: None };
+    let guidance = Guidance { grammar: Some(Arc::clone(grammar)), ..Guidance::default() };
     let token_ids = match tokenizer.encode_inside(text) {
         Ok(token_ids) => token_ids,
         Err(error) => return json!({ "error": error.to_string() }),

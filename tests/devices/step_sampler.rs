@@ -94,7 +94,7 @@ impl Step {
         let num_allowed: u32 = words.iter().map(|word| word.count_ones()).sum();
         let first = || (0..).find(|id| words[*id as usize / 32] >> (id % 32) & 1 == 1);
         let only = if num_allowed == 1 { first() } else { None };
-        (!words.is_empty()).then_some(TokenMask { words, only })
+        (!words.is_empty()).then_some(TokenMask { words, only, weighed: None })
     }
 
     /// Logits as the mask leaves them.

@@ -42,6 +42,7 @@ mod saved_configs;
 mod scores;
 mod sentence_modules;
 mod simulation;
+mod sounds;
 mod speculation;
 mod stages;
 mod tokenizers;

@@ -11,7 +11,7 @@ const OF_VALUES: &[(&str, usize)] = &[
     ("src/engine/checkpoint/hf_config/mod.rs", 1),
     ("src/engine/checkpoint/model_files.rs", 1),
     ("src/engine/checkpoint/weights/dummy.rs", 1),
-    ("src/engine/core/execute/cache_size.rs", 7),
+    ("src/engine/core/execute/cache_size.rs", 8),
     ("src/engine/core/execute/draft_executor.rs", 1),
     ("src/engine/core/execute/model_executor.rs", 1),
     ("src/engine/core/execute/pipeline/loading.rs", 1),

@@ -2,8 +2,8 @@
 
 pub use super::likelihood::{ChoiceTexts, KnownText, Likelihood, RollingText, Scored};
 pub use super::sampling_params::{
-    BeamSearchParams, Constraint, NumLogprobs, RequestOutputKind, SamplingParams,
-    StructuredOutputs, TruncationSide, UNLIMITED_LOGPROBS,
+    BeamSearchParams, Constraint, NumLogprobs, RequestOutputKind, SamplingParams, SpeechParams,
+    SpeechTask, StructuredOutputs, TruncationSide, UNLIMITED_LOGPROBS,
 };
 pub use vllm_batch_base::config::LoraId;
 

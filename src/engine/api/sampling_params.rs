@@ -70,6 +70,29 @@ pub struct SamplingParams {
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
     /// Most tokens of thinking, where the run knows how the model thinks (a reasoning parser).
     pub thinking_token_budget: Option<u32>,
+    /// How a recording is written down, by a model that does that.
+    pub speech: SpeechParams,
+}
+
+/// How a recording is written down: names of `generate` of transformers' Whisper.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpeechParams {
+    /// What is spoken, as `en` or `english`; None: the model finds it.
+    pub language: Option<String>,
+    /// What is written.
+    pub task: SpeechTask,
+    /// Where each piece of the text begins and ends is written too.
+    pub return_timestamps: bool,
+}
+
+/// What is written of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpeechTask {
+    /// What is said, in its language.
+    #[default]
+    Transcribe,
+    /// The same in English.
+    Translate,
 }
 
 /// How a row is searched with beams: vLLM's `BeamSearchParams`, as far as `SamplingParams` does not
@@ -177,6 +200,7 @@ impl Default for SamplingParams {
             output_kind: RequestOutputKind::default(),
             structured_outputs: None,
             thinking_token_budget: None,
+            speech: SpeechParams::default(),
         }
     }
 }

@@ -27,7 +27,7 @@ pub use families::ARCHITECTURES;
 use families::{Architecture, Sight};
 use hf_config::HfConfig;
 use serde_json::Value;
-use spec::{DecoderSpec, TowerSpec};
+use spec::{DecoderSpec, SoundTowerSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 
@@ -84,6 +84,18 @@ pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
         scale => scale,
     };
     Ok(Some(TowerSpec { scale, ..spec }))
+}
+
+/// The spec of what makes states of sounds, of a config whose [`decoder_spec`] was made; None: the
+/// model hears nothing.
+///
+/// # Errors
+/// The config lacks something, or has a size that no such tower has.
+pub fn sound_tower_spec(config: &HfConfig) -> Result<Option<SoundTowerSpec>, EngineError> {
+    let Some(build) = family(config)?.and_then(|known| known.sound_tower) else { return Ok(None) };
+    let spec = build(config)?;
+    limits::check_sound_tower(&spec).map_err(|text| config.error(text))?;
+    Ok(Some(spec))
 }
 
 /// The configuration of its image processor, in the words of transformers, where config.json says

@@ -3,7 +3,7 @@
 
 use super::spec::{
     AttentionSpec, ChoiceSpec, ChoiceUnit, ConnectorSpec, DecoderSpec, EncoderSpec, ExpertsSpec,
-    LayerSpec, LinearSpec, QkvHeads, RecurrentSpec, TowerSpec,
+    LayerSpec, LinearSpec, QkvHeads, RecurrentSpec, SoundTowerSpec, TowerSpec,
 };
 use vllm_batch_base::layers::{DeltaHeads, Reach, Routing, ScanShape, SelectiveShape, Weighted};
 
@@ -27,6 +27,8 @@ pub(super) const MAX_IMAGE_SIZE: usize = 1 << 14;
 const MAX_PATCH_SIZE: usize = 1 << 8;
 /// Frames of a patch.
 const MAX_FRAMES: usize = 1 << 4;
+/// States of a sound.
+const MAX_STATES: usize = 1 << 14;
 /// Patches of the side of a token.
 const MAX_MERGE_SIZE: usize = 1 << 4;
 /// Groups of experts: routing has a bit of each.
@@ -180,6 +182,29 @@ pub(super) fn check_tower(spec: &TowerSpec) -> Result<(), String> {
         true => Ok(()),
         false => Err("its vision tower's epsilon of norms is out of range".to_owned()),
     }
+}
+
+/// Refuses sounds that no model hears; checked before sizes are made of them.
+///
+/// # Errors
+/// A number is out of range; the text names it.
+pub(super) fn check_sounds(num_mels: usize, num_states: usize) -> Result<(), String> {
+    check_sizes(&[
+        ("number of mel bins", num_mels, MAX_WIDTH),
+        ("number of states of a sound", num_states, MAX_STATES),
+    ])
+}
+
+/// Refuses a tower of sounds that no model has.
+///
+/// # Errors
+/// It has a size or a number out of range; the text names it.
+pub(super) fn check_sound_tower(spec: &SoundTowerSpec) -> Result<(), String> {
+    check_sizes(&[
+        ("width of a tower of sounds", spec.width(), MAX_WIDTH),
+        ("intermediate size of a tower of sounds", inner_width(&spec.layers), MAX_WIDTH),
+    ])?;
+    check_heads(spec.heads())
 }
 
 fn is_frequency(value: &f32) -> bool {

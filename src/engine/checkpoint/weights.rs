@@ -25,7 +25,9 @@ use super::spec::{BesideTable, LinearSpec, NamedShape};
 pub use dummy::DummyWeights;
 pub use mapped_files::MappedFiles;
 pub use of_gguf::TranslatedFiles;
-pub use quantized::{linears_of_decoder, linears_of_encoder, linears_of_tower};
+pub use quantized::{
+    linears_of_decoder, linears_of_encoder, linears_of_sound_tower, linears_of_tower,
+};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::OnLostFile;
 use vllm_batch_base::matrix::SourceMatrix;

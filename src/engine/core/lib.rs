@@ -29,6 +29,7 @@ use crate::load::gguf_text;
 use crate::load::images::{Sight, image_input};
 use crate::load::model::LoadedModel;
 use crate::load::model_summary::ModelSummary;
+use crate::load::sounds::sound_input;
 use crate::load::step_sizes::StepSizes;
 use crate::load::text_alone::text_alone;
 use crate::plan::block_pool::BlockPool;
@@ -480,6 +481,13 @@ fn decoders_input_processor(
     let template = summary.chat_template;
     let processor = load_input_processor(config, &summary.files, (limits, defaults), template)?;
     let processor = processor.with_begun_chats(summary.begins_chats);
+    let processor = match summary.hearing() {
+        None => processor,
+        Some(hearing) => {
+            let sounds = sound_input(hearing, &processor.tokenizer())?;
+            processor.with_sounds(sounds)
+        }
+    };
     with_images(processor, summary.sight()).map(Arc::new)
 }
 

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ahead::Decoders;
 use vllm_batch_media::{
-    Company, Header, ImageHeader, ImageProcessor, Layout, MediaError, MediaId, Medium, Patches,
+    Company, Features, Header, ImageProcessor, Layout, MediaError, MediaId, MediaKind, Medium,
+    Patches, SoundProcessor,
 };
 
 /// The least id of a token of a medium.
@@ -23,11 +24,95 @@ const NUM_IDS: u64 = 1 << 31;
 /// Identities that are remembered after their requests, for prefixes that come again.
 const MAX_KNOWN: usize = 1 << 20;
 
+/// From decoded media to what towers read, as one model wants it.
+#[derive(Clone, Debug, Default)]
+pub struct Processors {
+    /// Of images; None: the model sees nothing.
+    pub images: Option<ImageProcessor>,
+    /// Of sounds; None: it hears nothing.
+    pub sounds: Option<SoundReader>,
+}
+
+/// From sounds to frames, and how many tokens each has.
+#[derive(Clone, Debug)]
+pub struct SoundReader {
+    /// From samples to frames.
+    pub processor: SoundProcessor,
+    /// Tokens of a sound.
+    pub num_tokens: usize,
+}
+
+/// What a medium becomes in a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaForm {
+    /// An image: tiles, patches and tokens.
+    Image(Layout),
+    /// A sound of so many tokens.
+    Sound(usize),
+}
+
+/// What a tower reads of a medium.
+#[derive(Clone, Debug)]
+pub enum TowerInput {
+    /// Of an image.
+    Patches(Patches),
+    /// Of a sound.
+    Features(Features),
+}
+
+impl Processors {
+    /// Of a model that sees, and hears nothing.
+    pub fn of_images(images: ImageProcessor) -> Self {
+        Self { images: Some(images), sounds: None }
+    }
+}
+
+impl MediaForm {
+    /// Placeholders in a prompt.
+    pub fn num_tokens(&self) -> usize {
+        match self {
+            Self::Image(layout) => layout.num_tokens(),
+            Self::Sound(num_tokens) => *num_tokens,
+        }
+    }
+
+    /// How an image is cut.
+    ///
+    /// # Panics
+    /// It is none.
+    pub fn layout(&self) -> Layout {
+        match self {
+            Self::Image(layout) => *layout,
+            Self::Sound(_) => unreachable!("images alone are cut"),
+        }
+    }
+}
+
+impl TowerInput {
+    /// Of an image.
+    ///
+    /// # Panics
+    /// It is none.
+    pub fn patches(self) -> Patches {
+        match self {
+            Self::Patches(patches) => patches,
+            Self::Features(_) => unreachable!("images alone have patches"),
+        }
+    }
+
+    fn num_bytes(&self) -> usize {
+        match self {
+            Self::Patches(patches) => patches.num_bytes(),
+            Self::Features(features) => size_of_val(&features.values[..]),
+        }
+    }
+}
+
 /// The media of requests that are under way. Shared by the threads that read rows and by engines.
 #[derive(Debug)]
 pub struct MediaTable {
-    processor: ImageProcessor,
-    max_patch_bytes: usize,
+    processors: Processors,
+    max_input_bytes: usize,
     table_token: Option<u32>,
     state: Mutex<State>,
     decoders: Decoders,
@@ -42,8 +127,8 @@ struct State {
     /// Media of this epoch.
     known: HashMap<Key, Known>,
     under_way: HashMap<u64, Weak<TableMedium>>,
-    /// Bytes of patches that wait for a tower.
-    patch_bytes: usize,
+    /// Bytes that wait for a tower.
+    input_bytes: usize,
 }
 
 /// A medium, and what it is among those of its prompt, where that changes how it is cut.
@@ -60,21 +145,21 @@ struct Known {
 #[derive(Debug)]
 pub struct TableMedium {
     number: u64,
-    layout: Layout,
+    form: MediaForm,
     company: Company,
     medium: Arc<Medium>,
     /// Decoded already, where there was room.
-    patches: Mutex<Option<Patches>>,
+    input: Mutex<Option<TowerInput>>,
     lost: OnceLock<MediaError>,
     table: Arc<MediaTable>,
 }
 
 impl MediaTable {
-    /// An empty table. Patches that wait for a tower take `max_patch_bytes` at most; those of
-    /// further images are made once more.
-    pub fn new(processor: ImageProcessor, max_patch_bytes: usize) -> Self {
+    /// An empty table. What waits for a tower takes `max_input_bytes` at most; that of further
+    /// media is made once more.
+    pub fn new(processors: Processors, max_input_bytes: usize) -> Self {
         let (table_token, state, decoders, num_prompts) = Default::default();
-        Self { processor, max_patch_bytes, table_token, state, decoders, num_prompts }
+        Self { processors, max_input_bytes, table_token, state, decoders, num_prompts }
     }
 
     /// The same, where tokens of images have the rows of this one in tables by token.
@@ -82,9 +167,9 @@ impl MediaTable {
         Self { table_token: id, ..self }
     }
 
-    /// From decoded images to patches, and from headers to sizes.
-    pub fn processor(&self) -> &ImageProcessor {
-        &self.processor
+    /// From decoded media to what towers read, and from headers to sizes.
+    pub fn processors(&self) -> &Processors {
+        &self.processors
     }
 
     /// Numbers of the media of one request, all of one epoch. Each is decoded once, to know that it
@@ -96,10 +181,10 @@ impl MediaTable {
         self: &Arc<Self>,
         media: &[Arc<Medium>],
     ) -> Result<Vec<Arc<TableMedium>>, (usize, MediaError)> {
-        let layouts = self.layouts(media);
-        let layouts = layouts.enumerate().map(|(at, layout)| layout.map_err(|error| (at, error)));
-        let layouts: Vec<_> = layouts.collect::<Result<_, _>>()?;
-        let placed = self.numbered(media, &layouts);
+        let forms = self.forms(media);
+        let forms = forms.enumerate().map(|(at, form)| form.map_err(|error| (at, error)));
+        let forms: Vec<_> = forms.collect::<Result<_, _>>()?;
+        let placed = self.numbered(media, &forms);
         for (at, (medium, is_sound)) in placed.iter().enumerate() {
             if !is_sound {
                 medium.decode_once().map_err(|error| (at, error))?;
@@ -111,10 +196,10 @@ impl MediaTable {
     /// Begins to decode media of a request that comes soon, on threads of their own. It is of use
     /// while what is returned is kept. Those that cannot be used are left to [`Self::place`].
     pub fn decode_ahead(self: &Arc<Self>, media: &[Arc<Medium>]) -> Vec<Arc<TableMedium>> {
-        let Ok(layouts) = self.layouts(media).collect::<Result<Vec<_>, _>>() else {
+        let Ok(forms) = self.forms(media).collect::<Result<Vec<_>, _>>() else {
             return Vec::new();
         };
-        let placed = self.numbered(media, &layouts);
+        let placed = self.numbered(media, &forms);
         for (medium, is_sound) in &placed {
             if !is_sound {
                 self.decoders.ask(medium);
@@ -124,26 +209,44 @@ impl MediaTable {
     }
 
     /// Those of the media of one request.
-    fn layouts(&self, media: &[Arc<Medium>]) -> impl Iterator<Item = Result<Layout, MediaError>> {
-        let company = self.processor.company(media.len());
-        media.iter().map(move |medium| match medium.header() {
-            Header::Image(header) => self.processor.tokens(header, company),
-            Header::Sound(_) => {
-                Err(MediaError::Unsupported("the model sees, and does not hear".to_owned()))
+    fn forms(&self, media: &[Arc<Medium>]) -> impl Iterator<Item = Result<MediaForm, MediaError>> {
+        let company = self.company(media);
+        media.iter().map(move |medium| self.form(medium.header(), company))
+    }
+
+    fn form(&self, header: &Header, company: Company) -> Result<MediaForm, MediaError> {
+        let Processors { images, sounds } = &self.processors;
+        match header {
+            Header::Image(header) => {
+                let images = images.as_ref().ok_or_else(|| unread("image"))?;
+                images.tokens(header, company).map(MediaForm::Image)
             }
-        })
+            Header::Sound(header) => {
+                let sounds = sounds.as_ref().ok_or_else(|| unread("recording"))?;
+                let processor = &sounds.processor;
+                processor.check(header.num_samples_at(processor.rate()))?;
+                Ok(MediaForm::Sound(sounds.num_tokens))
+            }
+        }
+    }
+
+    /// What the images of a prompt are among each other.
+    fn company(&self, media: &[Arc<Medium>]) -> Company {
+        let images = media.iter().filter(|medium| medium.kind() == MediaKind::Image);
+        let processor = self.processors.images.as_ref();
+        processor.map_or(Company::None, |processor| processor.company(images.count()))
     }
 
     /// The media with their numbers, and whether each could be decoded before.
     fn numbered(
         self: &Arc<Self>,
         media: &[Arc<Medium>],
-        layouts: &[Layout],
+        forms: &[MediaForm],
     ) -> Vec<(Arc<TableMedium>, bool)> {
-        let company = self.processor.company(media.len());
+        let company = self.company(media);
         let mut state = self.state();
         // At the most: an epoch holds all media of a request.
-        let num_tokens: u64 = layouts.iter().map(|layout| layout.num_tokens() as u64).sum();
+        let num_tokens: u64 = forms.iter().map(|form| form.num_tokens() as u64).sum();
         if state.next % NUM_IDS + num_tokens > NUM_IDS {
             state.next = state.next.next_multiple_of(NUM_IDS);
             state.known.clear();
@@ -151,11 +254,11 @@ impl MediaTable {
         if state.known.len() >= MAX_KNOWN {
             state.known.clear();
         }
-        let placed = media.iter().zip(layouts).map(|(medium, layout)| {
+        let placed = media.iter().zip(forms).map(|(medium, form)| {
             let key = (medium.id(), company);
             let known = state.known.get(&key).copied().unwrap_or_else(|| {
                 let known = Known { number: state.next, is_sound: false };
-                state.next += layout.num_tokens() as u64;
+                state.next += form.num_tokens() as u64;
                 state.known.insert(key, known);
                 known
             });
@@ -163,10 +266,10 @@ impl MediaTable {
             let placed = under_way.unwrap_or_else(|| {
                 let placed = Arc::new(TableMedium {
                     number: known.number,
-                    layout: *layout,
+                    form: *form,
                     company,
                     medium: Arc::clone(medium),
-                    patches: Mutex::default(),
+                    input: Mutex::default(),
                     lost: OnceLock::new(),
                     table: Arc::clone(self),
                 });
@@ -209,9 +312,9 @@ impl TableMedium {
         self.table.table_token
     }
 
-    /// How many tiles, patches and tokens it becomes.
-    pub fn layout(&self) -> Layout {
-        self.layout
+    /// What it becomes in a prompt.
+    pub fn form(&self) -> MediaForm {
+        self.form
     }
 
     /// Id of its first token, above every vocabulary. Those of the others follow it.
@@ -224,13 +327,13 @@ impl TableMedium {
         (self.number / NUM_IDS) as u32
     }
 
-    /// Its patches, for the tower. They are not kept.
+    /// What its tower reads. It is not kept.
     ///
     /// # Errors
     /// The bytes cannot be read again, or have changed.
-    pub fn take_patches(&self) -> Result<Patches, MediaError> {
+    pub fn take_input(&self) -> Result<TowerInput, MediaError> {
         match self.take() {
-            Some(patches) => Ok(patches),
+            Some(input) => Ok(input),
             None => self.decode(),
         }
     }
@@ -251,24 +354,44 @@ impl TableMedium {
         self.lost.get()
     }
 
-    fn decode(&self) -> Result<Patches, MediaError> {
-        self.table.processor.patches(&self.medium.decode_image()?, self.company)
+    fn decode(&self) -> Result<TowerInput, MediaError> {
+        let Processors { images, sounds } = &self.table.processors;
+        match (self.form, images, sounds) {
+            (MediaForm::Image(_), Some(images), _) => {
+                images.patches(&self.medium.decode_image()?, self.company).map(TowerInput::Patches)
+            }
+            (MediaForm::Sound(_), _, Some(sounds)) => {
+                sounds.processor.features(&self.medium.decode_sound()?).map(TowerInput::Features)
+            }
+            _ => unreachable!("it has a form of its processor"),
+        }
     }
 
     fn key(&self) -> Key {
         (self.medium.id(), self.company)
     }
 
-    /// Bytes of its pixels.
+    /// Bytes of its pixels or samples.
     fn num_decoded_bytes(&self) -> u64 {
-        let pixels = |header: &ImageHeader| u64::from(header.width) * u64::from(header.height);
-        3 * self.medium.header().image().map_or(0, pixels)
+        match self.medium.header() {
+            Header::Image(header) => 3 * u64::from(header.width) * u64::from(header.height),
+            Header::Sound(header) => size_of::<f32>() as u64 * header.num_samples,
+        }
     }
 
-    /// Its patches may wait for a tower.
+    /// What its tower reads may wait for it.
     fn has_room(&self) -> bool {
-        let needed = self.table.processor.num_patch_bytes(self.layout);
-        self.table.state().patch_bytes + needed <= self.table.max_patch_bytes
+        let Processors { images, sounds } = &self.table.processors;
+        let of_images = |layout| images.as_ref().map_or(0, |images| images.num_patch_bytes(layout));
+        let needed = match self.form {
+            MediaForm::Image(layout) => of_images(layout),
+            MediaForm::Sound(_) => {
+                sounds.as_ref().map_or(0, |SoundReader { processor, .. }| {
+                    processor.num_frames() * processor.num_mels() * size_of::<f32>()
+                })
+            }
+        };
+        self.table.state().input_bytes + needed <= self.table.max_input_bytes
     }
 
     fn is_sound(&self) -> bool {
@@ -279,28 +402,32 @@ impl TableMedium {
 
     fn decode_once(&self) -> Result<(), MediaError> {
         // Held meanwhile, so that others who need it wait.
-        let mut kept = self.patches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_sound() {
             return Ok(());
         }
-        let patches = self.decode()?;
-        let num_bytes = patches.num_bytes();
+        let input = self.decode()?;
+        let num_bytes = input.num_bytes();
         let mut state = self.table.state();
         if let Some(known) = state.known.get_mut(&self.key()) {
             known.is_sound = true;
         }
-        if kept.is_none() && state.patch_bytes + num_bytes <= self.table.max_patch_bytes {
-            state.patch_bytes += num_bytes;
-            *kept = Some(patches);
+        if kept.is_none() && state.input_bytes + num_bytes <= self.table.max_input_bytes {
+            state.input_bytes += num_bytes;
+            *kept = Some(input);
         }
         Ok(())
     }
 
-    fn take(&self) -> Option<Patches> {
-        let patches = self.patches.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        self.table.state().patch_bytes -= patches.num_bytes();
-        Some(patches)
+    fn take(&self) -> Option<TowerInput> {
+        let input = self.input.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        self.table.state().input_bytes -= input.num_bytes();
+        Some(input)
     }
+}
+
+fn unread(what: &str) -> MediaError {
+    MediaError::Unsupported(format!("the model takes no {what}"))
 }
 
 impl Drop for TableMedium {

@@ -17,7 +17,7 @@ use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::execute::model::tower::Tower as LoadedTower;
 use vllm_batch::engine::core::load::images::image_processor;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
-use vllm_batch::engine::core::media_table::{MediaTable, TableMedium};
+use vllm_batch::engine::core::media_table::{MediaTable, Processors, TableMedium};
 use vllm_batch::engine::device::Device;
 use vllm_batch::engine::media::{Encoded, Limits, MediaError, MediaKind, Medium};
 use vllm_batch::engine::text::Tokenizer;
@@ -129,7 +129,8 @@ fn table(model: &str, max_patch_bytes: usize) -> Arc<MediaTable> {
     let summary = summary(model);
     let sight = summary.sight().expect("a tower");
     let table_token = sight.tower.table_token;
-    let table = MediaTable::new(image_processor(sight).unwrap(), max_patch_bytes);
+    let table =
+        MediaTable::new(Processors::of_images(image_processor(sight).unwrap()), max_patch_bytes);
     Arc::new(table.with_table_token(table_token))
 }
 
@@ -211,11 +212,11 @@ fn a_tower_gives_the_embeddings_of_transformers() {
             let table = table(model, 0);
             let placed = table.place(&media(prompt)).unwrap();
             let patches: Vec<_> =
-                placed.iter().map(|medium| medium.take_patches().unwrap()).collect();
-            let tables = table.processor().normalization().tables();
+                placed.iter().map(|medium| medium.take_input().unwrap().patches()).collect();
+            let tables = table.processors().images.as_ref().unwrap().normalization().tables();
             let rows = tower.encode(&device, &patches, &tables).unwrap();
             let what = format!("{model}, {}", prompt.name);
-            let (last, layout) = (rows.last().unwrap(), placed.last().unwrap().layout());
+            let (last, layout) = (rows.last().unwrap(), placed.last().unwrap().form().layout());
             assert_close(rows[0].row(0), prompt.first_row.as_ref().unwrap(), &what);
             let expected = prompt.last_row.as_ref().unwrap();
             assert_close(last.row(layout.num_tokens() - 1), expected, &what);

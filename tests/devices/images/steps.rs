@@ -53,7 +53,7 @@ impl Row {
         let is_of_image = |id: &u32| *id == image_token_id || marks.contains(id);
         let mut tokens = media.iter().flat_map(|medium| {
             let number = medium.number();
-            (0..medium.layout().num_tokens() as u32).map(move |token| (number, token))
+            (0..medium.form().num_tokens() as u32).map(move |token| (number, token))
         });
         let of_token = |id: &u32| is_of_image(id).then(|| tokens.next().expect("enough"));
         let of_tokens = ids.iter().map(of_token).collect();
@@ -84,7 +84,7 @@ impl Row {
             let starts = (0..ids.len()).filter(|at| matches!(row.media[*at], Some((_, 0))));
             let run = |start: usize| {
                 let medium = Arc::clone(media.next().expect("one for each start"));
-                let positions = start..start + medium.layout().num_tokens();
+                let positions = start..start + medium.form().num_tokens();
                 MediaRun { medium, positions, first_token: 0, axis: None, whole: Whole::None }
             };
             row.placed = starts.map(run).collect();

@@ -373,6 +373,7 @@ mod tests {
             output_kind: RequestOutputKind::FinalOnly,
             structured_outputs: Some(Arc::new(StructuredOutputs::new(Constraint::JsonObject))),
             thinking_token_budget: Some(7),
+            speech: Default::default(),
         };
         assert_eq!(apply(row), Ok(expected));
     }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::args::{FileOrText, SamplingArgs, StructuredOutputsArgs, TruncationSideArg};
+use crate::args::{
+    FileOrText, SamplingArgs, SpeechTaskArg, StructuredOutputsArgs, TruncationSideArg,
+};
 use vllm_batch_api::request::{
-    BeamSearchParams, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
+    BeamSearchParams, NumLogprobs, SamplingParams, SpeechParams, SpeechTask, StructuredOutputs,
+    TruncationSide,
 };
 use vllm_batch_dataset::terminal::error::{CliError, Excerpt, Location};
 
@@ -74,6 +77,18 @@ fn check_json(read: &FileOrText) -> Result<(), CliError> {
     Err(error.at(location))
 }
 
+/// How recordings are written down.
+fn speech(args: &SamplingArgs) -> SpeechParams {
+    SpeechParams {
+        language: args.language.clone(),
+        task: match args.task {
+            Some(SpeechTaskArg::Translate) => SpeechTask::Translate,
+            Some(SpeechTaskArg::Transcribe) | None => SpeechTask::Transcribe,
+        },
+        return_timestamps: args.return_timestamps,
+    }
+}
+
 /// The flags over the model's defaults.
 pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
     let top = |number: i64| match number {
@@ -126,5 +141,6 @@ pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingPara
         output_kind: base.output_kind,
         structured_outputs: base.structured_outputs,
         thinking_token_budget: args.thinking_token_budget.or(base.thinking_token_budget),
+        speech: speech(args),
     }
 }

@@ -7,7 +7,7 @@ use super::model_hashes::{lora_hashes, mmproj_hash, model_hashes, module_hash};
 use crate::config::{RunConfig, is_table};
 use crate::ledger::fingerprint::{ALLOW_EMPTY_PROMPTS, Fingerprint, LORA_MODULES, MMPROJ};
 use crate::model::{Folders, Summary};
-use vllm_batch_api::request::{SamplingParams, StructuredOutputs};
+use vllm_batch_api::request::{SamplingParams, SpeechParams, StructuredOutputs};
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::OutputSpec;
 use vllm_batch_dataset::input::reader::Layout;
@@ -240,6 +240,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
         output_kind: _,
         structured_outputs,
         thinking_token_budget,
+        speech,
     } = params;
     set("n", n.to_string());
     set("presence_penalty", presence_penalty.to_string());
@@ -269,6 +270,10 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     let outputs = structured_outputs.as_ref().map(|outputs| outputs.to_json().to_string());
     set("structured_outputs", format!("{}; {outputs:?}", StructuredOutputs::BACKEND));
     set("thinking_token_budget", format!("{thinking_token_budget:?}"));
+    // Journals of earlier versions have no such entry.
+    if *speech != SpeechParams::default() {
+        set("speech", format!("{speech:?}"));
+    }
 }
 
 fn short(bytes: &[u8]) -> String {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::hf_config::HfConfig;
-use crate::spec::{DecoderSpec, TowerSpec};
+use crate::spec::{DecoderSpec, SoundTowerSpec, TowerSpec};
 use vllm_batch_base::EngineError;
 
 /// From a config to a spec.
@@ -14,6 +14,9 @@ pub type BuildTower = fn(&HfConfig) -> Result<TowerSpec, EngineError>;
 
 /// From the same config to what the configuration of an image processor would be.
 pub type BuildProcessor = fn(&HfConfig) -> Result<Value, EngineError>;
+
+/// From the same config to the spec of what makes states of sounds.
+pub type BuildSoundTower = fn(&HfConfig) -> Result<SoundTowerSpec, EngineError>;
 
 /// The same where some files have parts that are not computed; None: such a file.
 pub type BuildTowerOfSome = fn(&HfConfig) -> Result<Option<TowerSpec>, EngineError>;
@@ -38,6 +41,8 @@ pub struct Architecture {
     pub spec: BuildSpec,
     /// Builder of its tower's.
     pub tower: Sight,
+    /// Builder of what makes states of sounds; None: it hears nothing.
+    pub sound_tower: Option<BuildSoundTower>,
     /// Builder of its image processor's configuration; None: a file of its own has that.
     pub processor: Option<BuildProcessor>,
     /// The chat template where a model's files have none.
@@ -57,6 +62,7 @@ pub(super) const fn family(
         name,
         spec,
         tower: Sight::None,
+        sound_tower: None,
         processor: None,
         chat_template: None,
         begins_chats: false,
@@ -82,4 +88,14 @@ pub(super) const fn seeing_tiles(
     models: &'static str,
 ) -> Architecture {
     Architecture { processor: Some(processor), ..seeing(name, spec, tower, models) }
+}
+
+/// A family that hears.
+pub(super) const fn hearing(
+    name: &'static str,
+    spec: BuildSpec,
+    tower: BuildSoundTower,
+    models: &'static str,
+) -> Architecture {
+    Architecture { sound_tower: Some(tower), ..family(name, spec, models) }
 }

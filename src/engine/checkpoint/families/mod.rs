@@ -150,14 +150,15 @@ mod step3p5;
 mod tests_of_towers;
 mod vault_gemma;
 pub(super) mod vision;
+mod whisper;
 mod xglm;
 mod youtu;
 mod zamba2;
 
 pub use architecture::{
-    Architecture, BuildProcessor, BuildSpec, BuildTower, BuildTowerOfSome, Sight,
+    Architecture, BuildProcessor, BuildSoundTower, BuildSpec, BuildTower, BuildTowerOfSome, Sight,
 };
-use architecture::{family, seeing, seeing_tiles};
+use architecture::{family, hearing, seeing, seeing_tiles};
 
 /// Names that early files of a family have, and the name that it has now.
 pub const EARLY_NAMES: &[(&str, &str)] = &[
@@ -551,6 +552,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
     family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
     seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),
+    hearing(
+        "WhisperForConditionalGeneration",
+        whisper::spec,
+        whisper::sound_tower,
+        "Whisper tiny to large-v3, turbo, Distil-Whisper",
+    ),
     family("XGLMForCausalLM", xglm::spec, "XGLM 564M to 7.5B"),
     family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
     family("Zamba2ForCausalLM", zamba2::spec, "Zamba 2: 1.2B, 2.7B, 7B"),

@@ -32,6 +32,21 @@ pub struct GenerationConfig {
     pub max_new_tokens: Option<u32>,
     /// `eos_token_id`: one or several.
     pub eos_token_ids: Vec<u32>,
+    /// How recordings are written down. Like `eos_token_ids` it is no default of sampling.
+    pub speech: SpeechConfig,
+}
+
+/// What generation_config.json says of a model that writes down recordings (Whisper).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SpeechConfig {
+    /// `suppress_tokens`: no text has them.
+    pub suppress_tokens: Vec<u32>,
+    /// `begin_suppress_tokens`: no text begins with one.
+    pub begin_suppress_tokens: Vec<u32>,
+    /// `max_initial_timestamp_index`: the latest timestamp that a text may begin with.
+    pub max_initial_timestamp_index: Option<u32>,
+    /// `is_multilingual`
+    pub is_multilingual: Option<bool>,
 }
 
 impl GenerationConfig {
@@ -78,6 +93,7 @@ impl GenerationConfig {
             let count = value.as_u64().and_then(|value| u32::try_from(value).ok());
             count.map(Some).ok_or_else(|| wrong(key, "a count", value))
         };
+        let ids = |key: &str| value(key).map_or(Ok(Vec::new()), |value| token_ids_of(key, value));
         Ok(Self {
             temperature: number("temperature")?,
             top_k: count("top_k")?,
@@ -88,27 +104,38 @@ impl GenerationConfig {
             frequency_penalty: number("frequency_penalty")?,
             max_new_tokens: count("max_new_tokens")?,
             eos_token_ids: value("eos_token_id").map_or(Ok(Vec::new()), token_ids)?,
+            speech: SpeechConfig {
+                suppress_tokens: ids("suppress_tokens")?,
+                begin_suppress_tokens: ids("begin_suppress_tokens")?,
+                max_initial_timestamp_index: count("max_initial_timestamp_index")?,
+                is_multilingual: value("is_multilingual").and_then(Value::as_bool),
+            },
         })
     }
 }
 
-/// Most ids that end a text. Published models have fewer than twenty; each row has a copy.
-const MAX_EOS_TOKEN_IDS: usize = 1024;
+/// Most ids of a key. Published models have fewer than twenty that end a text, of which each row
+/// has a copy, and some ninety that no transcript has.
+const MAX_TOKEN_IDS: usize = 1024;
 
 /// One id or a list of them, each once.
 pub(super) fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
+    token_ids_of("eos_token_id", value)
+}
+
+fn token_ids_of(key: &str, value: &Value) -> Result<Vec<u32>, String> {
     let id = |value: &Value| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| format!("`eos_token_id` should be token ids, found {}", shown(value)))
+        id.ok_or_else(|| format!("`{key}` should be token ids, found {}", shown(value)))
     };
     match value.as_array() {
         Some(list) => {
             let mut known = HashSet::new();
             let mut ids: Vec<u32> = list.iter().map(id).collect::<Result<_, _>>()?;
             ids.retain(|id| known.insert(*id));
-            match ids.len() > MAX_EOS_TOKEN_IDS {
+            match ids.len() > MAX_TOKEN_IDS {
                 true => Err(format!(
-                    "`eos_token_id` should be at most {MAX_EOS_TOKEN_IDS} token ids, found {}",
+                    "`{key}` should be at most {MAX_TOKEN_IDS} token ids, found {}",
                     ids.len()
                 )),
                 false => Ok(ids),

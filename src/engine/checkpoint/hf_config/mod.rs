@@ -7,7 +7,7 @@ mod keys;
 mod rope;
 mod section;
 
-pub use generation::GenerationConfig;
+pub use generation::{GenerationConfig, SpeechConfig};
 pub use keys::LayerType;
 pub use rope::RopeDefaults;
 pub use section::Section;

@@ -18,6 +18,7 @@ mod rope;
 mod row_order;
 mod selective;
 mod share;
+mod sound;
 mod stage;
 mod streams;
 mod tensors;
@@ -50,6 +51,7 @@ pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn
 pub use row_order::RowOrder;
 pub use selective::SelectiveSpec;
 pub use share::{RankOf, Share};
+pub use sound::{CONV_TAPS, ConvSpec, CrossSpec, SoundTowerSpec, SourceSpec};
 pub use stage::{Stage, num_kept};
 pub use streams::{BranchSpec, MixingSpec, StreamsSpec};
 pub use tensors::{
@@ -93,6 +95,8 @@ pub struct LayerSpec {
     pub branch: Option<BranchSpec>,
     /// What attention is part of, if what it gives is for the recurrent block to read (Zamba 2).
     pub memory: Option<MemorySpec>,
+    /// Block behind attention that attends to states of a source, if the layer has one (Whisper).
+    pub cross: Option<CrossSpec>,
     /// Feed-forward block, if the layer has one.
     pub feed_forward: Option<FeedForwardSpec>,
     /// Experts beside its MLP.
@@ -193,7 +197,9 @@ impl LayerSpec {
         let branch = self.branch.iter().flat_map(|branch| [&branch.left, &branch.right]);
         let mixing = self.mixing.iter().flat_map(MixingSpec::linears);
         let beside = branch.chain(mixing).chain(side);
-        let attention = attention.chain(self.memory.iter().flat_map(MemorySpec::linears));
+        let cross = self.cross.iter().flat_map(CrossSpec::linears);
+        let attention =
+            attention.chain(self.memory.iter().flat_map(MemorySpec::linears)).chain(cross);
         attention.chain(self.feed_forwards().flat_map(FeedForwardSpec::linears)).chain(beside)
     }
 
@@ -206,7 +212,11 @@ impl LayerSpec {
     pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
         let attention = self.attention.iter().map(|attention| &attention.norms);
         let recurrent = self.recurrent.iter().map(RecurrentSpec::norms);
-        attention.chain(recurrent).chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
+        let cross = self.cross.iter().map(|cross| &cross.norms);
+        attention
+            .chain(recurrent)
+            .chain(cross)
+            .chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
     }
 
     /// All normalizations.
@@ -327,8 +337,16 @@ impl DecoderSpec {
         of_layers.into_iter().flatten().collect()
     }
 
+    /// What its prompts begin with; None: with their first token.
+    pub fn source(&self) -> Option<SourceSpec> {
+        self.layers.iter().find_map(|layer| layer.cross.as_ref()).map(|cross| cross.source)
+    }
+
     /// Part without kernels for a GPU, in words; `None`: the model runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
+        if self.source().is_some() {
+            return Some("attention to sounds");
+        }
         let of_recurrents = self.recurrents().find_map(RecurrentSpec::without_gpu_kernels);
         let of_indexers = || self.indexers().find_map(IndexerSpec::without_gpu_kernels);
         let of_blocks = || self.attentions().find_map(AttentionSpec::blocks_without_gpu_kernels);

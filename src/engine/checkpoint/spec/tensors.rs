@@ -150,8 +150,9 @@ pub enum Layout {
     ByChannel {
         /// How many rows.
         num_merged: usize,
-        /// The side of the square, where it is not flattened: (outputs, channels, side, side).
-        side: Option<usize>,
+        /// How many axes the rows have in the tensor, all as long: none where it is flattened, two
+        /// of a square (outputs, channels, side, side), one of frames (outputs, channels, frames).
+        num_axes: usize,
     },
     /// (outputs, inputs), where inputs are the samples of a patch, frame after frame: (frames, 3,
     /// size, size).
@@ -232,7 +233,7 @@ impl LinearSpec {
 
     /// The same over several rows, with the values of a channel of all of them beside each other.
     pub fn by_channel(self, num_merged: usize) -> Self {
-        Self { layout: Layout::ByChannel { num_merged, side: None }, ..self }
+        Self { layout: Layout::ByChannel { num_merged, num_axes: 0 }, ..self }
     }
 
     /// The same over the samples of a patch of so many frames, frame after frame.
@@ -242,8 +243,13 @@ impl LinearSpec {
 
     /// The same over a square of this side, not flattened.
     pub fn of_squares(self, side: usize) -> Self {
-        let layout = Layout::ByChannel { num_merged: side * side, side: Some(side) };
+        let layout = Layout::ByChannel { num_merged: side * side, num_axes: 2 };
         Self { layout, ..self }
+    }
+
+    /// The same over so many frames: a convolution.
+    pub fn of_taps(self, num_taps: usize) -> Self {
+        Self { layout: Layout::ByChannel { num_merged: num_taps, num_axes: 1 }, ..self }
     }
 
     /// A layer over the samples of patches of an image, without biases.
@@ -316,10 +322,14 @@ impl LinearSpec {
         let k = self.share.as_ref().map_or(self.k, |share| share.whole_k);
         self.parts.iter().map(move |part| {
             let shape = match self.layout {
-                Layout::ByChannel { num_merged, side: Some(side) } => {
+                Layout::ByChannel { num_merged, num_axes: 2 } => {
+                    let side = num_merged.isqrt();
                     vec![part.rows, k / num_merged, side, side]
                 }
-                Layout::Rows | Layout::ByFrame { .. } | Layout::ByChannel { side: None, .. } => {
+                Layout::ByChannel { num_merged, num_axes: 1 } => {
+                    vec![part.rows, k / num_merged, num_merged]
+                }
+                Layout::Rows | Layout::ByFrame { .. } | Layout::ByChannel { .. } => {
                     vec![part.rows, k]
                 }
                 Layout::Transposed => vec![k, part.rows],

@@ -11,7 +11,8 @@ use crate::quantization::{
     Module, ModuleTensors, Need, Place, QuantizationConfig, Role, Scheme, StoredTensor,
 };
 use crate::spec::{
-    ConnectorSpec, DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec, Part, TowerSpec,
+    ConnectorSpec, DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec, Part, SoundTowerSpec,
+    TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
@@ -140,6 +141,11 @@ pub fn linears_of_tower(spec: &TowerSpec) -> impl Iterator<Item = (&LinearSpec, 
     let layers = spec.layers.iter().flat_map(LayerSpec::linears);
     let connectors = spec.connectors().flat_map(ConnectorSpec::linears);
     layers.chain(connectors).map(|linear| (linear, Place::Tower))
+}
+
+/// The linear layers of a tower of sounds, without its convolutions.
+pub fn linears_of_sound_tower(spec: &SoundTowerSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
+    spec.layers.iter().flat_map(LayerSpec::linears).map(|linear| (linear, Place::Tower))
 }
 
 /// The linear layers of an encoder, and the output layer of what was a decoder.

@@ -7,7 +7,9 @@ use crate::load::model_summary::ModelSummary;
 use crate::load::step_sizes::StepSizes;
 use vllm_batch_base::config::{CacheConfig, DType};
 use vllm_batch_base::{EngineError, Setting};
-use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec, IndexerSpec, LatentSpec, QkvHeads};
+use vllm_batch_checkpoint::spec::{
+    AttentionSpec, DecoderSpec, IndexerSpec, LatentSpec, QkvHeads, SourceSpec,
+};
 use vllm_batch_device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
 use vllm_batch_device::{Device, KvCache, memory};
 
@@ -79,6 +81,12 @@ pub(super) fn cache_shape(
     if let Some(chosen) = spec.chosen_block().filter(|len| !len.is_multiple_of(block_size)) {
         let text = format!("the model chooses blocks of {chosen} tokens, {block_size} are no part");
         let help = format!("leave it out, or give a divisor of {chosen}");
+        return Err(EngineError::setting(Setting::BlockSize, text, &help));
+    }
+    if let Some(source) = spec.source().filter(|s| !s.num_positions.is_multiple_of(block_size)) {
+        let SourceSpec { num_positions, .. } = source;
+        let text = format!("a sound takes {num_positions} positions, {block_size} are no part");
+        let help = format!("leave it out, or give a divisor of {}", SourceSpec::WHOLE_BLOCKS);
         return Err(EngineError::setting(Setting::BlockSize, text, &help));
     }
     let mut shape = shape_without_blocks(spec, device, block_size);

@@ -1,18 +1,20 @@
-//! `EncodedMedia`: what a vision tower makes of the media of steps, when a step first needs it, and
+//! `EncodedMedia`: what towers make of the media of steps, when a step first needs it, and
 //! as long as there is room.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::model::decoder::GivenRows;
+use super::model::sound_tower::SoundTower;
 use super::model::tower::Tower;
 use super::tower_cache::TowerCache;
-use crate::media_table::MediaTable;
+use crate::media_table::{MediaForm, MediaTable, TowerInput};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{DType, EngineConfig};
-use vllm_batch_checkpoint::spec::{Bidirectional, TowerSpec};
+use vllm_batch_checkpoint::spec::{Bidirectional, SoundTowerSpec, TowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
-use vllm_batch_device::Device;
+use vllm_batch_device::{Device, Tensor};
+use vllm_batch_media::{Features, Patches};
 use vllm_batch_ops::BandTables;
 use vllm_batch_ops::batch::{Batch, MediaRows};
 
@@ -21,43 +23,76 @@ const CACHE_BYTES: u64 = 4 << 30;
 /// Part of a GPU's memory that they take at most when no size is given.
 const CACHE_PART: u64 = 32;
 
-/// A tower, and the embeddings that it made.
+/// The towers that a model has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Towers<'a> {
+    /// What makes embeddings of images.
+    pub images: Option<&'a TowerSpec>,
+    /// What makes states of sounds.
+    pub sounds: Option<&'a SoundTowerSpec>,
+}
+
+/// Towers, and the embeddings that they made.
 pub struct EncodedMedia {
-    tower: Tower,
+    images: Option<Tower>,
+    sounds: Option<SoundTower>,
     cache: TowerCache,
     source: Option<Source>,
     num_encoded: u64,
     encode_time: Duration,
 }
 
-/// Where patches come from.
+/// Where media come from.
 struct Source {
     table: Arc<MediaTable>,
-    /// Their numbers.
-    numbers: Box<BandTables>,
+    /// Numbers of the bytes of images.
+    numbers: Option<Box<BandTables>>,
+}
+
+/// Media that are encoded together.
+#[derive(Default)]
+struct Together {
+    /// Of images, then of sounds.
+    numbers: [Vec<u64>; 2],
+    images: Vec<Patches>,
+    sounds: Vec<Features>,
+    num_patches: usize,
 }
 
 impl EncodedMedia {
-    /// Loads the tower of a checkpoint that was checked. Nothing is encoded yet.
+    /// Loads the towers of a checkpoint that was checked. Nothing is encoded yet. None: the model
+    /// has none.
     ///
     /// # Errors
     /// As [`Tower::load`].
     pub(crate) fn load(
         config: &EngineConfig,
-        spec: &TowerSpec,
+        towers: Towers<'_>,
         (dtype, device): (DType, &Device),
         checkpoint: &mut Checkpoint,
-    ) -> Result<Self, EngineError> {
-        let tower = Tower::load(spec.clone(), dtype, device, checkpoint)?;
+    ) -> Result<Option<Self>, EngineError> {
+        let images = match towers.images {
+            Some(spec) => Some(Tower::load(spec.clone(), dtype, device, checkpoint)?),
+            None => None,
+        };
+        let sounds = match towers.sounds {
+            Some(spec) => Some(SoundTower::load(spec.clone(), dtype, device, checkpoint)?),
+            None => None,
+        };
+        if images.is_none() && sounds.is_none() {
+            return Ok(None);
+        }
         let of_gpu = device.memory_of_gpu()?.map_or(u64::MAX, |bytes| bytes / CACHE_PART);
         let usual = CACHE_BYTES.min(of_gpu);
         let cache = TowerCache::new(config.cache.tower_cache_bytes.unwrap_or(usual));
-        Ok(Self { tower, cache, source: None, num_encoded: 0, encode_time: Duration::ZERO })
+        let (source, num_encoded, encode_time) = Default::default();
+        Ok(Some(Self { images, sounds, cache, source, num_encoded, encode_time }))
     }
 
     /// Tokens of an image, or of a prompt, attend to all of it.
     pub(super) fn are_whole(&self) -> bool {
-        self.tower.spec().bidirectional != Bidirectional::None
+        let is_whole = |tower: &Tower| tower.spec().bidirectional != Bidirectional::None;
+        self.images.as_ref().is_some_and(is_whole)
     }
 
     /// Most bytes of what the tower made.
@@ -65,20 +100,20 @@ impl EncodedMedia {
         self.cache.max_bytes()
     }
 
-    /// Images encoded since load, and what that took.
+    /// Media encoded since load, and what that took.
     pub(crate) fn encoded(&self) -> (u64, Duration) {
         (self.num_encoded, self.encode_time)
     }
 
     /// Steps may have media of this table from now on.
     pub(crate) fn set_table(&mut self, table: Arc<MediaTable>) {
-        let numbers = Box::new(table.processor().normalization().tables());
+        let of_images = table.processors().images.as_ref();
+        let numbers = of_images.map(|images| Box::new(images.normalization().tables()));
         self.source = Some(Source { table, numbers });
     }
 
-    /// Encodes the media of a step that are not there: together, though with the patches of few
-    /// more at a time than the tower takes at once. Those that cannot be read again are lost, and
-    /// zeros.
+    /// Encodes the media of a step that are not there: together, though with few more at a time
+    /// than a tower takes at once. Those that cannot be read again are lost, and zeros.
     ///
     /// # Errors
     /// The device failed.
@@ -86,36 +121,74 @@ impl EncodedMedia {
     /// # Panics
     /// There is no table, or no request has one of the media.
     pub(crate) fn encode(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
-        let Self { tower, cache, source, num_encoded, encode_time } = self;
-        let missing = cache.begin_step(batch.media.iter().map(|rows| rows.medium));
-        let Some(source) = source else { unreachable!("a step of media has a table of them") };
+        let missing = self.cache.begin_step(batch.media.iter().map(|rows| rows.medium));
         let begun = Instant::now();
         let mut missing = missing.into_iter();
         loop {
-            let (mut numbers, mut images, mut num_patches) = (Vec::new(), Vec::new(), 0);
-            while num_patches < Tower::STEP_PATCHES
-                && let Some(number) = missing.next()
-            {
-                let medium = source.table.get(number).expect("a request has what its steps have");
-                match medium.take_patches() {
-                    Ok(patches) => {
-                        num_patches += patches.layout.num_patches();
-                        numbers.push(number);
-                        images.push(patches);
-                    }
-                    Err(error) => {
-                        cache.insert(number, tower.zeros(device, medium.layout())?);
-                        medium.lose(error);
-                    }
-                }
-            }
-            if images.is_empty() {
-                *encode_time += begun.elapsed();
+            let together = self.next_together(device, &mut missing)?;
+            if together.is_empty() {
+                self.encode_time += begun.elapsed();
                 return Ok(());
             }
-            *num_encoded += images.len() as u64;
-            let rows = tower.encode(device, &images, &source.numbers)?;
-            numbers.into_iter().zip(rows).for_each(|(number, rows)| cache.insert(number, rows));
+            self.encode_together(device, together)?;
+        }
+    }
+
+    /// The next of the media that are missing.
+    fn next_together(
+        &mut self,
+        device: &Device,
+        missing: &mut impl Iterator<Item = u64>,
+    ) -> Result<Together, EngineError> {
+        let Some(source) = &self.source else {
+            unreachable!("a step of media has a table of them")
+        };
+        let most_sounds = self.sounds.as_ref().map_or(1, SoundTower::sounds_per_step);
+        let mut together = Together::default();
+        while together.num_patches < Tower::STEP_PATCHES
+            && together.sounds.len() < most_sounds
+            && let Some(number) = missing.next()
+        {
+            let medium = source.table.get(number).expect("a request has what its steps have");
+            match medium.take_input() {
+                Ok(input) => together.add(number, input),
+                Err(error) => {
+                    let zeros = self.zeros(device, medium.form())?;
+                    self.cache.insert(number, zeros);
+                    medium.lose(error);
+                }
+            }
+        }
+        Ok(together)
+    }
+
+    fn encode_together(&mut self, device: &Device, all: Together) -> Result<(), EngineError> {
+        let Together { numbers: [of_images, of_sounds], images, sounds, .. } = all;
+        let tables = self.source.as_ref().and_then(|source| source.numbers.as_deref());
+        let mut rows = Vec::new();
+        if let (Some(tower), Some(tables)) = (&mut self.images, tables)
+            && !images.is_empty()
+        {
+            rows.extend(tower.encode(device, &images, tables)?);
+        }
+        if let Some(tower) = &mut self.sounds
+            && !sounds.is_empty()
+        {
+            rows.extend(tower.encode(device, &sounds)?);
+        }
+        assert_eq!(rows.len(), images.len() + sounds.len(), "a medium has a tower of its kind");
+        self.num_encoded += rows.len() as u64;
+        let numbers = of_images.into_iter().chain(of_sounds);
+        numbers.zip(rows).for_each(|(number, rows)| self.cache.insert(number, rows));
+        Ok(())
+    }
+
+    /// Zeros in the place of what a medium would be.
+    fn zeros(&self, device: &Device, form: MediaForm) -> Result<Tensor, EngineError> {
+        match (form, &self.images, &self.sounds) {
+            (MediaForm::Image(layout), Some(tower), _) => tower.zeros(device, layout),
+            (MediaForm::Sound(_), _, Some(tower)) => tower.zeros(device),
+            _ => unreachable!("a medium has a tower of its kind"),
         }
     }
 
@@ -132,7 +205,7 @@ impl EncodedMedia {
     /// The rows of a step that was encoded last.
     pub(super) fn rows_of<'a>(&'a self, batch: &'a Batch) -> Vec<GivenRows<'a>> {
         let given = |media: &'a MediaRows| {
-            let (rows, num_kinds) = (self.cache.rows(media.medium), self.tower.rows_per_token());
+            let (rows, num_kinds) = (self.cache.rows(media.medium), self.num_kinds(media.medium));
             let num_tokens = rows.num_rows() / num_kinds;
             let first = media.first_token as usize;
             let of_kind = |kind: usize| rows.rows_from(kind * num_tokens + first);
@@ -143,5 +216,34 @@ impl EncodedMedia {
             }
         };
         batch.media.iter().map(given).collect()
+    }
+
+    /// Rows of each token of a medium.
+    fn num_kinds(&self, medium: u64) -> usize {
+        let medium = self.source.as_ref().and_then(|source| source.table.get(medium));
+        match medium.map(|medium| medium.form()) {
+            Some(MediaForm::Sound(_)) => 1,
+            _ => self.images.as_ref().map_or(1, Tower::rows_per_token),
+        }
+    }
+}
+
+impl Together {
+    fn is_empty(&self) -> bool {
+        self.images.is_empty() && self.sounds.is_empty()
+    }
+
+    fn add(&mut self, number: u64, input: TowerInput) {
+        match input {
+            TowerInput::Patches(patches) => {
+                self.num_patches += patches.layout.num_patches();
+                self.numbers[0].push(number);
+                self.images.push(patches);
+            }
+            TowerInput::Features(features) => {
+                self.numbers[1].push(number);
+                self.sounds.push(features);
+            }
+        }
     }
 }

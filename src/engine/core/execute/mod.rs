@@ -9,6 +9,7 @@ pub mod model_executor;
 pub mod model_facts;
 pub mod pipeline;
 pub mod simulated_executor;
+mod source_step;
 pub mod step_sampler;
 pub mod tensor_parallel;
 mod tower_cache;

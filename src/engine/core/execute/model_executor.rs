@@ -7,12 +7,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::cache_size::{add_host_blocks, allocate, cache_shape};
-use super::encoded_media::EncodedMedia;
+use super::encoded_media::{EncodedMedia, Towers};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
 use super::model::stage_rows::StageRows;
 use super::pipeline::Seat;
+use super::source_step::SourceStep;
 use super::tensor_parallel::OtherRanks;
 use crate::load::held_weights::{HeldWeights, read_as_values};
 use crate::load::model_summary::{self, ModelSummary};
@@ -22,7 +23,7 @@ use vllm_batch_base::config::{CacheConfig, DType, EngineConfig, LoadFormat, Pref
 use vllm_batch_base::{EngineError, Setting};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::spec::{
-    AttentionSpec, BesideTable, DecoderSpec, NamedShape, RopeSpec, TowerSpec,
+    AttentionSpec, BesideTable, DecoderSpec, NamedShape, RopeSpec, SoundTowerSpec, TowerSpec,
 };
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device::kv_cache::KvCacheShape;
@@ -34,8 +35,10 @@ use vllm_batch_ops::{GpuNeeds, HeadWidths, StepLimits, prefill_by_wgmma};
 pub struct ModelExecutor {
     device: Arc<Device>,
     decoder: Decoder,
-    /// Of a model that sees images.
+    /// Of a model that sees images, or hears.
     media: Option<EncodedMedia>,
+    /// Of one whose prompts begin with states of a sound.
+    source: Option<SourceStep>,
     cache: KvCache,
     /// (num_logits, vocab_size), or states (num_logits, hidden_size)
     logits: Tensor,
@@ -118,20 +121,26 @@ impl ModelExecutor {
             LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
             LoadFormat::Dummy => Checkpoint::dummy(config.model.seed),
         };
+        let sounds = summary.sound_tower.as_ref();
         let of_tower = summary.tower.iter().flat_map(weights::linears_of_tower);
+        let of_tower = of_tower.chain(sounds.into_iter().flat_map(weights::linears_of_sound_tower));
         let linears = weights::linears_of_decoder(whole).chain(of_tower);
         let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
         let tower = summary.tower.as_ref();
         let num_left = leave_unused(&mut checkpoint, whole, tower);
         let of_cache = checkpoint.leave_cache_scales();
-        let of_tower = || tower.iter().flat_map(|tower| tower.tensors());
+        let of_sounds = || sounds.into_iter().flat_map(SoundTowerSpec::tensors);
+        let of_tower = || tower.iter().flat_map(|tower| tower.tensors()).chain(of_sounds());
         let all: Vec<_> = whole.tensors().into_iter().chain(of_tower()).collect();
         let optional: Vec<_> = whole.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&all, &optional)?;
-        let tower = tower.filter(|_| spec.stage.is_first);
+        let towers = match spec.stage.is_first {
+            true => Towers { images: tower, sounds },
+            false => Towers::default(),
+        };
         let tensors = match spec.stage.is_whole() {
             true => all,
-            false => leave_elsewhere(&mut checkpoint, (&spec, tower), all.iter().chain(&optional)),
+            false => leave_elsewhere(&mut checkpoint, (&spec, towers), all.iter().chain(&optional)),
         };
         let tables = read_as_values(&device, &checkpoint, dtype, spec.tables(), spec.experts());
         let mut held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
@@ -143,8 +152,7 @@ impl ModelExecutor {
         let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
         let code_bytes = Arc::new(held.take_code_bytes());
         let (places, seat) = (LoraPlaces::of_decoder(whole), stage.seat);
-        let load = |spec| EncodedMedia::load(config, spec, (dtype, &device), &mut checkpoint);
-        let media = tower.map(load).transpose()?;
+        let media = EncodedMedia::load(config, towers, (dtype, &device), &mut checkpoint)?;
         let decoder =
             DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, media, places, seat };
         let loaded = Self::of_checkpoint(config, sizes, decoder, device, &mut checkpoint)?;
@@ -159,7 +167,7 @@ impl ModelExecutor {
             .chain(held.note(dtype))
             .chain(left)
             .chain(of_quantization)
-            .chain(note_of_images(config, summary.tower.is_some()));
+            .chain(note_of_media(config, summary.tower.is_some() || sounds.is_some()));
         Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, ..loaded })
     }
 
@@ -198,10 +206,12 @@ impl ModelExecutor {
             prefill_by_wgmma(&device, &Vec::from_iter(head_dims))?;
         }
         let notes = shrunk.into_iter().collect();
+        let source = spec.source().map(|source| SourceStep::new(source, limits.block_size));
         Ok(Self {
             device,
             decoder: loaded,
             media: decoder.media,
+            source,
             cache,
             logits,
             weight_bytes,
@@ -277,7 +287,15 @@ impl ModelExecutor {
             !is_first || given.len() == batch.media.len(),
             "a model without a tower has no media"
         );
-        self.decoder.forward(&self.device, batch, &given, &mut self.cache, &mut self.logits);
+        let Self { device, decoder, source, cache, logits, .. } = self;
+        match source {
+            None => decoder.forward(device, batch, (&given, None), cache, logits),
+            Some(source) => {
+                source.split(device, batch, &given)?;
+                let (tokens, sources) = source.parts();
+                decoder.forward(device, tokens, (&[], Some(sources)), cache, logits);
+            }
+        }
         self.device.check()
     }
 
@@ -343,11 +361,11 @@ impl Executor for ModelExecutor {
     }
 }
 
-/// For people: a setting of images that the model has no use for.
-fn note_of_images(config: &EngineConfig, has_tower: bool) -> Option<String> {
+/// For people: a setting of media that the model has no use for.
+fn note_of_media(config: &EngineConfig, has_tower: bool) -> Option<String> {
     let is_unused = config.cache.tower_cache_bytes.is_some() && !has_tower;
     is_unused.then(|| {
-        "`settings.mm_processor_cache_gb`: no vision tower is loaded, so nothing uses it".to_owned()
+        "`settings.mm_processor_cache_gb`: no tower is loaded, so nothing uses it".to_owned()
     })
 }
 
@@ -379,10 +397,11 @@ fn leave_unused(
 /// Leaves the tensors of a model unused that a stage of it has not. Returns those that it has.
 fn leave_elsewhere<'a>(
     checkpoint: &mut Checkpoint,
-    (spec, tower): (&DecoderSpec, Option<&TowerSpec>),
+    (spec, Towers { images, sounds }): (&DecoderSpec, Towers<'_>),
     of_model: impl Iterator<Item = &'a NamedShape>,
 ) -> Vec<NamedShape> {
-    let of_tower = tower.into_iter().flat_map(|tower| tower.tensors());
+    let of_tower = images.into_iter().flat_map(TowerSpec::tensors);
+    let of_tower = of_tower.chain(sounds.into_iter().flat_map(SoundTowerSpec::tensors));
     let tensors: Vec<_> = spec.tensors().into_iter().chain(of_tower).collect();
     let optional = spec.optional_tensors().map(|((name, _), _)| name);
     let own: HashSet<_> = tensors.iter().map(|(name, _)| name.clone()).chain(optional).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::media_table::MediaTable;
+use crate::media_table::{MediaTable, Processors};
 use crate::serve::input_processor::ImageInput;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::{self, quoted, unreadable};
@@ -16,11 +16,11 @@ use vllm_batch_checkpoint::spec::TowerSpec;
 use vllm_batch_media::{Backend, ImageProcessor, Tower};
 use vllm_batch_text::Tokenizer;
 
-/// Patches that wait for a tower, of all requests together.
-const MAX_PATCH_BYTES: usize = 256 << 20;
+/// Bytes that wait for towers, of all requests together.
+pub(super) const MAX_INPUT_BYTES: usize = 256 << 20;
 
 /// Most bytes of such a file.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What the small files of a model that sees say of images.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,8 @@ pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput
     let processor = image_processor(sight)?;
     Ok(ImageInput {
         table: Arc::new(
-            MediaTable::new(processor, MAX_PATCH_BYTES).with_table_token(tower.table_token),
+            MediaTable::new(Processors::of_images(processor), MAX_INPUT_BYTES)
+                .with_table_token(tower.table_token),
         ),
         image_token_id,
         marks: tower.marks.as_ref().map_or_else(Vec::new, |marks| marks.ids.clone()),

@@ -2,13 +2,14 @@
 //! read before the weights, so that a flag that does not fit the model is refused before anything
 //! large is loaded.
 
-use std::ops::Range;
+use std::ops::{Add, Range};
 
 use serde_json::Value;
 
 use super::combinations::{Side, Sides};
 use super::gguf_text;
 use super::images::Sight;
+use super::sounds::Hearing;
 use crate::serve::input_processor::{ModelLimits, default_sampling_params};
 use vllm_batch_api::request::SamplingParams;
 use vllm_batch_base::config::{
@@ -20,7 +21,9 @@ use vllm_batch_checkpoint::hf_config::{GenerationConfig, HfConfig};
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::own_head;
 use vllm_batch_checkpoint::quantization::QuantizationConfig;
-use vllm_batch_checkpoint::spec::{AttentionSpec, DecoderSpec, Parameters, RopeSpec, TowerSpec};
+use vllm_batch_checkpoint::spec::{
+    AttentionSpec, DecoderSpec, Parameters, RopeSpec, SoundTowerSpec, TowerSpec,
+};
 use vllm_batch_device::kv_cache::KV_GROUP_TOKENS;
 use vllm_batch_text::ChatTemplate;
 
@@ -33,6 +36,8 @@ pub struct ModelSummary {
     pub spec: DecoderSpec,
     /// What makes embeddings of images; None: it is run for text alone.
     pub tower: Option<TowerSpec>,
+    /// What makes states of sounds; None: it hears nothing.
+    pub sound_tower: Option<SoundTowerSpec>,
     /// The configuration of its image processor, where config.json has it.
     pub processor: Option<Value>,
     /// The chat template of its family, for files that have none.
@@ -70,6 +75,7 @@ impl ModelSummary {
         let spec = checkpoint::decoder_spec(&hf_config)?;
         let tower = checkpoint::tower_spec(&hf_config)?;
         let tower = tower.filter(|_| !config.language_model_only);
+        let sound_tower = checkpoint::sound_tower_spec(&hf_config)?;
         let processor = checkpoint::image_processor(&hf_config)?;
         let chat_template = checkpoint::chat_template(&hf_config)?;
         let begins_chats = checkpoint::begins_chats(&hf_config)?;
@@ -83,6 +89,7 @@ impl ModelSummary {
             files,
             spec,
             tower,
+            sound_tower,
             processor,
             chat_template,
             begins_chats,
@@ -139,6 +146,17 @@ impl ModelSummary {
         })
     }
 
+    /// What its files say of sounds; None: it hears nothing.
+    pub fn hearing(&self) -> Option<Hearing<'_>> {
+        Some(Hearing {
+            tower: self.sound_tower.as_ref()?,
+            source: self.spec.source()?,
+            generation: &self.generation_config.speech,
+            vocab_size: self.spec.vocab_size(),
+            files: &self.files,
+        })
+    }
+
     /// Tokens that a step has room for at least, and those of a prompt whose logits it has.
     pub(crate) fn least_step(&self) -> (usize, usize) {
         self.tower.as_ref().map_or((0, 0), |tower| tower.least_step(self.max_model_len))
@@ -146,8 +164,9 @@ impl ModelSummary {
 
     /// Number of parameters, those of its tower among them.
     pub fn parameters(&self) -> Parameters {
-        let tower = self.tower.as_ref().map_or_else(Parameters::default, TowerSpec::parameters);
-        self.spec.parameters() + tower
+        let sounds = self.sound_tower.iter().map(SoundTowerSpec::parameters);
+        let towers = self.tower.iter().map(TowerSpec::parameters).chain(sounds);
+        towers.fold(self.spec.parameters(), Parameters::add)
     }
 
     /// What the model and a configuration have, as far as some of it goes with no other.
@@ -219,7 +238,8 @@ fn generation_config(
     }
     Ok(match config.generation_config {
         GenerationConfigSource::Vllm => {
-            GenerationConfig { eos_token_ids: found.eos_token_ids, ..GenerationConfig::default() }
+            let GenerationConfig { eos_token_ids, speech, .. } = found;
+            GenerationConfig { eos_token_ids, speech, ..GenerationConfig::default() }
         }
         GenerationConfigSource::Auto | GenerationConfigSource::Dir(_) => found,
     })

@@ -15,17 +15,21 @@ fn png(width: u32, height: u32, value: u8) -> Vec<u8> {
 
 /// A table whose images become 16 by 16 pixels, in patches of 4, of which 2 by 2 are a token: 4
 /// tokens, 768 bytes.
-pub(crate) fn table(max_patch_bytes: usize) -> Arc<MediaTable> {
+pub(crate) fn table(max_input_bytes: usize) -> Arc<MediaTable> {
     let config = json!({"image_processor_type": "SiglipImageProcessor",
         "size": {"height": 16, "width": 16}});
     let tower = Tower { patch_size: 4, merge_size: 2, max_tiles: None };
     let processor = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap();
-    Arc::new(MediaTable::new(processor, max_patch_bytes))
+    Arc::new(MediaTable::new(Processors::of_images(processor), max_input_bytes))
 }
 
 /// An image of one value.
 pub(crate) fn medium(value: u8) -> Arc<Medium> {
     Arc::new(Medium::new(MediaKind::Image, png(20, 20, value), Default::default()).unwrap())
+}
+
+fn patches(medium: &TableMedium) -> Patches {
+    medium.take_input().unwrap().patches()
 }
 
 fn numbers(placed: &[Arc<TableMedium>]) -> Vec<u64> {
@@ -52,29 +56,29 @@ fn an_image_that_is_cut_in_another_way_among_others_is_another() {
         "size": {"height": 16, "width": 16}, "image_grid_pinpoints": [[16, 32]]});
     let tower = Tower { patch_size: 4, merge_size: 2, max_tiles: None };
     let processor = ImageProcessor::from_config(&config, tower, Backend::Torchvision).unwrap();
-    let table = Arc::new(MediaTable::new(processor, usize::MAX));
+    let table = Arc::new(MediaTable::new(Processors::of_images(processor), usize::MAX));
     let tokens = |placed: &[Arc<TableMedium>]| {
-        placed.iter().map(|medium| medium.layout().num_tokens()).collect::<Vec<_>>()
+        placed.iter().map(|medium| medium.form().num_tokens()).collect::<Vec<_>>()
     };
     let alone = table.place(&[medium(1)]).unwrap();
     let among = table.place(&[medium(1), medium(1)]).unwrap();
     assert_eq!((tokens(&alone), tokens(&among)), (vec![10], vec![5, 5]));
     assert_eq!((numbers(&alone), numbers(&among)), (vec![0], vec![10, 10]));
-    assert_eq!(among[0].take_patches().unwrap().layout, among[0].layout());
+    assert_eq!(patches(&among[0]).layout, among[0].form().layout());
 }
 
 #[test]
 fn patches_wait_where_there_is_room_and_are_made_again_where_there_is_none() {
     let table = table(1000);
     let placed = table.place(&[medium(1), medium(2)]).unwrap();
-    assert_eq!(table.state().patch_bytes, 768);
-    let patches = [&placed[0], &placed[1], &placed[0]].map(|medium| medium.take_patches().unwrap());
-    assert_eq!(table.state().patch_bytes, 0);
+    assert_eq!(table.state().input_bytes, 768);
+    let patches = [&placed[0], &placed[1], &placed[0]].map(|medium| patches(medium));
+    assert_eq!(table.state().input_bytes, 0);
     assert_eq!(patches.each_ref().map(|patches| patches.samples[0]), [1, 2, 1]);
     let again = table.place(&[medium(3)]).unwrap();
-    assert_eq!(table.state().patch_bytes, 768);
+    assert_eq!(table.state().input_bytes, 768);
     drop(again);
-    assert_eq!(table.state().patch_bytes, 0);
+    assert_eq!(table.state().input_bytes, 0);
 }
 
 #[test]
@@ -114,7 +118,7 @@ fn threads_may_place_and_drop_the_same_images() {
                     let media = [medium(round % 3), medium(thread)];
                     let placed = table.place(&media).unwrap();
                     for (medium, value) in placed.iter().zip([round % 3, thread]) {
-                        assert_eq!(medium.take_patches().unwrap().samples[0], value);
+                        assert_eq!(patches(medium).samples[0], value);
                         assert!(table.get(medium.number()).is_some());
                     }
                 }
@@ -122,7 +126,7 @@ fn threads_may_place_and_drop_the_same_images() {
         }
     });
     let state = table.state();
-    assert_eq!((state.under_way.len(), state.patch_bytes), (0, 0));
+    assert_eq!((state.under_way.len(), state.input_bytes), (0, 0));
 }
 
 /// Bytes that say when they are read, and wait until they may be.
@@ -167,7 +171,7 @@ fn an_image_that_is_decoded_ahead_is_waited_for_and_decoded_once() {
         assert!(Arc::ptr_eq(&placed[0], &ahead[0]));
     });
     assert!(read.try_recv().is_err(), "it is read once");
-    assert_eq!(ahead[0].take_patches().unwrap().samples[0], 1);
+    assert_eq!(patches(&ahead[0]).samples[0], 1);
 }
 
 #[test]

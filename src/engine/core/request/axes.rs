@@ -17,7 +17,7 @@ impl MediaRun {
 
     /// Rows and columns of its medium's tokens.
     fn grid(&self) -> (usize, usize) {
-        let layout = self.medium.layout();
+        let layout = self.medium.form().layout();
         (layout.rows / layout.merge_size, layout.columns / layout.merge_size)
     }
 }

@@ -46,6 +46,9 @@ pub struct TokenMask<'a> {
     pub words: &'a [u32],
     /// The token, if it is the only one.
     pub only: Option<u32>,
+    /// The first of the last ids, timestamps: where all of these together are likelier than each of
+    /// the others, one of them comes.
+    pub weighed: Option<u32>,
 }
 
 /// Everything that decides a sampled token, besides the logits.
@@ -170,7 +173,7 @@ pub fn run_row_with(
             return RowResult::Sampled { token_id, logprobs: None };
         }
         if let Some(mask) = task.token_mask {
-            masks::apply_token_mask(logits, mask.words);
+            masks::apply_token_mask(logits, mask);
         }
     }
     let Some(raw_max) = usable_max(vectors, logits) else {
@@ -217,7 +220,7 @@ pub fn surviving_token_ids(
     scratch: &mut SamplerScratch,
 ) -> Result<Vec<u32>, RowResult> {
     if let Some(mask) = task.token_mask {
-        masks::apply_token_mask(logits, mask.words);
+        masks::apply_token_mask(logits, mask);
     }
     let raw_max = usable_max(Baseline, logits).ok_or(RowResult::NonFinite)?;
     let max = process(Baseline, logits, raw_max, task, scratch)?;

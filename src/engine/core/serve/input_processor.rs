@@ -3,9 +3,13 @@
 
 mod images;
 mod known_texts;
+mod languages;
+mod sounds;
 
 pub(super) use images::refuse_cut;
 pub use images::{DecodedAhead, ImageInput};
+pub use languages::Language;
+pub use sounds::SoundInput;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -96,6 +100,8 @@ pub struct InputProcessor {
     first_of_chats: Option<u32>,
     /// None: the model takes none.
     images: Option<Arc<ImageInput>>,
+    /// Of a model that writes down recordings.
+    sounds: Option<Arc<SoundInput>>,
     overflow: Overflow,
     generation_config: GenerationConfig,
     grammars: Arc<GrammarCompiler>,
@@ -139,6 +145,7 @@ impl InputProcessor {
             allow_special: config.allow_special,
             first_of_chats: None,
             images: None,
+            sounds: None,
             overflow: config.overflow,
             generation_config,
         })
@@ -173,6 +180,9 @@ impl InputProcessor {
         // The caller owns the machine, so vLLM's server-side cap of 20 logprobs does not apply.
         params.verify(self.limits.vocab_size, UNLIMITED_LOGPROBS)?;
         let params = params.normalized();
+        if !matches!(prompt, Prompt::WithMedia(_)) {
+            self.refuse_unheard()?;
+        }
         let (prompt_token_ids, asked) = match prompt {
             Prompt::Choices(choices) => {
                 params.verify_scores_texts("choices")?;
@@ -214,16 +224,26 @@ impl InputProcessor {
             }
             None => (SaidOfThinking::default(), true),
         };
-        let (prompt_token_ids, media) = match prompt {
-            Prompt::WithMedia(prompt) => {
+        let mut speech = None;
+        let (prompt_token_ids, media) = match (prompt, &self.sounds) {
+            (Prompt::WithMedia(prompt), Some(sounds)) => {
+                let (ids, media, asked) = self.spoken_prompt(sounds, *prompt, &params)?;
+                speech = Some(asked);
+                (ids, media)
+            }
+            (Prompt::WithMedia(prompt), None) => {
                 refuse_cut(params.truncate_prompt_tokens)?;
                 self.refuse_seen_prompt(&params)?;
                 self.tokenize_with_media(*prompt, false, self.max_prompt_len(&params))?
             }
-            prompt => (self.fit(self.tokenize(prompt, true)?, &params)?, Vec::new()),
+            (prompt, _) => (self.fit(self.tokenize(prompt, true)?, &params)?, Vec::new()),
         };
         let thinks =
             self.answer_parser.may_think(said) && !self.has_thought(&prompt_token_ids, goes_on);
+        let guidance = match speech {
+            None => self.guidance(&params, thinks)?,
+            Some(_) => Some(Guidance { speech, ..Guidance::default() }),
+        };
         Ok(Request {
             request_id,
             prompt_token_ids,
@@ -231,7 +251,7 @@ impl InputProcessor {
             asked: Asked::Completions,
             stop_ids: self.stop_ids(&params),
             bad_words_token_ids: self.bad_words_token_ids(&params)?,
-            guidance: self.guidance(&params, thinks)?,
+            guidance,
             params: Arc::new(params),
             row_key,
             lora: None,
@@ -488,7 +508,7 @@ impl InputProcessor {
             return Err(RequestError::new("invalid_parameter", message));
         }
         let is_needed = grammar.is_some() || (budget.is_some() && thinking.is_some());
-        Ok(is_needed.then_some(Guidance { grammar, thinking }))
+        Ok(is_needed.then_some(Guidance { grammar, thinking, speech: None }))
     }
 
     /// vLLM's EOS rules: the tokenizer's EOS is the primary one; the other EOS ids of

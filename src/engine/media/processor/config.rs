@@ -13,7 +13,7 @@ use super::{grid, joined, padded};
 use crate::resize::{Backend, Filter};
 use vllm_batch_base::layers::MAX_SOFT_TOKENS;
 
-/// Why a model's processor of media cannot be used. It does not name the file, which the caller knows.
+/// Why a model's processor of media cannot be used. It does not name the file: the caller knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 

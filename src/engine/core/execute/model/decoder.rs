@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::cross::Sources;
 use super::indexer::IndexerBuffers;
 use super::inner_buffers::InnerBuffers;
 use super::latent::LatentBuffers;
@@ -12,7 +13,7 @@ use super::memory::MemoryBuffers;
 use super::recurrent::RecurrentWeights;
 use super::resident_loras::ResidentLoras;
 use super::stage_rows::StageRows;
-use super::stream::Stream;
+use super::stream::{Mixed, Stream};
 use super::streams::{Streams, around_layer};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
@@ -320,7 +321,7 @@ impl Decoder {
         &mut self,
         device: &Device,
         batch: &Batch,
-        given: &[GivenRows<'_>],
+        (given, sources): (&[GivenRows<'_>], Option<Sources<'_>>),
         cache: &mut KvCache,
         logits: &mut Tensor,
     ) {
@@ -333,7 +334,13 @@ impl Decoder {
         ops::copy_blocks(device, step, cache);
         buffers.stream.loras.begin(device, step.num_rows(), step.num_logits_rows());
         let layers = (&**cache_layers, &**index_layers);
-        let pass = Pass { device, spec, weights, layers, embed_scale, given, step };
+        let pass = Pass { device, spec, weights, layers, embed_scale, given, sources, step };
+        pass.remember_states(cache, &mut buffers.attention);
+        if sources.is_some() && batch.num_tokens() == 0 {
+            // Nothing but states.
+            buffers.likeliest.clear();
+            return logits.resize_rows(0);
+        }
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         if spec.stage.is_last && buffers.likeliest.of_rows().is_empty() {
             logits.set_num_rows(step.num_logits_rows());
@@ -344,12 +351,14 @@ impl Decoder {
 /// One forward pass over one step.
 pub(super) struct Pass<'a> {
     pub device: &'a Device,
-    spec: &'a DecoderSpec,
+    pub spec: &'a DecoderSpec,
     pub weights: &'a DecoderWeights,
     /// Of the cache: of each attention block, and of the indexer of each of these.
     pub layers: (&'a [usize], &'a [Option<usize>]),
     embed_scale: Option<f32>,
     given: &'a [GivenRows<'a>],
+    /// Of a model whose layers attend to some.
+    pub sources: Option<Sources<'a>>,
     pub step: Step<'a>,
 }
 
@@ -365,7 +374,12 @@ impl Pass<'_> {
         let (mut index, mut state_index) = (0, 0);
         for (layer, (spec, weights)) in layers {
             let Buffers { stream, layer_inputs, streams, memory, attention, .. } = &mut *buffers;
-            let mix_tokens = |stream: &mut Stream| {
+            let mix_tokens = |stream: &mut Stream, mixed| {
+                if mixed == Mixed::Source {
+                    let block = spec.cross.as_ref().zip(weights.cross.as_ref());
+                    let cache = cache.layer_mut(self.layers.0[index]);
+                    return self.cross(block.expect("of such a layer"), cache, (stream, attention));
+                }
                 let scales = spec.scales;
                 let mut memory = memory.as_mut().zip(weights.memory.as_ref());
                 if let Some((buffers, weights)) = &mut memory {
@@ -411,9 +425,14 @@ impl Pass<'_> {
             index += usize::from(spec.attention.is_some());
             state_index += usize::from(spec.recurrent.is_some());
         }
-        if !is_last {
-            return buffers.stream.settle(self.device);
+        match is_last {
+            false => buffers.stream.settle(self.device),
+            true => self.end(buffers, logits),
         }
+    }
+
+    /// What the last stage gives.
+    fn end(&self, buffers: &mut Buffers, logits: &mut Tensor) {
         if let Some((streams, weights)) =
             buffers.streams.as_mut().zip(self.weights.streams.as_ref())
         {

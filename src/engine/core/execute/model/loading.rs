@@ -1,6 +1,7 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
 use super::branch::BranchWeights;
+use super::cross::CrossWeights;
 use super::decoder::Output;
 use super::indexer::IndexerWeights;
 use super::latent::LatentWeights;
@@ -66,6 +67,7 @@ pub(super) struct LayerWeights {
     pub recurrent: Option<RecurrentWeights>,
     /// With the weights of attention.
     pub memory: Option<MemoryWeights>,
+    pub cross: Option<CrossWeights>,
     pub feed_forward: Option<FeedForwardWeights>,
     /// Without norms.
     pub late: Option<FeedForwardWeights>,
@@ -184,7 +186,9 @@ pub(super) fn prepare_layers(
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
     let mut weights = layers.iter().flat_map(
-        |LayerWeights { attention, recurrent, memory, feed_forward, branch, side, .. }| {
+        |LayerWeights {
+             attention, recurrent, memory, cross, feed_forward, branch, side, ..
+         }| {
             let attention = attention.iter().flat_map(
                 |AttentionWeights { qkv, latent, indexer, out, .. }| {
                     let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
@@ -200,6 +204,7 @@ pub(super) fn prepare_layers(
             let latent = latent.flat_map(|latent| [&latent.into, &latent.back]);
             let side = side.chain(branch.iter().flat_map(BranchWeights::linears));
             let memory = memory.iter().flat_map(MemoryWeights::linears);
+            let memory = memory.chain(cross.iter().flat_map(CrossWeights::linears));
             attention.chain(recurrent).chain(memory).chain(mlp).chain(latent).chain(side)
         },
     );
@@ -419,6 +424,7 @@ impl Loader<'_> {
                 .map(|spec| self.attention(spec))
                 .transpose()?,
             memory: self.memory(spec)?,
+            cross: spec.cross.as_ref().map(|spec| self.cross(spec)).transpose()?,
             recurrent: recurrent.as_ref().map(|spec| self.recurrent(spec)).transpose()?,
             feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
             late: late.as_ref().map(|late| self.feed_forward(&late.block)).transpose()?,

@@ -64,11 +64,11 @@ impl Loader<'_> {
             }
         }
         match spec.layout {
-            Layout::Rows | Layout::ByFrame { .. } | Layout::ByChannel { side: None, .. } => {}
+            Layout::Rows | Layout::ByFrame { .. } | Layout::ByChannel { num_axes: 0, .. } => {}
             Layout::Transposed => {
                 matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
             }
-            Layout::Patches { .. } | Layout::ByChannel { side: Some(_), .. } => {
+            Layout::Patches { .. } | Layout::ByChannel { .. } => {
                 let parts = matrices.into_iter().zip(&spec.parts);
                 matrices = parts.map(|(matrix, part)| matrix.in_rows(part.rows)).collect();
             }

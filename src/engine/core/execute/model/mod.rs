@@ -3,6 +3,7 @@
 mod attend;
 mod branch;
 mod connector;
+pub mod cross;
 pub mod decoder;
 mod delta_net;
 pub mod encoder;
@@ -20,6 +21,7 @@ mod recurrent;
 pub mod resident_loras;
 mod selective;
 mod shown;
+pub mod sound_tower;
 pub mod stage_rows;
 mod stream;
 mod streams;

@@ -57,6 +57,15 @@ pub(super) struct Stream {
     kept: Vec<Tensor>,
 }
 
+/// What a block lets tokens look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixed {
+    /// Tokens of their own sequence.
+    Tokens,
+    /// States of its source.
+    Source,
+}
+
 impl Stream {
     /// Buffers for steps of `num_tokens` tokens through these layers, whose weights are of `dtype`.
     ///
@@ -154,12 +163,12 @@ impl Stream {
     }
 
     /// Runs a layer over the stream. `mix_tokens` puts what its attention, or what it has in the
-    /// place of that, adds into `delta`.
+    /// place of that, adds into `delta`; then the same of its attention to a source.
     pub(super) fn layer(
         &mut self,
         device: &Device,
         (spec, weights): (&LayerSpec, &LayerWeights),
-        mix_tokens: impl FnOnce(&mut Self),
+        mut mix_tokens: impl FnMut(&mut Self, Mixed),
     ) {
         self.mix(device, spec);
         let of_attention = weights.attention.as_ref().map(|attention| &attention.norms);
@@ -168,11 +177,15 @@ impl Stream {
             if let Some(branch) = &weights.branch {
                 self.begin_branch(device, branch, norms);
             }
-            mix_tokens(self);
+            mix_tokens(self, Mixed::Tokens);
             self.block_output(device, norms, spec.residual_scale);
             if let Some(branch) = &weights.branch {
                 self.end_branch(device, branch);
             }
+        }
+        if let Some(cross) = &weights.cross {
+            mix_tokens(self, Mixed::Source);
+            self.block_output(device, &cross.norms, spec.residual_scale);
         }
         let is_parallel = spec.wiring == Wiring::Parallel;
         if is_parallel {

@@ -81,7 +81,7 @@ impl TextLayers<'_> {
         for (index, layer) in specs.iter().zip(weights).enumerate() {
             let windows = self.windows.as_ref().filter(|windows| !windows.is_whole[index]);
             let seen = windows.map_or(self.step, |windows| windows.step);
-            stream.layer(self.device, layer, |stream| {
+            stream.layer(self.device, layer, |stream, _| {
                 if let (Some(spec), Some(weights)) = (&layer.0.attention, &layer.1.attention) {
                     self.attention((spec, weights), seen, (stream, buffers));
                 }

@@ -173,6 +173,9 @@ impl GpuRows {
         if let Some(token_id) = task.forced() {
             return RowKind::Forced { token_id };
         }
+        if task.token_mask.is_some_and(|mask| mask.weighed.is_some()) {
+            return RowKind::OfHost;
+        }
         match task.params.logprobs.map(|num_logprobs| self.num_top(num_logprobs)) {
             None => RowKind::Token,
             Some(None) => RowKind::OfHost,

@@ -6,6 +6,7 @@ use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
 use super::compiler::{Grammar, shown};
+use super::speech::{Speech, Spoken};
 use super::thinking::{Thinking, Thought};
 use crate::sampler::TokenMask;
 use vllm_batch_api::request::RequestError;
@@ -19,13 +20,15 @@ const MAX_ITEMS: usize = 20_000_000;
 const MAX_LEXER_COST: u64 = 4_000_000;
 
 /// What a request asks of its sequences' guides.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Guidance {
     /// What the answer must match, after the thinking.
     pub grammar: Option<Arc<Grammar>>,
     /// How the model thinks, where that delays the grammar or has a budget. None: it does not, or
     /// the prompt has ended it.
     pub thinking: Option<Thinking>,
+    /// How a recording is written down. Nothing else is asked for then.
+    pub speech: Option<Arc<Speech>>,
 }
 
 /// The masks of one sequence: a function of what was asked and of the sequence's own tokens.
@@ -33,6 +36,7 @@ pub struct Guidance {
 pub struct Guide {
     thinking: Option<Thought>,
     form: Option<Form>,
+    speech: Option<Spoken>,
     /// Of the next token. None: any may come.
     mask: Option<Mask>,
     /// Output tokens that it has taken in.
@@ -58,6 +62,8 @@ pub struct GuideTask<'a> {
 struct Mask {
     tokens: SimpleVob,
     only: Option<u32>,
+    /// As in `TokenMask`.
+    weighed: Option<u32>,
 }
 
 /// The grammar's part.
@@ -104,6 +110,7 @@ impl Guide {
         Self {
             thinking: thinking.map(|rules| Thought::new(rules, prompt_token_ids)),
             form: guidance.grammar.as_ref().map(form),
+            speech: guidance.speech.as_ref().map(Spoken::new),
             mask: None,
             num_accepted: 0,
             answer_start: 0,
@@ -117,7 +124,9 @@ impl Guide {
         if self.error.is_some() {
             return;
         }
-        let tokens = match (&self.thinking, &mut self.form) {
+        let weighed = self.speech.as_ref().and_then(Spoken::weighed);
+        let spoken = self.speech.as_ref().map(|speech| Ok(Some(speech.next_tokens())));
+        let tokens = spoken.unwrap_or_else(|| match (&self.thinking, &mut self.form) {
             (Some(thought), Some(form)) if thought.opening().is_some() => {
                 form.next_tokens().map(|tokens| {
                     let mut tokens = tokens?;
@@ -128,12 +137,12 @@ impl Guide {
             (Some(thought), _) => Ok(thought.forced().map(single)),
             (None, Some(form)) => form.next_tokens(),
             (None, None) => Ok(None),
-        };
+        });
         match tokens {
             Ok(tokens) => {
                 self.mask = tokens.map(|tokens| {
                     let only = (tokens.num_set() == 1).then(|| tokens.first_bit_set()).flatten();
-                    Mask { only: only.map(|id| id as u32), tokens }
+                    Mask { only: only.map(|id| id as u32), tokens, weighed }
                 });
             }
             Err(error) => self.error = Some((self.num_accepted, error)),
@@ -160,7 +169,10 @@ impl Guide {
     pub fn fill_for_likeliest(&mut self, token_id: u32) {
         let form = self.form.as_mut().filter(|_| self.thinking.is_none() && self.error.is_none());
         match form.is_some_and(|form| form.allows(token_id)) {
-            true => self.mask = Some(Mask { tokens: single(token_id), only: Some(token_id) }),
+            true => {
+                self.mask =
+                    Some(Mask { tokens: single(token_id), only: Some(token_id), weighed: None })
+            }
             false => self.fill(),
         }
     }
@@ -168,7 +180,8 @@ impl Guide {
     /// The tokens that may come next, as `fill` found them. None: any.
     pub fn mask(&self) -> Option<TokenMask<'_>> {
         let mask = self.mask.as_ref()?;
-        Some(TokenMask { words: mask.tokens.as_slice(), only: mask.only })
+        let Mask { tokens, only, weighed } = mask;
+        Some(TokenMask { words: tokens.as_slice(), only: *only, weighed: *weighed })
     }
 
     /// Goes on by the tokens of an output that it has not seen. They were sampled, as the work of a
@@ -180,6 +193,9 @@ impl Guide {
     /// Goes on by a token that was sampled.
     pub fn accept(&mut self, token_id: u32) {
         self.num_accepted += 1;
+        if let Some(speech) = &mut self.speech {
+            return speech.accept(token_id);
+        }
         if let Some(thought) = &mut self.thinking {
             let answers = thought.opening().is_some_and(|opening| opening != token_id);
             if answers || thought.accept(token_id) {

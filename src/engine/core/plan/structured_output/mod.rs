@@ -18,6 +18,7 @@ mod limits;
 mod relaxed;
 #[cfg(test)]
 mod schema_tests;
+mod speech;
 mod structural_tag;
 #[cfg(test)]
 mod tests;
@@ -26,4 +27,5 @@ mod vocabulary;
 
 pub use compiler::{Grammar, GrammarCompiler};
 pub use guide::{Guidance, Guide, GuideTask};
+pub use speech::{Prelude, Speech, SpeechTokens};
 pub use thinking::Thinking;

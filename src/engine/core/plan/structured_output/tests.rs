@@ -31,7 +31,7 @@ impl Model {
     pub(super) fn guide(&self, outputs: Value) -> Result<Guide, RequestError> {
         let outputs = StructuredOutputs::from_json(&outputs).expect("a constraint");
         let grammar = Some(self.compiler.compile(&outputs.into())?);
-        Ok(Guide::new(&Guidance { grammar, thinking: None }, &[5]))
+        Ok(Guide::new(&Guidance { grammar, ..Guidance::default() }, &[5]))
     }
 
     pub(super) fn ids(&self, text: &str) -> Vec<u32> {
@@ -429,7 +429,7 @@ fn a_grammar_begins_after_the_thinking() {
     let (start, end) = (model.ids("<think>"), model.ids("</think>"));
     let rules = Thinking { start, end: end.clone(), is_optional: false, budget: None };
     let thinking = Some(rules.clone());
-    let guidance = Guidance { grammar: Some(grammar), thinking };
+    let guidance = Guidance { grammar: Some(grammar), thinking, speech: None };
     let mut guide = Guide::new(&guidance, &[5]);
     for token_id in model.ids("hmm, <think>let me see").into_iter().chain(end.clone()) {
         guide.fill();

@@ -171,7 +171,7 @@ impl ImageInput {
         let mut runs = Vec::new();
         let mut position = 0;
         for medium in media {
-            let num_tokens = medium.layout().num_tokens();
+            let num_tokens = medium.form().num_tokens();
             let mut first_token = 0;
             while first_token < num_tokens {
                 position += ids[position..].iter().position(is_of_image)?;
@@ -227,17 +227,18 @@ impl InputProcessor {
         self.images.as_ref().is_some_and(|images| images.wants_adapter)
     }
 
-    /// Media of requests that are under way, of a model that takes images.
+    /// Media of requests that are under way, of a model that takes any.
     pub fn media_table(&self) -> Option<&Arc<MediaTable>> {
-        self.images.as_ref().map(|images| &images.table)
+        let of_sounds = self.sounds.as_ref().map(|sounds| &sounds.table);
+        self.images.as_ref().map(|images| &images.table).or(of_sounds)
     }
 
-    /// Begins to decode the images of a prompt that comes soon: while what is returned is kept,
+    /// Begins to decode the media of a prompt that comes soon: while what is returned is kept,
     /// they are ready sooner. Answers do not depend on it.
     pub fn decode_ahead(&self, prompt: &Prompt) -> DecodedAhead {
-        let Some(images) = &self.images else { return DecodedAhead::default() };
+        let Some(table) = self.media_table() else { return DecodedAhead::default() };
         let each = prompt.media().into_iter();
-        DecodedAhead(each.flat_map(|media| images.table.decode_ahead(media)).collect())
+        DecodedAhead(each.flat_map(|media| table.decode_ahead(media)).collect())
     }
 
     /// Refuses likelihoods of a prompt with images whose tokens see those behind them.
@@ -280,7 +281,8 @@ impl InputProcessor {
             return Ok(images.alone(&placed));
         }
         let placeholder = images.shown(&self.tokenizer);
-        let texts = placed.iter().map(|medium| images.text_of(medium.layout(), &self.tokenizer));
+        let texts =
+            placed.iter().map(|medium| images.text_of(medium.form().layout(), &self.tokenizer));
         let texts: Vec<_> = texts.collect();
         let chat = Chat { num_images: placed.len(), ..chat };
         let rendered = self.render(&chat)?;

@@ -14,7 +14,7 @@ use super::pooler::{Pooler, Sparse, TokenOutputs};
 use super::splade::Splade;
 use super::whole_texts::WholeTexts;
 use super::{PoolingSummary, SparseSpec};
-use crate::execute::encoded_media::EncodedMedia;
+use crate::execute::encoded_media::{EncodedMedia, Towers};
 use crate::execute::executor::Executor;
 use crate::execute::model::decoder::Output;
 use crate::execute::model::encoder::Encoder;
@@ -262,9 +262,8 @@ fn load_body(
     checkpoint: &mut Checkpoint,
 ) -> Result<(Body, CacheSize, Vec<String>), EngineError> {
     let PoolingSummary { dtype, max_model_len, .. } = *summary;
-    let tower = summary.tower.as_ref();
-    let media = tower.map(|tower| EncodedMedia::load(config, tower, (dtype, device), checkpoint));
-    let media = media.transpose()?;
+    let towers = Towers { images: summary.tower.as_ref(), ..Towers::default() };
+    let media = EncodedMedia::load(config, towers, (dtype, device), checkpoint)?;
     let Some(spec) = summary.cached() else {
         let places = LoraPlaces::of_encoder(&summary.spec);
         let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);

@@ -1,0 +1,171 @@
+//! Whisper: an encoder of sounds, and a decoder each of whose layers attends to its states.
+
+use crate::hf_config::HfConfig;
+use crate::limits;
+use crate::spec::{
+    ActivationSpec, AttentionSpec, BlockNorms, CONV_TAPS, ConvSpec, CrossSpec, DecoderSpec,
+    EmbeddingSpec, LayerSpec, LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec,
+    QkvHeads, SoundTowerSpec, SourceSpec, Stage,
+};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::layers::Activation;
+
+/// PyTorch's LayerNorm default; Whisper has no key for it.
+const LAYER_NORM_EPS: f32 = 1e-5;
+
+/// Frames for each state: the stride of the second convolution.
+const STRIDE: usize = 2;
+
+/// Keys of one of the two halves.
+struct Half {
+    /// What the names of its tensors begin with.
+    name: &'static str,
+    width: usize,
+    inner: usize,
+    num_layers: usize,
+    heads: QkvHeads,
+    activation: Activation,
+}
+
+impl Half {
+    fn read(config: &HfConfig, name: &'static str) -> Result<Self, EngineError> {
+        let root = config.root();
+        let key = |part: &str| format!("{name}_{part}");
+        let width = root.size("d_model")?;
+        let num_heads = root.size(&key("attention_heads"))?;
+        let head_dim = width / num_heads;
+        let activation = root.text("activation_function")?;
+        let num_layers = root.size(&key("layers"))?;
+        limits::check_tower_layers(num_layers).map_err(|text| config.error(text))?;
+        Ok(Self {
+            name,
+            width,
+            inner: root.size(&key("ffn_dim"))?,
+            num_layers,
+            heads: config.checked(QkvHeads { num_heads, num_kv_heads: num_heads, head_dim })?,
+            activation: config.activation_named_or(activation, Activation::Gelu)?,
+        })
+    }
+
+    fn name(&self, part: &str) -> String {
+        format!("model.{}.{part}", self.name)
+    }
+
+    fn norm(&self, part: &str) -> NormSpec {
+        NormSpec::layer(self.name(part), self.width, LAYER_NORM_EPS)
+    }
+
+    fn linear(&self, part: &str, n: usize, k: usize) -> LinearSpec {
+        LinearSpec::new(self.name(part), n, k).with_bias(true)
+    }
+
+    /// These projections of a block, of which keys have no bias.
+    fn projections(&self, block: &str, parts: &[&str]) -> LinearSpec {
+        let named =
+            parts.iter().map(|part| (self.name(&format!("{block}.{part}")), self.heads.q_width()));
+        let mut stacked = LinearSpec::stacked(named, self.width).with_bias(true);
+        for (part, name) in stacked.parts.iter_mut().zip(parts) {
+            part.lacks_bias = *name == "k_proj";
+        }
+        stacked
+    }
+
+    fn layer(&self, index: usize) -> LayerSpec {
+        let of_layer = |part: &str| format!("layers.{index}.{part}");
+        let norms = |part: &str| BlockNorms::before(self.norm(&of_layer(part)));
+        let (width, inner) = (self.width, self.inner);
+        let linear = |part: &str, n, k| self.linear(&of_layer(part), n, k);
+        let qkv = self.projections(&of_layer("self_attn"), &["q_proj", "k_proj", "v_proj"]);
+        let out = linear("self_attn.out_proj", width, self.heads.q_width());
+        let attention = AttentionSpec::new(norms("self_attn_layer_norm"), self.heads, qkv, out);
+        let mlp = MlpSpec {
+            norms: norms("final_layer_norm"),
+            form: MlpForm::Plain,
+            activation: ActivationSpec::Known(self.activation),
+            up: linear("fc1", inner, width),
+            down: linear("fc2", width, inner),
+        };
+        LayerSpec::new(attention, mlp)
+    }
+
+    fn cross(&self, index: usize, source: SourceSpec) -> CrossSpec {
+        let of_layer = |part: &str| format!("layers.{index}.{part}");
+        let block = of_layer("encoder_attn");
+        CrossSpec {
+            norms: BlockNorms::before(self.norm(&of_layer("encoder_attn_layer_norm"))),
+            heads: self.heads,
+            q: self.projections(&block, &["q_proj"]),
+            kv: self.projections(&block, &["k_proj", "v_proj"]),
+            out: self.linear(&of_layer("encoder_attn.out_proj"), self.width, self.heads.q_width()),
+            source,
+        }
+    }
+}
+
+/// The decoder. Its prompts begin with the positions of a sound.
+pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let root = config.root();
+    // Its keys are this file's too.
+    let source = SourceSpec::new(sound_tower(config)?.num_states());
+    root.expect("is_encoder_decoder", true)?;
+    root.expect("use_weighted_layer_sum", false)?;
+    // Of training and of classifiers, what generation_config.json has, the number of layers that
+    // is read as `decoder_layers`, and what the class does not read.
+    root.ignore(&[
+        "apply_spec_augment",
+        "begin_suppress_tokens",
+        "classifier_proj_size",
+        "decoder_layerdrop",
+        "encoder_layerdrop",
+        "forced_decoder_ids",
+        "mask_feature_length",
+        "mask_feature_min_masks",
+        "mask_feature_prob",
+        "mask_time_length",
+        "mask_time_min_masks",
+        "mask_time_prob",
+        "max_length",
+        "median_filter_width",
+        "num_hidden_layers",
+        "scale_embedding",
+    ]);
+    let half = Half::read(config, "decoder")?;
+    let (vocab, num_tokens) = (config.vocab_size()?, root.size("max_target_positions")?);
+    let layers = (0..half.num_layers)
+        .map(|index| LayerSpec { cross: Some(half.cross(index, source)), ..half.layer(index) });
+    let table = LinearSpec::new(half.name("embed_positions"), num_tokens, half.width);
+    let tokens = LinearSpec::new(half.name("embed_tokens"), vocab, half.width);
+    Ok(DecoderSpec {
+        max_model_len: source.num_positions.saturating_add(num_tokens),
+        embedding: EmbeddingSpec {
+            positions: Some(LearnedPositions { table, offset: 0 }),
+            ..EmbeddingSpec::of(tokens)
+        },
+        layers: layers.collect(),
+        ropes: Vec::new(),
+        output: OutputSpec::new(half.norm("layer_norm"), config.lm_head("proj_out", true)?),
+        stage: Stage::WHOLE,
+    })
+}
+
+/// The encoder.
+pub(super) fn sound_tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
+    let root = config.root();
+    let half = Half::read(config, "encoder")?;
+    let num_mels = root.size("num_mel_bins")?;
+    let num_states = root.size("max_source_positions")?;
+    limits::check_sounds(num_mels, num_states).map_err(|text| config.error(text))?;
+    let conv = |part: &str, inputs, stride| ConvSpec {
+        linear: half.linear(part, half.width, CONV_TAPS * inputs).of_taps(CONV_TAPS),
+        stride,
+        activation: Activation::Gelu,
+    };
+    Ok(SoundTowerSpec {
+        num_mels,
+        num_frames: num_states * STRIDE,
+        convs: vec![conv("conv1", num_mels, 1), conv("conv2", half.width, STRIDE)],
+        positions: LinearSpec::new(half.name("embed_positions"), num_states, half.width),
+        layers: (0..half.num_layers).map(|index| half.layer(index)).collect(),
+        final_norm: Some(half.norm("layer_norm")),
+    })
+}

@@ -1,0 +1,128 @@
+//! From a model's files to what its prompts have for sounds.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::images::{MAX_FILE_BYTES, MAX_INPUT_BYTES};
+use crate::media_table::{MediaTable, Processors, SoundReader};
+use crate::plan::structured_output::SpeechTokens;
+use crate::serve::input_processor::{Language, SoundInput};
+use vllm_batch_base::EngineError;
+use vllm_batch_base::files::{self, quoted, unreadable};
+use vllm_batch_checkpoint::hf_config::SpeechConfig;
+use vllm_batch_checkpoint::model_files::ModelFiles;
+use vllm_batch_checkpoint::spec::{SoundTowerSpec, SourceSpec};
+use vllm_batch_media::SoundProcessor;
+use vllm_batch_text::Tokenizer;
+
+/// What the small files of a model that hears say of sounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Hearing<'a> {
+    /// What makes states of them.
+    pub tower: &'a SoundTowerSpec,
+    /// Where these stand in a prompt.
+    pub source: SourceSpec,
+    /// What generation_config.json says.
+    pub generation: &'a SpeechConfig,
+    /// Number of all tokens.
+    pub vocab_size: usize,
+    /// Where the model is.
+    pub files: &'a ModelFiles,
+}
+
+/// What a model's prompts have for sounds.
+///
+/// # Errors
+/// There is no configuration of a feature extractor, or it is of a kind that is not supported; or
+/// the tokenizer lacks a token.
+pub fn sound_input(hearing: Hearing<'_>, tokenizer: &Tokenizer) -> Result<SoundInput, EngineError> {
+    let Hearing { tower, source, generation, vocab_size, files } = hearing;
+    let id = |text: &str| tokenizer.token_id(text).filter(|id| (*id as usize) < vocab_size);
+    let needed = |text: &str| {
+        id(text).ok_or_else(|| {
+            EngineError::Model(format!(
+                "the tokenizer has no token {text:?}, with which transcripts begin or end; help: \
+                 copy tokenizer.json from the model's repository"
+            ))
+        })
+    };
+    let end = tokenizer.eos_token_id().map_or_else(|| needed("<|endoftext|>"), Ok)?;
+    let tokens = SpeechTokens {
+        vocab_size,
+        end,
+        no_timestamps: needed("<|notimestamps|>")?,
+        suppressed: generation.suppress_tokens.clone(),
+        suppressed_at_begin: generation.begin_suppress_tokens.clone(),
+        max_initial_timestamp: generation.max_initial_timestamp_index,
+    };
+    let languages: Vec<_> = Language::all()
+        .filter_map(|language| Some((language, id(&format!("<|{}|>", language.code))?)))
+        .collect();
+    // English-only models have these tokens, too.
+    let is_multilingual = generation.is_multilingual.unwrap_or(vocab_size > MAX_ENGLISH_TOKENS);
+    let processor = processor(files, tower)?;
+    let sounds = SoundReader { processor, num_tokens: source.num_positions };
+    let processors = Processors { images: None, sounds: Some(sounds) };
+    Ok(SoundInput {
+        table: Arc::new(MediaTable::new(processors, MAX_INPUT_BYTES)),
+        start: needed("<|startoftranscript|>")?,
+        before: id("<|startofprev|>"),
+        tasks: [id("<|transcribe|>"), id("<|translate|>")],
+        languages: if is_multilingual { languages } else { Vec::new() },
+        tokens: Arc::new(tokens),
+    })
+}
+
+/// Tokens of OpenAI's models that know English alone.
+const MAX_ENGLISH_TOKENS: usize = 51_864;
+
+/// The feature extractor of a model.
+fn processor(files: &ModelFiles, tower: &SoundTowerSpec) -> Result<SoundProcessor, EngineError> {
+    let ModelFiles::Folder(folder) = files else {
+        let text = "a GGUF file of a model that hears is not supported; help: give the folder of \
+                    its repository";
+        return Err(EngineError::Model(text.to_owned()));
+    };
+    let (name, config) = config(folder)?;
+    let path = folder.join(name);
+    let error = |text: String| EngineError::Model(format!("{}: {text}", path.display()));
+    let processor = SoundProcessor::from_config(&config).map_err(|e| error(e.to_string()))?;
+    let made = (processor.num_frames(), processor.num_mels());
+    match made == (tower.num_frames, tower.num_mels) {
+        true => Ok(processor),
+        false => Err(error(format!(
+            "it makes {} frames of {} mel bins, and the model hears {} of {}; help: it is another \
+             model's",
+            made.0, made.1, tower.num_frames, tower.num_mels
+        ))),
+    }
+}
+
+/// The configuration, and the name of its file.
+fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
+    for (name, key) in
+        [("processor_config.json", Some("feature_extractor")), ("preprocessor_config.json", None)]
+    {
+        let path = folder.join(name);
+        let text = match files::read_text(&path, MAX_FILE_BYTES) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(unreadable(&path, &error)),
+        };
+        let mut config: Value = serde_json::from_str(&text)
+            .map_err(|error| EngineError::Model(format!("{}: {error}", path.display())))?;
+        match key {
+            None => return Ok((name, config)),
+            Some(key) if config[key].is_object() => return Ok((name, config[key].take())),
+            Some(_) => {}
+        }
+    }
+    Err(EngineError::Model(format!(
+        "{} has no preprocessor_config.json, which says how its sounds are read; copy it there from \
+         the model's repository",
+        quoted(&folder.display().to_string())
+    )))
+}
