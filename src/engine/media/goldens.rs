@@ -1,4 +1,4 @@
-//! What `testdata/generate_media.py` wrote, and the noise that it takes.
+//! What `testdata/generate_media.py` and `generate_sound.py` wrote, and the noise that it takes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,22 +7,40 @@ use serde_json::Value;
 
 use crate::rgb::Rgb8;
 
-fn path(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/media")).join(name)
+fn read(folder: &str, name: &str) -> Vec<u8> {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata"));
+    fs::read(path.join(folder).join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// A file of the folder.
 pub(crate) fn file(name: &str) -> Vec<u8> {
-    fs::read(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    read("media", name)
 }
 
 /// Lines of a description, without the one of versions.
 pub(crate) fn lines(name: &str) -> Vec<Value> {
-    let text = String::from_utf8(file(name)).expect("text");
-    let lines: Vec<Value> =
-        text.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert!(lines.len() > 10, "{name}");
+    described(file(name))
+}
+
+fn described(bytes: Vec<u8>) -> Vec<Value> {
+    let text = String::from_utf8(bytes).expect("text");
+    let lines = text.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON"));
+    let lines: Vec<Value> = lines.collect();
+    assert!(lines.len() > 5, "of a file");
     lines
+}
+
+/// The same of recordings.
+pub(crate) mod sounds {
+    use super::Value;
+
+    pub(crate) fn file(name: &str) -> Vec<u8> {
+        super::read("sound", name)
+    }
+
+    pub(crate) fn lines(name: &str) -> Vec<Value> {
+        super::described(file(name))
+    }
 }
 
 /// A whole number of a line.

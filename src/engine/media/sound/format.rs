@@ -7,7 +7,7 @@ use crate::error::MediaError;
 /// A format that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SoundFormat {
-    /// RIFF WAVE: PCM, floats, A-law, mu-law, ADPCM.
+    /// RIFF WAVE: PCM, floats, A-law, mu-law.
     Wav,
     /// FLAC.
     Flac,

@@ -2,10 +2,12 @@
 //! are one from then on.
 
 mod format;
+mod mp4;
 mod packets;
 mod processor;
 mod resample;
 mod samples;
+mod wav;
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +61,7 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<SoundHeader, MediaError> {
     contained(format, || {
         let mut packets = Packets::new(format, bytes)?;
         while let Some(packet) = packets.next()? {
-            packets.count(&packet)?;
+            packets.count(&packet);
             limits.check_samples(packets.num_samples(), packets.rate())?;
         }
         match packets.num_samples() {
@@ -85,18 +87,21 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Samples, MediaError> {
     contained(format, || {
         let mut packets = Packets::new(format, bytes)?;
         let mut decoder = packets.decoder()?;
+        let priming = packets.priming();
+        let num_decoded = num_samples + priming;
         // Within the limits, since it was counted.
         let mut values = Vec::with_capacity(num_samples as usize);
         while let Some(packet) = packets.next()? {
-            packets.count(&packet)?;
+            packets.count(&packet);
             decoder.push(&packet, &mut values)?;
-            if values.len() as u64 > num_samples {
+            if values.len() as u64 > num_decoded {
                 break;
             }
         }
-        if values.len() as u64 != num_samples {
-            return Err(damaged(format, "its data has another length"));
+        if values.len() as u64 != num_decoded {
+            return Err(damaged(format, "its data have another length"));
         }
+        values.drain(..priming as usize);
         match values.iter().all(|value| value.is_finite()) {
             true => Ok(Samples::new(sample_rate, values)),
             false => Err(damaged(format, "a sample is no number")),

@@ -2,22 +2,42 @@
 
 use std::io::{Cursor, ErrorKind};
 
-use symphonia::core::codecs::audio::well_known::CODEC_ID_AAC;
-use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::codecs::audio::well_known as codecs;
+use symphonia::core::codecs::audio::{
+    AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions,
+};
 use symphonia::core::errors::Error;
 use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
-use symphonia::core::io::MediaSourceStream;
+use symphonia::core::io::{MediaSource, MediaSourceStream, ReadOnlySource};
 use symphonia::core::packet::Packet;
 use symphonia::default::formats::{
     AdtsReader, AiffReader, FlacReader, IsoMp4Reader, MpaReader, OggReader, WavReader,
 };
 
 use super::format::{SoundFormat, tag_len};
-use super::{MAX_CHANNELS, RATES, damaged, unsupported};
+use super::{MAX_CHANNELS, RATES, damaged, mp4, unsupported, wav};
 use crate::error::MediaError;
 
 /// Samples of a packet of AAC.
 const AAC_SAMPLES: u64 = 1024;
+
+/// Samples by which the length that an MP3 file says may be too long: encoders have counted the
+/// packet that says it, and more.
+const MP3_SLACK: u64 = 2 * 1152;
+
+/// Kinds of sound that are known by name, and not read.
+const UNREAD: &[(AudioCodecId, &str)] = &[
+    (codecs::CODEC_ID_AC3, "AC-3"),
+    (codecs::CODEC_ID_ADPCM_G722, "ADPCM"),
+    (codecs::CODEC_ID_ADPCM_IMA_QT, "ADPCM"),
+    (codecs::CODEC_ID_ADPCM_IMA_WAV, "ADPCM"),
+    (codecs::CODEC_ID_ADPCM_MS, "ADPCM"),
+    (codecs::CODEC_ID_EAC3, "E-AC-3"),
+    (codecs::CODEC_ID_MP1, "MPEG audio of layer 1"),
+    (codecs::CODEC_ID_MP2, "MPEG audio of layer 2"),
+    (codecs::CODEC_ID_OPUS, "Opus"),
+    (codecs::CODEC_ID_SPEEX, "Speex"),
+];
 
 /// The packets of the first recording of a file.
 pub(super) struct Packets<'a> {
@@ -30,6 +50,8 @@ pub(super) struct Packets<'a> {
     /// Samples of each channel, as the file says. None: it does not.
     said: Option<u64>,
     counted: u64,
+    /// Samples in front of the recording, which decoders do not take away.
+    priming: u64,
 }
 
 /// What makes samples of packets.
@@ -46,10 +68,13 @@ impl<'a> Packets<'a> {
         let fault = |error| fault(format, &error);
         let reader = reader(format, bytes).map_err(fault)?;
         let nothing = || unsupported(format, "no sound of a known kind");
-        let track = reader.first_track_known_codec(TrackType::Audio).ok_or_else(nothing)?;
+        let track = reader.first_track(TrackType::Audio).ok_or_else(nothing)?;
         let params = track.codec_params.as_ref().and_then(|params| params.audio());
         let params = params.ok_or_else(nothing)?.clone();
         let (track, said) = (track.id, track.num_frames);
+        if let Some((_, name)) = UNREAD.iter().find(|(codec, _)| *codec == params.codec) {
+            return Err(unsupported(format, format_args!("sound in {name}")));
+        }
         let decoder = made(&params).map_err(fault)?;
         let found = decoder.codec_params();
         let rate = found.sample_rate.or(params.sample_rate).unwrap_or_default();
@@ -61,7 +86,9 @@ impl<'a> Packets<'a> {
         if !(1..=MAX_CHANNELS).contains(&num_channels) {
             return Err(unsupported(format, format_args!("{num_channels} channels")));
         }
-        Ok(Packets { format, reader, track, params, rate, num_channels, said, counted: 0 })
+        let priming = if format == SoundFormat::Mp4 { mp4::priming(bytes, rate) } else { 0 };
+        let counted = 0;
+        Ok(Packets { format, reader, track, params, rate, num_channels, said, counted, priming })
     }
 
     pub(super) fn rate(&self) -> u32 {
@@ -74,7 +101,12 @@ impl<'a> Packets<'a> {
 
     /// Samples of each channel in the packets that were counted.
     pub(super) fn num_samples(&self) -> u64 {
-        self.counted
+        self.counted.saturating_sub(self.priming)
+    }
+
+    /// Samples that are decoded in front of the recording.
+    pub(super) fn priming(&self) -> u64 {
+        self.priming
     }
 
     /// The next packet of the recording.
@@ -90,30 +122,36 @@ impl<'a> Packets<'a> {
     }
 
     /// Counts the samples of a packet.
-    pub(super) fn count(&mut self, packet: &Packet) -> Result<(), MediaError> {
-        let count = match self.params.codec {
-            CODEC_ID_AAC => AAC_SAMPLES,
-            _ => packet.dur.get(),
-        };
-        // Of one value for each sample nothing says where a file was cut.
-        if let (SoundFormat::Wav | SoundFormat::Aiff, Some(bits)) =
-            (self.format, self.params.bits_per_coded_sample)
-        {
-            let needed = count * u64::from(bits / 8) * self.num_channels as u64;
-            if bits % 8 == 0 && (packet.data.len() as u64) < needed {
-                return Err(damaged(self.format, "it ends before its samples do"));
+    pub(super) fn count(&mut self, packet: &Packet) {
+        let count = packet.dur.get();
+        self.counted += match self.params.codec {
+            codecs::CODEC_ID_AAC => AAC_SAMPLES,
+            // Its duration is that of all that is decoded.
+            codecs::CODEC_ID_MP3 => {
+                count.saturating_sub(packet.trim_start.get().saturating_add(packet.trim_end.get()))
             }
-        }
-        self.counted += count;
-        Ok(())
+            _ => match self.frame_len() {
+                Some(frame_len) => count.min(packet.data.len() as u64 / frame_len),
+                None => count,
+            },
+        };
+    }
+
+    /// Bytes of a sample of all channels, of formats that have them one behind the other.
+    fn frame_len(&self) -> Option<u64> {
+        let bits = self.params.bits_per_coded_sample.or(self.params.bits_per_sample)?;
+        let is_plain = matches!(self.format, SoundFormat::Wav | SoundFormat::Aiff);
+        (is_plain && bits >= 8).then(|| u64::from(bits / 8) * self.num_channels as u64)
     }
 
     /// Whether the file has what it says that it has.
     fn check_end(&self) -> Result<(), MediaError> {
+        let slack = if self.format == SoundFormat::Mp3 { MP3_SLACK } else { 0 };
+        let is_exact = !matches!(self.format, SoundFormat::Aac | SoundFormat::Mp4);
         match self.said {
-            Some(said) if self.counted < said && self.params.codec != CODEC_ID_AAC => {
+            Some(said) if is_exact && self.counted + slack < said => {
                 let counted = self.counted;
-                let what = format!("it says that it has {said} samples, and has {counted}");
+                let what = format!("it is cut: it says {said} samples, and has {counted}");
                 Err(damaged(self.format, what))
             }
             _ => Ok(()),
@@ -164,7 +202,17 @@ impl Decoder {
 
 fn reader<'a>(format: SoundFormat, bytes: &'a [u8]) -> Result<Box<dyn FormatReader + 'a>, Error> {
     let bytes = &bytes[tag_len(bytes).min(bytes.len())..];
-    let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
+    let cursor = Cursor::new(bytes);
+    let source: Box<dyn MediaSource + 'a> = match format {
+        SoundFormat::Wav => match wav::ended(bytes) {
+            Some(ended) => Box::new(Cursor::new(ended)),
+            None => Box::new(cursor),
+        },
+        // Of what can be sought in their readers guess a length, and end there.
+        SoundFormat::Mp3 | SoundFormat::Aac => Box::new(ReadOnlySource::new(cursor)),
+        _ => Box::new(cursor),
+    };
+    let stream = MediaSourceStream::new(source, Default::default());
     let options = FormatOptions::default();
     Ok(match format {
         SoundFormat::Wav => Box::new(WavReader::try_new(stream, options)?),

@@ -1,9 +1,13 @@
 //! Recordings of every format, and features against transformers.
 
+use serde_json::{Value, json};
+
 use super::*;
+use crate::goldens::{number, sounds};
+use std::f64::consts::PI;
 
 /// A WAV of 16-bit samples, channel after channel within a frame.
-fn wav(rate: u32, num_channels: u16, samples: &[i16]) -> Vec<u8> {
+fn wav_of(rate: u32, num_channels: u16, samples: &[i16]) -> Vec<u8> {
     let num_bytes = samples.len() as u32 * 2;
     let mut bytes = b"RIFF".to_vec();
     bytes.extend((36 + num_bytes).to_le_bytes());
@@ -28,29 +32,29 @@ fn decoded(bytes: &[u8]) -> Samples {
 
 #[test]
 fn channels_become_their_mean() {
-    let samples = decoded(&wav(8000, 2, &[16384, 0, -32768, -32768, 3, 4]));
+    let samples = decoded(&wav_of(8000, 2, &[16384, 0, -32768, -32768, 3, 4]));
     assert_eq!(samples.values(), [0.25, -1.0, 3.5 / 32768.0]);
     assert_eq!(samples.rate(), 8000);
 }
 
 #[test]
 fn limits_are_asked_before_samples_are_made() {
-    let bytes = wav(1000, 1, &[0; 2001]);
+    let bytes = wav_of(1000, 1, &[0; 2001]);
     let limits = Limits { max_seconds: 2, ..Limits::default() };
     assert_eq!(probe(&bytes, &limits).unwrap_err().code(), "media_too_large");
     assert_eq!(decode(&bytes, &limits).unwrap_err().code(), "media_too_large");
-    let fits = wav(1000, 1, &[0; 2000]);
+    let fits = wav_of(1000, 1, &[0; 2000]);
     assert_eq!(probe(&fits, &limits).unwrap().num_samples, 2000);
 }
 
 #[test]
 fn a_cut_file_and_an_empty_one_are_damaged() {
-    let bytes = wav(8000, 1, &[7; 3000]);
+    let bytes = wav_of(8000, 1, &[7; 3000]);
     for len in [45, 100, 3000, bytes.len() - 1] {
         let error = probe(&bytes[..len], &Limits::default()).unwrap_err();
         assert_eq!(error.code(), "media_decode", "{len}: {error}");
     }
-    for bytes in [wav(8000, 1, &[]), wav(8000, 0, &[1, 2]), Vec::new(), b"hello".to_vec()] {
+    for bytes in [wav_of(8000, 1, &[]), wav_of(8000, 0, &[1, 2]), Vec::new(), b"hello".to_vec()] {
         let error = probe(&bytes, &Limits::default()).unwrap_err();
         assert_eq!(error.code(), "media_decode", "{error}");
     }
@@ -62,18 +66,193 @@ fn a_cut_file_and_an_empty_one_are_damaged() {
     }
 }
 
-#[test]
-fn features_have_the_frames_of_a_clip() {
-    let config = serde_json::json!({
-        "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 80,
-        "sampling_rate": 16000, "hop_length": 160, "n_fft": 400, "chunk_length": 30,
-        "n_samples": 480_000, "nb_max_frames": 3000, "padding_value": 0.0,
+/// The tones of `testdata/generate_sound.py`.
+fn tones(rate: u32, count: usize, seed: u32) -> Samples {
+    let mut state = seed;
+    let tone = |index: usize| {
+        let time = index as f64 / f64::from(rate);
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let phase = 2.0 * PI * time * (200.0 + 300.0 * f64::from(seed) + 900.0 * time);
+        let loud = 0.5 + 0.5 * (2.0 * PI * 3.0 * time).sin();
+        let noise = f64::from(state >> 16) / 65536.0 - 0.5;
+        (loud * (0.4 * phase.sin() + 0.2 * (3.0 * phase).sin()) + 0.05 * noise) as f32
+    };
+    Samples::new(rate, (0..count).map(tone).collect())
+}
+
+/// The largest difference of values from those that a line has.
+fn difference<'a>(values: impl IntoIterator<Item = &'a f32>, line: &Value) -> f64 {
+    let expected = line.as_array().expect("values");
+    let mut values = values.into_iter();
+    let differences = expected.iter().map(|expected| {
+        let value = *values.next().expect("as many");
+        (f64::from(value) - expected.as_f64().expect("a number")).abs()
     });
-    let processor = SoundProcessor::from_config(&config).unwrap();
-    let samples = decoded(&wav(16_000, 1, &[1000; 1600]));
-    let features = processor.features(&samples).unwrap();
-    assert_eq!((features.num_frames, features.num_mels), (3000, 80));
-    assert_eq!(features.values.len(), 3000 * 80);
+    let worst = differences.fold(0.0, f64::max);
+    assert_eq!(values.next(), None);
+    worst
+}
+
+#[test]
+fn recordings_are_those_of_libsndfile_and_ffmpeg() {
+    let mut faults = Vec::new();
+    for line in sounds::lines("decoded.jsonl") {
+        let name = line["file"].as_str().expect("a name");
+        let bytes = sounds::file(name);
+        let header = match probe(&bytes, &Limits::default()) {
+            Ok(header) => header,
+            Err(error) => {
+                faults.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        let found = [header.sample_rate as usize, header.num_channels as usize];
+        let wanted = [number(&line["rate"]), number(&line["channels"])];
+        let samples = match decode(&bytes, &Limits::default()) {
+            Ok(samples) => samples,
+            Err(error) => {
+                faults.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        assert_eq!(samples.values().len() as u64, header.num_samples, "{name}");
+        if found != wanted || header.num_samples as usize != number(&line["samples"]) {
+            faults.push(format!("{name}: {header:?}, {}", line["samples"]));
+            continue;
+        }
+        let worst =
+            difference(samples.values().iter().step_by(number(&line["step"])), &line["mean"]);
+        let is_lossless = name.ends_with("wav") || name.contains("flac") || name.contains("aif");
+        let most = if is_lossless { 2e-7 } else { 1e-4 };
+        if worst > most {
+            faults.push(format!("{name}: {worst}"));
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn what_is_known_and_not_read_is_refused_by_name() {
+    for (name, what) in [("stereo_ima_adpcm.wav", "sound in ADPCM"), ("mono.opus", "is Opus")] {
+        let error = probe(&sounds::file(name), &Limits::default()).unwrap_err();
+        assert_eq!(error.code(), "media_unsupported", "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    for (bytes, what) in [
+        (&b"\x1a\x45\xdf\xa3\x01"[..], "Matroska or WebM"),
+        (b"#!AMR\n", "AMR"),
+        (b"RF64\xff\xff\xff\xffWAVE", "RF64"),
+        (b"OggS\0\x02\0\0\0\0\0\0\0\0abcdefghijkl\x01\x50Speex   1.2", "Speex"),
+    ] {
+        let error = probe(bytes, &Limits::default()).unwrap_err();
+        assert_eq!(error.code(), "media_unsupported", "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    }
+}
+
+#[test]
+fn cut_files_of_every_format_are_faults_or_shorter() {
+    for line in sounds::lines("decoded.jsonl") {
+        let bytes = sounds::file(line["file"].as_str().expect("a name"));
+        for len in (0..bytes.len()).step_by(97) {
+            let cut = &bytes[..len];
+            let (header, samples) =
+                (probe(cut, &Limits::default()), decode(cut, &Limits::default()));
+            match (header, samples) {
+                (Ok(header), Ok(samples)) => {
+                    assert_eq!(header.num_samples, samples.values().len() as u64);
+                    assert!(header.num_samples <= number(&line["samples"]) as u64, "{line} {len}");
+                }
+                (Err(error), samples) => assert_eq!(samples, Err(error)),
+                (Ok(_), Err(error)) => assert_eq!(error.code(), "media_decode", "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn other_rates_are_those_of_torchaudio() {
+    for line in sounds::lines("resampled.jsonl") {
+        let (rate, to) = (number(&line["rate"]) as u32, number(&line["to"]) as u32);
+        let tone = tones(rate, number(&line["count"]), 1);
+        let header = SoundHeader {
+            format: SoundFormat::Wav,
+            sample_rate: rate,
+            num_channels: 1,
+            num_samples: tone.values().len() as u64,
+        };
+        let samples = tone.at_rate(to);
+        assert_eq!(samples.values().len(), number(&line["samples"]), "{line}");
+        assert_eq!(header.num_samples_at(to), samples.values().len() as u64);
+        let values = samples.values().iter().step_by(number(&line["step"]));
+        let worst = difference(values, &line["values"]);
+        assert!(worst < 3e-7, "{rate} {to}: {worst}");
+    }
+}
+
+fn whisper(num_mels: usize) -> Value {
+    json!({
+        "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": num_mels,
+        "sampling_rate": 16000, "hop_length": 160, "n_fft": 400, "chunk_length": 30,
+        "n_samples": 480_000, "nb_max_frames": 3000, "padding_value": 0.0, "padding_side": "right",
+        "dither": 0.0, "return_attention_mask": false, "processor_class": "WhisperProcessor",
+    })
+}
+
+#[test]
+fn features_are_those_of_transformers() {
+    let mut worst = 0.0f64;
+    for line in sounds::lines("features.jsonl") {
+        let processor = SoundProcessor::from_config(&whisper(number(&line["mels"]))).unwrap();
+        let tone = tones(16_000, number(&line["count"]), number(&line["seed"]) as u32);
+        let features = processor.features(&tone).unwrap();
+        let num_mels = number(&line["mels"]);
+        assert_eq!((features.num_frames, features.num_mels), (3000, num_mels));
+        let frames = line["frames"].as_array().unwrap().iter().map(number);
+        for (frame, expected) in frames.zip(line["values"].as_array().unwrap()) {
+            let values = &features.values[frame * num_mels..][..num_mels];
+            worst = worst.max(difference(values, expected));
+        }
+        let summed = &features.values[..number(&line["summed"]) * num_mels];
+        let sum: f64 = summed.iter().map(|value| f64::from(*value)).sum();
+        assert!((sum - line["sum"].as_f64().unwrap()).abs() < 0.01, "{sum} {line}");
+    }
+    assert!(worst < 1e-5, "{worst}");
+}
+
+#[test]
+fn a_clip_that_is_too_long_is_refused() {
+    let processor = SoundProcessor::from_config(&whisper(80)).unwrap();
+    assert_eq!(
+        (processor.num_mels(), processor.max_samples(), processor.rate()),
+        (80, 480_000, 16_000)
+    );
     let long = Samples::new(16_000, vec![0.0; 480_001]);
-    assert_eq!(processor.features(&long).unwrap_err().code(), "media_too_large");
+    let error = processor.features(&long).unwrap_err();
+    assert_eq!(error.code(), "media_too_large");
+    assert!(error.to_string().contains("help: cut it into pieces"), "{error}");
+    assert!(processor.features(&Samples::new(8_000, vec![0.0; 240_000])).is_ok());
+}
+
+#[test]
+fn no_key_of_a_configuration_goes_unread() {
+    let refused = |key: &str, value: Value| {
+        let mut config = whisper(80);
+        config[key] = value;
+        SoundProcessor::from_config(&config).unwrap_err().to_string()
+    };
+    for (key, value, what) in [
+        ("feature_extractor_type", json!("SeamlessM4TFeatureExtractor"), "is not known"),
+        ("dither", json!(0.001), "`dither` is not 0"),
+        ("do_normalize", json!(true), "`do_normalize` is true"),
+        ("padding_side", json!("left"), "`padding_side` is left"),
+        ("n_samples", json!(480_001), "480000 follows"),
+        ("nb_max_frames", json!(1500), "3000 follows"),
+        ("feature_size", json!(100_000), "not sensible"),
+        ("hop_length", json!(401), "not sensible"),
+        ("win_length", json!(400), "`win_length` is not read"),
+    ] {
+        let error = refused(key, value);
+        assert!(error.contains(what), "{key}: {error}");
+    }
 }
