@@ -1,5 +1,5 @@
-//! Bytes of an image or a recording in, patches or features of a tower out. Knows no row, no engine,
-//! no file and no network.
+//! Bytes of an image or a recording in, patches or features of a tower out. Knows no row, no
+//! engine, no file and no network.
 //!
 //! Read first: [`MediaId`], [`Medium`], [`ImageProcessor`], [`SoundProcessor`].
 
