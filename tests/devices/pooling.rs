@@ -210,6 +210,21 @@ fn decoders_agree_with_the_cpu() {
     }
 }
 
+/// Through the KV cache: a model that sees, and layers that need one.
+#[test]
+fn vectors_of_all_tokens_agree_with_the_cpu() {
+    let of = |len: u32| (0..len).map(|index| (index * 37 + len) % 96 + 3).collect::<Vec<u32>>();
+    let texts = [1, 2, 17, 40].map(of);
+    for name in ["deepseek_v2", "lfm2", "qwen2_vl"] {
+        check_against_cpu(&format!("golden/{name}"), &texts, STATE_TOLERANCE, |config| {
+            config.model.tokenizer_dir = None;
+            config.model.pooling_type = Some(PoolingType::All);
+            // A text goes through several steps.
+            config.scheduler.max_num_batched_tokens = Some(16);
+        });
+    }
+}
+
 /// The cosine of two vectors' angle.
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();

@@ -100,6 +100,9 @@ fn every_family_has_a_golden_folder() {
     alike.push("RobertaForMaskedLM");
     // With their towers of images, in `golden_vision`.
     alike.extend(["CLIPModel", "SiglipModel", "Siglip2Model"]);
+    // In `golden_late`.
+    alike.extend(["ColIdefics3", "ColPaliForRetrieval", "ColQwen2", "ColQwen2ForRetrieval"]);
+    alike.push("ColQwen2_5");
     let docs = include_str!("../../docs/EMBEDDINGS.md");
     for known in ENCODERS {
         assert!(docs.contains(&format!("`{}`", known.name)), "{} is not in the docs", known.name);

@@ -43,7 +43,7 @@ fn config(model: &str, limits: Limits) -> EngineConfig {
     pooled::config(testdata("golden").join(model), limits)
 }
 
-fn medium(file: &str) -> Arc<Medium> {
+pub fn medium(file: &str) -> Arc<Medium> {
     let bytes = std::fs::read(testdata("media").join(file)).unwrap();
     Arc::new(Medium::new(MediaKind::Image, bytes, Default::default()).unwrap())
 }
@@ -123,6 +123,59 @@ fn no_byte_of_a_vector_depends_on_what_runs_beside_it() {
     }
 }
 
+/// In steps of any size, beside other rows, and where an image is encoded again.
+#[test]
+fn no_byte_of_vectors_of_tokens_depends_on_what_runs_beside_them() {
+    for model in MODELS {
+        let of = |pooling_type, limits, caches| {
+            let mut config = config(model, limits);
+            config.model.pooling_type = Some(pooling_type);
+            config.cache.enable_prefix_caching = caches;
+            config.cache.tower_cache_bytes = (!caches).then_some(1);
+            let golden = golden(model);
+            let mut prompts: Vec<_> = golden.rows.iter().map(of_golden).collect();
+            prompts.extend([Prompt::Text("What is this?".to_owned()), of_golden(&golden.rows[0])]);
+            let outputs = run(&config, prompts);
+            outputs.into_iter().flat_map(|output| output.texts).collect::<Vec<_>>()
+        };
+        let last = of(PoolingType::Last, WIDE, true);
+        let all = of(PoolingType::All, (1, 4096, 1), true);
+        for (row, (all, last)) in all.iter().zip(&last).enumerate() {
+            let Pooled::Tokens(all) = all else { panic!("{all:?}") };
+            let last: Vec<_> = last.values().collect();
+            assert_eq!(all.last(), Some(&last), "{model}, row {row}");
+        }
+        for limits in [WIDE, (3, 7, 2), (2, 33, 3)] {
+            for caches in [true, false] {
+                assert!(of(PoolingType::All, limits, caches) == all, "{model}, {limits:?}");
+            }
+        }
+        let mean = of(PoolingType::Mean, (1, 4096, 1), true);
+        assert!(of(PoolingType::Mean, (3, 7, 2), false) == mean, "{model}");
+    }
+}
+
+/// Each token's vector is that of a text which ends with it.
+#[test]
+fn vectors_of_tokens_are_those_of_texts_that_end_there() {
+    for model in ["qwen3_vl", "lfm2", "deepseek_v2", "mamba2"] {
+        let of = |pooling_type, texts: Vec<Vec<u32>>| {
+            let mut config = config(model, (3, 5, 2));
+            config.model.pooling_type = Some(pooling_type);
+            run(&config, texts.into_iter().map(Prompt::TokenIds).collect())
+        };
+        let ids: Vec<u32> = (3..20).collect();
+        let all = of(PoolingType::All, vec![ids.clone()]);
+        let Pooled::Tokens(all) = &all[0].texts[0] else { panic!("{all:?}") };
+        let ends = (1..=ids.len()).map(|end| ids[..end].to_vec()).collect();
+        let ends: Vec<Vec<f32>> = of(PoolingType::Last, ends)
+            .iter()
+            .map(|output| output.texts[0].values().collect())
+            .collect();
+        assert_eq!(*all, ends, "{model}");
+    }
+}
+
 #[test]
 fn tokens_are_classes_of_rows_with_images() {
     let path = testdata("golden/qwen3_vl/images.json");
@@ -153,10 +206,6 @@ fn what_takes_no_images_says_so() {
     let of_last = config("qwen3_vl", WIDE);
     let cut = PoolingParams { truncate_prompt_tokens: Some(9), ..PoolingParams::default() };
     assert_eq!(refused(&of_last, cut), "invalid_parameter");
-    // All states of a text count, which goes through the model at once.
-    let mut of_all = of_last.clone();
-    of_all.model.pooling_type = Some(PoolingType::Mean);
-    assert_eq!(refused(&of_all, PoolingParams::default()), "no_image_input");
     let mut of_text = of_last.clone();
     of_text.model.language_model_only = true;
     assert_eq!(refused(&of_text, PoolingParams::default()), "no_image_input");

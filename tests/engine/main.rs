@@ -28,6 +28,7 @@ mod image_vectors;
 mod images;
 mod input_processor;
 mod int8;
+mod late_interaction;
 mod likelihoods;
 mod loras;
 mod models_table;

@@ -258,6 +258,10 @@ const PUBLISHED: &[Published] = &[
 /// The same of models that make vectors.
 const ENCODERS: &[Published] = &[
     ("clip-vit-large-patch14", 427_616_512, 77),
+    ("colpali-v1.3-hf", 2_924_613_488, 8_192),
+    ("colqwen2-v1.0-hf", 2_209_182_336, 32_768),
+    ("colqwen2.5-base", 3_754_885_248, 128_000),
+    ("colsmolvlm-256m-base", 228_173_504, 8_192),
     ("siglip-so400m-patch14-384", 877_960_496, 64),
     ("siglip2-base-patch16-224", 375_187_968, 64),
     ("siglip2-base-patch16-naflex", 375_234_048, 64),

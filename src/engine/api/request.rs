@@ -44,6 +44,8 @@ pub enum Asked {
     Rolling(RollingText),
     /// The state of its last token, which the executor gives in place of logits.
     State,
+    /// Those of all its tokens.
+    States,
 }
 
 /// Why a completion ended.
@@ -188,7 +190,7 @@ impl Asked {
     /// The answer, of the likelihoods of all sequences in their order.
     pub fn answer(&self, likelihoods: Vec<Likelihood>) -> Option<Scored> {
         match self {
-            Asked::Completions | Asked::State => None,
+            Asked::Completions | Asked::State | Asked::States => None,
             Asked::Choices(_) => Some(Scored::Choices(likelihoods)),
             Asked::Rolling(RollingText { num_words, num_bytes, .. }) => Some(Scored::Rolling {
                 total: Likelihood::total(&likelihoods),

@@ -15,6 +15,7 @@ pub const NESTED_CONFIGS: &[&str] = &[
     "text_config_dict",
     "vision_config",
     "vision_config_dict",
+    "vlm_config",
 ];
 
 /// Keys laid over config.json before anything of it is read.

@@ -21,7 +21,7 @@ pub mod weights;
 
 pub use encoders::{
     CLASSIFIERS, ENCODERS, IMAGE_CLASSIFIERS, REWARD_MODELS, classifier, encoder_spec,
-    gguf_pooling, is_classifier, masked_lm, matryoshka_dimensions,
+    gguf_pooling, is_classifier, masked_lm, matryoshka_dimensions, row_words,
 };
 pub use families::ARCHITECTURES;
 use families::{Architecture, Sight};
@@ -80,7 +80,7 @@ pub fn tower_spec(config: &HfConfig) -> Result<Option<TowerSpec>, EngineError> {
     let Some(spec) = spec else { return Ok(None) };
     limits::check_tower(&spec).map_err(|text| config.error(text))?;
     let scale = match spec.scale {
-        None => families::vision::image_scale(config)?,
+        None => families::vision::image_scale(config.vlm_part())?,
         scale => scale,
     };
     Ok(Some(TowerSpec { scale, ..spec }))

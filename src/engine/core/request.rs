@@ -159,7 +159,7 @@ impl Request {
         match &self.asked {
             Asked::Completions if self.params.beam_search.is_some() => 1,
             Asked::Completions => self.params.n,
-            Asked::Choices(_) | Asked::State => 1,
+            Asked::Choices(_) | Asked::State | Asked::States => 1,
             Asked::Rolling(text) => text.windows.len() as u32,
         }
     }
@@ -176,9 +176,10 @@ impl Request {
             Asked::Choices(choices) => choices.texts()[index as usize].scored(),
             Asked::Rolling(text) => text.windows[index as usize].scored(),
             Asked::State => (&self.prompt_token_ids, 0),
+            Asked::States => (&self.prompt_token_ids, usize::MAX),
         };
         let (last, before) = all.split_last().expect("no prompt is empty");
-        let asks_of_last = self.samples() || self.asked == Asked::State;
+        let asks_of_last = self.samples() || self.asks_of_states();
         let (token_ids, end) = if asks_of_last { (&all[..], None) } else { (before, Some(*last)) };
         let wanted = before.len().saturating_sub(num_scored)..before.len();
         Known { token_ids, end, wanted }
@@ -190,11 +191,16 @@ impl Request {
     /// None are wanted.
     pub fn prompt_logprobs(&self) -> NumLogprobs {
         match self.asked {
-            Asked::Completions | Asked::State => {
+            Asked::Completions | Asked::State | Asked::States => {
                 self.params.prompt_logprobs.expect("they were asked for")
             }
             Asked::Choices(_) | Asked::Rolling(_) => NumLogprobs::Top(1),
         }
+    }
+
+    /// Whether states are what is asked for.
+    pub fn asks_of_states(&self) -> bool {
+        matches!(self.asked, Asked::State | Asked::States)
     }
 
     /// Whether tokens are generated.
@@ -226,7 +232,7 @@ impl Request {
     /// Tokens that the user has given: what choices follow counts once.
     pub fn num_prompt_tokens(&self) -> usize {
         let of_choices: usize = match &self.asked {
-            Asked::Completions | Asked::Rolling(_) | Asked::State => 0,
+            Asked::Completions | Asked::Rolling(_) | Asked::State | Asked::States => 0,
             Asked::Choices(choices) => choices.texts().iter().map(|text| text.num_scored).sum(),
         };
         self.prompt_token_ids.len() + of_choices

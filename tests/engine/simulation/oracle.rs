@@ -172,7 +172,7 @@ impl Oracle<'_> {
 
 fn known_texts(request: &Request) -> &[KnownText] {
     match &request.asked {
-        Asked::Completions | Asked::State => &[],
+        Asked::Completions | Asked::State | Asked::States => &[],
         Asked::Choices(choices) => choices.texts(),
         Asked::Rolling(text) => &text.windows,
     }

@@ -117,7 +117,9 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     let mut params = match asked {
         Asked::Completions if rng.once_in(6) => beam_params(rng),
         Asked::Completions => sampling_params(rng),
-        Asked::Choices(_) | Asked::Rolling(_) | Asked::State => SamplingParams::default(),
+        Asked::Choices(_) | Asked::Rolling(_) | Asked::State | Asked::States => {
+            SamplingParams::default()
+        }
     };
     if rng.once_in(16) && params.beam_search.is_none() {
         // Together with `min_tokens` this may leave nothing to sample.

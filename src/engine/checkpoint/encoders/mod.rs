@@ -11,6 +11,7 @@ mod gte;
 mod heads;
 mod image_classifiers;
 mod jina;
+mod late_interaction;
 mod masked_lm;
 mod modernbert;
 mod mpnet;
@@ -23,6 +24,7 @@ pub use classifiers::{
 };
 pub use decoder_classifiers::REWARD_MODELS;
 pub use image_classifiers::{IMAGE_CLASSIFIERS, ImageClassifier};
+pub use late_interaction::RowWords;
 pub use masked_lm::{MaskedLmSpec, masked_lm};
 pub use vllm_batch_base::pooling::{ClassToken, TokenClasses, TokenMethod};
 
@@ -74,6 +76,36 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
     of_two_towers("CLIPModel", clip::spec, clip::tower, "CLIP, with images"),
     family("CamembertForMaskedLM", bert::roberta, "CamemBERT, as it was trained"),
     family("CamembertModel", bert::roberta, "Sentence-CamemBERT"),
+    of_two_towers(
+        "ColIdefics3",
+        late_interaction::engine_colidefics3,
+        late_interaction::engine_colidefics3_tower,
+        "ColSmol",
+    ),
+    of_two_towers(
+        "ColPaliForRetrieval",
+        late_interaction::colpali,
+        late_interaction::tower_of_vlm,
+        "ColPali, as transformers has it",
+    ),
+    of_two_towers(
+        "ColQwen2",
+        late_interaction::engine_colqwen2,
+        late_interaction::engine_colqwen2_tower,
+        "ColQwen2, as colpali-engine has it",
+    ),
+    of_two_towers(
+        "ColQwen2ForRetrieval",
+        late_interaction::colqwen2,
+        late_interaction::tower_of_vlm,
+        "ColQwen2, as transformers has it",
+    ),
+    of_two_towers(
+        "ColQwen2_5",
+        late_interaction::engine_colqwen2_5,
+        late_interaction::engine_colqwen2_5_tower,
+        "ColQwen2.5",
+    ),
     family("DistilBertForMaskedLM", distilbert::spec, "splade-v3-distilbert"),
     family("DistilBertModel", distilbert::spec, "msmarco-distilbert, multi-qa-distilbert"),
     family("EuroBertForMaskedLM", decoders::eurobert, "EuroBERT, as it was trained"),
@@ -145,6 +177,14 @@ pub(super) fn tower(names: &[&str]) -> Option<BuildTower> {
     let known = |name: &&str| ENCODERS.iter().find(|known| known.name == *name);
     let of_classifier = || image_classifiers::find(names).map(|known| known.tower);
     names.iter().find_map(known).map_or_else(of_classifier, |known| known.tower)
+}
+
+/// Words around the rows of a config's class, if it has some.
+///
+/// # Errors
+/// It names no class.
+pub fn row_words(config: &HfConfig) -> Result<Option<RowWords>, EngineError> {
+    Ok(late_interaction::row_words(&config.architectures()?))
 }
 
 /// Whether a config's class ends with a classifier of its own.

@@ -29,6 +29,9 @@ use vllm_batch_base::{EngineError, Setting};
 /// DeepSeek-VL2's.
 const TEXT_KEYS: [&str; 3] = ["text_config", "llm_config", "language_config"];
 
+/// The key of a model that sees, within one that compares tokens (ColPali).
+const VLM_KEY: &str = "vlm_config";
+
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
 pub struct HfConfig {
@@ -45,6 +48,8 @@ pub struct HfConfig {
     text: Option<Box<HfConfig>>,
     /// The key of the text part.
     text_key: &'static str,
+    /// The model that sees, of one that compares tokens.
+    vlm: Option<Box<HfConfig>>,
     /// How many tensors are of which type, of a GGUF file; for people to read.
     gguf_types: Option<String>,
     /// The output layer has its own matrix, whatever the keys say.
@@ -127,16 +132,35 @@ impl HfConfig {
                 None
             }
         };
-        let (read, ignored) = (RefCell::default(), RefCell::default());
-        let defaults = OnceCell::new();
-        let (gguf_types, has_own_head) = (None, false);
-        Self { keys, path, read, ignored, defaults, text, text_key, gguf_types, has_own_head }
+        let vlm = match keys.remove(VLM_KEY) {
+            Some(Value::Object(vlm)) => {
+                Some(Box::new(Self::new(vlm, format!("{path}: {VLM_KEY}"))))
+            }
+            None | Some(Value::Null) => None,
+            Some(other) => {
+                keys.insert(VLM_KEY.to_owned(), other);
+                None
+            }
+        };
+        Self {
+            keys,
+            path,
+            read: RefCell::default(),
+            ignored: RefCell::default(),
+            defaults: OnceCell::new(),
+            text,
+            text_key,
+            vlm,
+            gguf_types: None,
+            has_own_head: false,
+        }
     }
 
     /// The same file, with an output layer that has its own matrix whatever the keys say.
     pub(super) fn with_own_head(&self) -> Self {
-        let text = self.text.as_ref().map(|text| Box::new(text.with_own_head()));
-        Self { text, has_own_head: true, ..self.clone() }
+        let with_own = |part: &Self| Box::new(part.with_own_head());
+        let (text, vlm) = (self.text.as_deref().map(with_own), self.vlm.as_deref().map(with_own));
+        Self { text, vlm, has_own_head: true, ..self.clone() }
     }
 
     /// How many tensors are of which type, of a GGUF file; for people to read.
@@ -159,6 +183,16 @@ impl HfConfig {
         self.text.as_deref().unwrap_or(self)
     }
 
+    /// The model that sees, of one that compares tokens, or the whole file.
+    pub(super) fn vlm_part(&self) -> &HfConfig {
+        self.vlm.as_deref().unwrap_or(self)
+    }
+
+    /// Whether the model that sees is within one that compares tokens.
+    pub(super) fn is_wrapped(&self) -> bool {
+        self.vlm.is_some()
+    }
+
     /// Nothing of the text part of a multimodal model is used.
     pub(super) fn ignore_text_part(&self) {
         if let Some(text) = &self.text {
@@ -174,10 +208,10 @@ impl HfConfig {
         self.defaults.get_or_init(|| defaults.iter().map(owned).collect());
     }
 
-    /// The first of this file and its text model that has the key.
+    /// The first of this file and its parts that has the key.
     fn anywhere(&self, key: &str) -> Option<&Value> {
-        let in_text = || self.text.as_ref()?.root().value(key);
-        self.root().value(key).or_else(in_text)
+        let in_parts = || self.text.iter().chain(&self.vlm).find_map(|part| part.anywhere(key));
+        self.root().value(key).or_else(in_parts)
     }
 
     /// Names of the model class, as in `architectures`.
@@ -228,11 +262,15 @@ impl HfConfig {
     /// It is no object.
     pub(super) fn quantization(&self) -> Result<Option<Section<'_>>, EngineError> {
         let key = "quantization_config";
-        match (self.root().section(key)?, &self.text) {
-            (Some(section), _) => Ok(Some(section)),
-            (None, Some(text)) => text.root().section(key),
-            (None, None) => Ok(None),
+        if let Some(section) = self.root().section(key)? {
+            return Ok(Some(section));
         }
+        for part in self.text.iter().chain(&self.vlm) {
+            if let Some(section) = part.quantization()? {
+                return Ok(Some(section));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether `quantization` or `quantization_config` is what MLX writes there.
@@ -248,9 +286,10 @@ impl HfConfig {
     /// Whether a key changes nothing: in any family, or in the one whose spec was made of this. One
     /// of an object has the object's name and a dot before it.
     pub fn is_harmless(&self, key: &str) -> bool {
-        let in_text = key.strip_prefix(self.text_key).and_then(|key| key.strip_prefix('.'));
-        match in_text.zip(self.text.as_ref()) {
-            Some((key, text)) => text.is_harmless(key),
+        match self.parts().find_map(|(name, part)| {
+            Some((key.strip_prefix(name).and_then(|key| key.strip_prefix('.'))?, part))
+        }) {
+            Some((key, part)) => part.is_harmless(key),
             None => {
                 harmless::is_harmless(key, self.keys.get(key))
                     || self.is_harmless_nested(key)
@@ -270,10 +309,16 @@ impl HfConfig {
     /// Keys that no code has read and that none has said to change nothing here. What changes
     /// nothing in any family counts: for files that are no config.json.
     pub(super) fn unread(&self) -> Vec<String> {
-        let text = self.text.iter().map(|_| self.text_key.to_owned());
+        let parts = self.parts().map(|(name, _)| name.to_owned());
         let read = self.read.borrow();
         let unread = section::unread(&self.keys, &read);
-        unread.filter(|key| !self.ignored.borrow().contains(key)).chain(text).collect()
+        unread.filter(|key| !self.ignored.borrow().contains(key)).chain(parts).collect()
+    }
+
+    /// The parts that are read as files of their own, with their keys.
+    fn parts(&self) -> impl Iterator<Item = (&'static str, &HfConfig)> {
+        let text = self.text.as_deref().map(|text| (self.text_key, text));
+        text.into_iter().chain(self.vlm.as_deref().map(|vlm| (VLM_KEY, vlm)))
     }
 
     /// Refuses keys that no code has read and that are not known to be harmless: the model may
@@ -298,9 +343,10 @@ impl HfConfig {
         let unread: Vec<_> = unread.collect();
         let verb = match unread.len() {
             0 => {
-                let text = self.text.as_ref();
-                let prefix = format!("{}.", self.text_key);
-                return text.map_or(Ok(()), |text| text.refuse_unread_of(&prefix));
+                let mut parts = self.parts();
+                return parts.try_for_each(|(name, part)| {
+                    part.refuse_unread_of(&format!("{prefix}{name}."))
+                });
             }
             1 => "is",
             _ => "are",

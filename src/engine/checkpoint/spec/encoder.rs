@@ -54,6 +54,8 @@ pub struct EncoderSpec {
     pub projection: Option<HeadSpec>,
     /// False: every row is an image, and its tower is all that the model has.
     pub reads_texts: bool,
+    /// A row has a vector of each token, where nothing else is asked for.
+    pub compares_tokens: bool,
 }
 
 /// Where a text ends that has a vector of its last token.
@@ -137,6 +139,7 @@ impl EncoderSpec {
             ends_at: None,
             projection: None,
             reads_texts: true,
+            compares_tokens: false,
         }
     }
 

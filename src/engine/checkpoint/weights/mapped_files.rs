@@ -226,7 +226,13 @@ impl MappedFiles {
         let maps = Maps::watched(maps, on_lost_file);
         let maps = maps.map_err(|error| files::unreadable(of, &error))?;
         let tensors = find_tensors(&maps)?;
-        Ok(Self::new(of, vec![maps.into()], tensors))
+        // A model that sees, within one that compares tokens.
+        let unwrapped = |name: String| match name.strip_prefix("vlm.") {
+            Some(inner) => inner.to_owned(),
+            None => name,
+        };
+        let tensors = tensors.into_iter().map(|(name, entry)| (unwrapped(name), entry));
+        Ok(Self::new(of, vec![maps.into()], tensors.collect()))
     }
 
     pub(super) fn new(path: &Path, maps: Vec<Arc<Maps>>, tensors: HashMap<String, Entry>) -> Self {
@@ -422,6 +428,8 @@ impl MappedFiles {
             name.to_owned(),
             shorter.to_owned(),
             format!("language_model.{name}"),
+            // As transformers has models within others.
+            format!("language_model.{shorter}"),
             format!("model.language_model.{shorter}"),
             format!("model.text_model.{shorter}"),
             // As those of DeepSeek-VL2 have it.

@@ -203,7 +203,7 @@ impl EncodedMedia {
     }
 
     /// The rows of a step that was encoded last.
-    pub(super) fn rows_of<'a>(&'a self, batch: &'a Batch) -> Vec<GivenRows<'a>> {
+    pub(crate) fn rows_of<'a>(&'a self, batch: &'a Batch) -> Vec<GivenRows<'a>> {
         let given = |media: &'a MediaRows| {
             let (rows, num_kinds) = (self.cache.rows(media.medium), self.num_kinds(media.medium));
             let num_tokens = rows.num_rows() / num_kinds;

@@ -115,6 +115,12 @@ impl StepSizes {
         }
     }
 
+    /// The same, with the states of all tokens of a step in the place of logits.
+    pub fn with_all_states(self) -> Self {
+        let num_tokens = self.max_num_batched_tokens;
+        Self { max_num_prompt_logits: self.max_num_prompt_logits.max(num_tokens), ..self }
+    }
+
     /// Twice `max_num_seqs` leaves much of the tail, eight times gains little more
     /// (docs/PERFORMANCE.md), and rows that are out of turn are written later.
     pub(crate) fn default_look_ahead(max_num_seqs: usize) -> usize {

@@ -270,7 +270,7 @@ impl OfPrompt {
                     params.prompt_logprobs_last.is_none_or(|last| last as usize >= num_tokens);
                 OfPrompt::Positions(if shows_first { vec![None] } else { Vec::new() })
             }
-            Asked::Completions | Asked::State => OfPrompt::Nothing,
+            Asked::Completions | Asked::State | Asked::States => OfPrompt::Nothing,
             Asked::Choices(_) | Asked::Rolling(_) => OfPrompt::Sums(vec![Likelihood::default()]),
         }
     }

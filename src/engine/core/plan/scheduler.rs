@@ -25,6 +25,7 @@ mod waiting;
 
 pub use ahead::Ahead;
 pub use drafts::{DraftLimits, DraftStep};
+pub use flatten::StatesOf;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ use crate::stats::EngineStats;
 use beam::BeamRow;
 use floor::Floor;
 use vllm_batch_api::request::{
-    Asked, CompletionDelta, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs,
+    CompletionDelta, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs,
     RequestClass, RequestError, RequestOutput,
 };
 use vllm_batch_text::Tokenizer;
@@ -202,7 +203,7 @@ impl Scheduler {
             let num_tokens = seq.num_tokens() + max_output_tokens;
             assert!(num_tokens <= self.max_model_len, "the context is too short");
             let has_room = max_output_tokens > 0 || seq.known_end.is_some();
-            assert!(has_room || request.asked == Asked::State, "no room for a token");
+            assert!(has_room || request.asks_of_states(), "no room for a token");
             let max_blocks = self.max_blocks(&seq);
             let is_done = seq.is_known_through();
             let slot = self.take_slot();
@@ -285,16 +286,6 @@ impl Scheduler {
         };
         !scheduled.seqs.iter().any(|entry| has_guide(entry.slot))
             && self.row_tasks(scheduled).all(is_enough)
-    }
-
-    /// The requests whose states are rows of the step's batch, in the order of the rows, where
-    /// states are all that is asked for.
-    pub fn requests_of_states<'a>(
-        &'a self,
-        scheduled: &'a Scheduled,
-    ) -> impl Iterator<Item = u64> + 'a {
-        let wanted = scheduled.seqs.iter().filter(|entry| entry.samples);
-        wanted.map(|entry| self.seq(entry.slot).request.request_id)
     }
 
     /// What is sampled after the known tokens and so many drafts.
@@ -463,6 +454,7 @@ impl Scheduler {
                     seq.missing_prompt_logits.start += 1;
                     seq.completion.push_prompt_logprobs(row);
                 }
+                RowResult::State => seq.missing_prompt_logits.start += 1,
                 RowResult::NonFinite => finish = Some(non_finite_logits(seq)),
                 other => panic!("{other:?} for a prompt token"),
             }

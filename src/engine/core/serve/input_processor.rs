@@ -102,6 +102,8 @@ pub struct InputProcessor {
     images: Option<Arc<ImageInput>>,
     /// Of a model that writes down recordings.
     sounds: Option<Arc<SoundInput>>,
+    /// A row is a text or one image, and the chat template writes either.
+    writes_rows: bool,
     overflow: Overflow,
     generation_config: GenerationConfig,
     grammars: Arc<GrammarCompiler>,
@@ -146,6 +148,7 @@ impl InputProcessor {
             first_of_chats: None,
             images: None,
             sounds: None,
+            writes_rows: false,
             overflow: config.overflow,
             generation_config,
         })
@@ -159,10 +162,31 @@ impl InputProcessor {
         Self { first_of_chats, ..self }
     }
 
+    /// The same where a template writes all rows: each is a text or one image.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn with_rows_by(self, template: &str) -> Result<Self, EngineError> {
+        let (bos, eos) = (self.tokenizer.bos_token(), self.tokenizer.eos_token());
+        let template = ChatTemplate::new(template, bos, eos)
+            .map_err(|error| EngineError::Model(error.to_string()))?;
+        Ok(Self { chat_template: Some(Arc::new(template)), writes_rows: true, ..self })
+    }
+
     /// The same for chats of another date: that of a run that began then, or of a request that
     /// comes long after the model was loaded.
     pub fn with_chat_date(&self, chat_date: RunDate) -> Self {
         Self { chat_date, ..self.clone() }
+    }
+
+    /// A text as a row that a template writes; None: texts are as they are.
+    pub(super) fn as_row(&self, text: &str) -> Option<Prompt> {
+        let chat = Chat {
+            messages: json!([{"role": "user", "content": text}]),
+            ending: ChatEnding::NewTurn,
+            ..Chat::default()
+        };
+        self.writes_rows.then(|| Prompt::Messages(Box::new(chat)))
     }
 
     /// Tokenizes, checks against the model's limits, resolves stop ids.

@@ -220,7 +220,7 @@ impl Work {
                 Asked::Choices(choices) => {
                     choices.texts().iter().map(|text| &text.token_ids[..]).collect()
                 }
-                Asked::Completions | Asked::Rolling(_) | Asked::State => {
+                Asked::Completions | Asked::Rolling(_) | Asked::State | Asked::States => {
                     vec![&request.prompt_token_ids]
                 }
             },

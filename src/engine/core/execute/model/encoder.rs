@@ -1,6 +1,7 @@
 //! The forward pass over whole texts: once, for every family of encoders, and for decoders that
 //! make vectors. It runs an `EncoderSpec` over texts that lie one after the other, without padding.
 
+use super::decoder::GivenRows;
 use super::loading::{self, LayerWeights, Loader};
 use super::resident_loras::{AdaptedWeights, ResidentLoras};
 use super::stream::Stream;
@@ -143,7 +144,8 @@ impl Encoder {
     }
 
     /// Runs texts, for which there is room: `batch` has their tokens with positions and types, and
-    /// where each text begins; adapters are loaded. Gives what follows on the host:
+    /// where each text begins; `given` are the embeddings of some; adapters are loaded. Gives what
+    /// follows on the host:
     ///
     /// - with a head over words, the largest numbers (texts, words) of each text's tokens;
     /// - the states (tokens, hidden_size) after the last layer of the tokens in `logits_indices`,
@@ -152,7 +154,12 @@ impl Encoder {
     ///
     /// # Errors
     /// The device failed, or an adapter cannot be loaded.
-    pub fn forward(&mut self, device: &Device, batch: &Batch) -> Result<&Tensor, EngineError> {
+    pub fn forward(
+        &mut self,
+        device: &Device,
+        batch: &Batch,
+        given: &[GivenRows<'_>],
+    ) -> Result<&Tensor, EngineError> {
         let Self { spec, weights, embed_scale, dtype, loras, inputs, buffers, words, .. } = self;
         let adapted = weights.adapted(*embed_scale);
         loras.begin_step(batch, (device, *dtype), adapted, &mut buffers.stream.loras)?;
@@ -160,7 +167,7 @@ impl Encoder {
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest.unwrap_or(0) as usize));
         let (embed_scale, step) = (*embed_scale, inputs.step(device, batch));
         buffers.stream.loras.begin(device, step.num_rows(), 0);
-        let pass = Pass { device, spec, weights, embed_scale, step };
+        let pass = Pass { device, spec, weights, embed_scale, given, step };
         pass.run(buffers);
         let Buffers { stream, wanted, on_host, .. } = buffers;
         if let Some(words) = words {
@@ -206,6 +213,7 @@ struct Pass<'a> {
     spec: &'a EncoderSpec,
     weights: &'a Weights,
     embed_scale: Option<f32>,
+    given: &'a [GivenRows<'a>],
     step: Step<'a>,
 }
 
@@ -232,16 +240,19 @@ impl Pass<'_> {
         }
     }
 
-    /// residual = norm(scaled token embeddings + segments + positions), added in this order, as
-    /// transformers adds them.
+    /// residual = norm(scaled token embeddings or what is given + segments + positions), added in
+    /// this order, as transformers adds them.
     fn embed(&self, buffers: &mut Buffers) {
-        let Self { device, spec, weights, embed_scale, step } = self;
+        let Self { device, spec, weights, embed_scale, given, step } = self;
         let stream = &mut buffers.stream;
         stream.begin(*step);
         let Stream { residual, loras, .. } = stream;
         let ids = step.input_ids();
         ops::embedding(device, ids, &weights.tokens, *embed_scale, residual);
         loras.add_of_table(device, ids, &weights.token_loras, residual);
+        for GivenRows { rows, from, .. } in *given {
+            ops::replace_rows(device, *from, residual.rows_from_mut(rows.start), rows.len());
+        }
         if let Some(table) = &weights.token_types {
             ops::add_rows_of(device, step.token_types(), 0, table, residual);
         }

@@ -7,12 +7,37 @@ use crate::plan::sequence::Sequence;
 use crate::request::{Whole, axes_of};
 use vllm_batch_ops::batch::{Batch, MediaRows};
 
+/// States of a request's tokens that a step computes.
+#[derive(Clone, Copy, Debug)]
+pub struct StatesOf {
+    /// Whose they are.
+    pub request_id: u64,
+    /// Rows of the step's batch.
+    pub num_rows: usize,
+    /// They reach its last token.
+    pub ends: bool,
+}
+
 impl Scheduler {
     /// Flattens a step.
     pub fn batch(&self, scheduled: &Scheduled) -> Batch {
         let mut batch = Batch::default();
         self.refill(&mut batch, scheduled);
         batch
+    }
+
+    /// Whose states are rows of the step's batch, in the order of the rows, where states are all
+    /// that is asked for.
+    pub fn states_of<'a>(
+        &'a self,
+        scheduled: &'a Scheduled,
+    ) -> impl Iterator<Item = StatesOf> + 'a {
+        let states = scheduled.seqs.iter().map(|entry| StatesOf {
+            request_id: self.seq(entry.slot).request.request_id,
+            num_rows: entry.num_prompt_logits + usize::from(entry.samples),
+            ends: entry.samples,
+        });
+        states.filter(|states| states.num_rows > 0)
     }
 
     /// Replaces the contents by another step; allocates only where a buffer was never that long.

@@ -421,7 +421,7 @@ impl Scheduler {
         };
         let capacity = self.block_pool.num_blocks() * self.block_pool.block_size();
         let or = match self.seq(slot).request.asked {
-            Asked::State => "cut texts with `settings.truncate_prompt_tokens`",
+            Asked::State | Asked::States => "cut texts with `settings.truncate_prompt_tokens`",
             _ => "lower max_tokens or `settings.max_model_len`",
         };
         Finish::Error(RequestError::new(

@@ -200,9 +200,10 @@ impl InputProcessor {
         Self { images: Some(Arc::new(images)), ..self }
     }
 
-    /// Whether an image is a row by itself, which no chat template writes.
+    /// Whether an image is a row by itself, which no chat template of the user's writes.
     pub fn reads_images_alone(&self) -> bool {
-        self.images.as_ref().is_some_and(|images| images.text == ImageText::Alone)
+        let is_alone = |images: &Arc<ImageInput>| images.text == ImageText::Alone;
+        self.images.as_ref().is_some_and(|images| self.writes_rows || is_alone(images))
     }
 
     /// Whether chats have images.
@@ -267,7 +268,7 @@ impl InputProcessor {
     ) -> Result<(Vec<u32>, Vec<MediaRun>), ProcessError> {
         let WithMedia { chat, media } = prompt;
         let images = self.images.as_ref().ok_or_else(no_images)?;
-        if images.text == ImageText::Alone {
+        if self.reads_images_alone() {
             check_alone(&chat, media.len(), images.reads_texts)?;
         }
         if images.bidirectional == Bidirectional::Images {

@@ -108,7 +108,8 @@ impl Body {
         match (&mut self.texts, &mut self.pictures) {
             (_, Some(pictures)) => pictures.set_media_table(table),
             (Texts::Cached(body), None) => body.set_media_table(table),
-            (Texts::Whole(_) | Texts::None(_), None) => {}
+            (Texts::Whole(body), None) => body.set_media_table(table),
+            (Texts::None(_), None) => {}
         }
     }
 

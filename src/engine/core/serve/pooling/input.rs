@@ -107,7 +107,10 @@ impl InputProcessor {
         let (prompt, text) = match prompt {
             Prompt::Text(text) => {
                 let text = side.prompt.unwrap_or_default().to_owned() + &text;
-                (Prompt::Text(text.clone()), Some(text))
+                match self.as_row(&text) {
+                    Some(row) => (row, None),
+                    None => (Prompt::Text(text.clone()), Some(text)),
+                }
             }
             other => (other, None),
         };

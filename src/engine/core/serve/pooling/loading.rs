@@ -27,7 +27,9 @@ use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{EngineConfig, LoadFormat};
 use vllm_batch_checkpoint::adapter::LoraPlaces;
 use vllm_batch_checkpoint::encoders::{ClassifierHead, HeadStates};
-use vllm_batch_checkpoint::spec::{BesideTable, EncoderSpec, LinearSpec, TextEnd, TowerSpec};
+use vllm_batch_checkpoint::spec::{
+    BesideTable, EncoderSpec, ImageText, LinearSpec, TextEnd, TowerSpec,
+};
 use vllm_batch_checkpoint::weights::{self, Checkpoint};
 use vllm_batch_device as device;
 use vllm_batch_device::{Device, WhyCpu};
@@ -57,8 +59,10 @@ impl Devices {
             None => {
                 let head_dim = summary.spec.heads().head_dim;
                 let heads = vec![HeadWidths { head_dim, ..HeadWidths::default() }];
-                let pictures = summary.picture_tower();
-                let without_kernels = pictures.map(|_| "a tower that makes vectors of images");
+                let without_kernels = summary.tower.as_ref().map(|tower| match tower.text {
+                    ImageText::Alone => "a tower that makes vectors of images",
+                    _ => "a tower beside tokens that all see each other",
+                });
                 GpuNeeds { heads, is_of_texts: true, without_kernels, ..GpuNeeds::default() }
             }
         };
@@ -158,7 +162,7 @@ fn warm_up(encoder: &mut Encoder, device: &Device) -> Result<(), EngineError> {
         query_start_loc: vec![0, 2],
         ..Batch::default()
     };
-    encoder.forward(device, &batch)?;
+    encoder.forward(device, &batch, &[])?;
     Ok(())
 }
 
@@ -263,7 +267,7 @@ fn load_body(
 ) -> Result<(Body, CacheSize, Vec<String>), EngineError> {
     let PoolingSummary { dtype, max_model_len, .. } = *summary;
     let towers = Towers { images: summary.tower.as_ref(), ..Towers::default() };
-    let media = EncodedMedia::load(config, towers, (dtype, device), checkpoint)?;
+    let mut media = EncodedMedia::load(config, towers, (dtype, device), checkpoint)?;
     let Some(spec) = summary.cached() else {
         let places = LoraPlaces::of_encoder(&summary.spec);
         let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
@@ -274,13 +278,16 @@ fn load_body(
                 let mut encoder = load_encoder(sizes, summary, device, checkpoint)?;
                 encoder.set_loras(device, loras)?;
                 let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
-                Texts::Whole(Box::new(WholeTexts::new(encoder, num_token_types, sizes)))
+                // One tower makes tokens of texts, or rows of their own.
+                let media = media.take_if(|_| summary.picture_tower().is_none());
+                let texts = WholeTexts::new(encoder, media, num_token_types, sizes);
+                Texts::Whole(Box::new(texts))
             }
         };
         let pictures = media.map(|media| Pictures::new(media, sizes.max_num_seqs));
         return Ok((Body { texts, pictures }, CacheSize::default(), Vec::new()));
     };
-    let (output, width) = (Output::States, spec.hidden_size());
+    let (output, states) = (Output::States, (summary.counted(), spec.hidden_size()));
     let places = LoraPlaces::of_decoder(&spec);
     let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
     let decoder = DecoderToLoad {
@@ -308,7 +315,7 @@ fn load_body(
         num_bytes: shape.num_bytes(element_bytes),
         num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
     };
-    let texts = CachedTexts::new(executor, &config.cache, sizes, max_model_len, width);
+    let texts = CachedTexts::new(executor, &config.cache, sizes, max_model_len, states);
     let body = Body { texts: Texts::Cached(Box::new(texts)), pictures: None };
     Ok((body, cache, notes))
 }

@@ -16,6 +16,7 @@ mod pictures;
 mod pooler;
 mod pooling_type;
 mod request;
+mod row_words;
 mod score_input;
 mod shared_texts;
 mod sight;
@@ -39,7 +40,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::input_processor::InputProcessor;
-use crate::load::step_sizes::StepSizes;
 use crate::load::text_alone::text_alone;
 use crate::stats::EngineStats;
 use crate::{
@@ -144,16 +144,8 @@ impl PoolingEngine {
     ) -> Result<Self, EngineError> {
         summary.sides(config).check()?;
         let max_model_len = summary.max_model_len;
-        let sizes = StepSizes::usual(config).at_least(summary.least_step());
-        let load_processor = || {
-            let (limits, defaults) = (summary.limits(), Default::default());
-            let processor = match summary.spec.reads_texts {
-                true => load_input_processor(config, &summary.files, (limits, defaults), None)?,
-                false => image_processor_alone(config, (limits, defaults))?,
-            };
-            let processor = processor.with_begun_chats(summary.begins_chats);
-            with_images(processor, summary.sight()).map(Arc::new)
-        };
+        let sizes = summary.step_sizes(config);
+        let load_processor = || load_processor(config, summary).map(Arc::new);
         let tokens = summary.named_tokens();
         let (input_processor, model) = match &tokens[..] {
             [] => {
@@ -345,6 +337,27 @@ impl PoolingEngine {
         let request = self.unfinished.remove(&request_id).expect("it was there");
         Some(request.output(request_id, self.scores_steps))
     }
+}
+
+/// What reads the rows of a model.
+fn load_processor(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+) -> Result<InputProcessor, EngineError> {
+    let (limits, defaults) = (summary.limits(), Default::default());
+    let processor = match summary.spec.reads_texts {
+        true => load_input_processor(config, &summary.files, (limits, defaults), None)?,
+        false => image_processor_alone(config, (limits, defaults))?,
+    };
+    let processor = processor.with_begun_chats(summary.begins_chats);
+    let processor = match &summary.row_words {
+        None => processor,
+        Some(words) => {
+            let own = words.template(&processor.tokenizer())?;
+            processor.with_rows_by(config.model.chat_template.as_deref().unwrap_or(&own))?
+        }
+    };
+    with_images(processor, summary.sight())
 }
 
 /// Where a model's texts end, and the token that they are filled up with.

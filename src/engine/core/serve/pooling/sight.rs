@@ -11,16 +11,18 @@ use vllm_batch_checkpoint::hf_config::HfConfig;
 use vllm_batch_checkpoint::spec::{EncoderSpec, ImageText, Parameters, RopeSpec, TowerSpec};
 
 /// The tower of a config whose other keys were read, and the configuration of its image processor
-/// where the same file has it.
+/// where the same file has it; and whether the model has a tower, which may be left out.
 ///
 /// # Errors
 /// A key is something else than it should be.
 pub(super) fn read(
     hf_config: &HfConfig,
     config: &ModelConfig,
-) -> Result<(Option<TowerSpec>, Option<Value>), EngineError> {
-    let tower = checkpoint::tower_spec(hf_config)?.filter(|_| !config.language_model_only);
-    Ok((tower, checkpoint::image_processor(hf_config)?))
+) -> Result<(Option<TowerSpec>, Option<Value>, bool), EngineError> {
+    let tower = checkpoint::tower_spec(hf_config)?;
+    let sees = tower.is_some();
+    let tower = tower.filter(|_| !config.language_model_only);
+    Ok((tower, checkpoint::image_processor(hf_config)?, sees))
 }
 
 /// Refuses to leave out a tower that is all of a model.
@@ -42,9 +44,11 @@ impl PoolingSummary {
         self.tower.as_ref().filter(|tower| tower.text == ImageText::Alone)
     }
 
-    /// The same without a tower where texts are read at once: they have no images in them.
+    /// The same without a tower where texts are read at once and have no images in them: unless
+    /// they are read so because all of their tokens see each other.
     pub(super) fn without_unused_tower(mut self) -> Self {
-        if self.cached().is_none() && self.picture_tower().is_none() {
+        let is_whole = self.spec.compares_tokens && self.sparse.is_none();
+        if self.cached().is_none() && self.picture_tower().is_none() && !is_whole {
             self.tower = None;
         }
         self

@@ -1,19 +1,20 @@
 //! `PoolingSummary`: what the small files of an encoder or a classifier say, before its weights are
 //! read.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use super::Pooling;
+use super::cached_texts::Counted;
 use super::dense::DenseModule;
 use super::layer_file::{LayerFile, TOKEN_LAYER, layer_of};
 use super::modules::{Modules, PROMPTS, Prompts, length_of_tokenizer};
+use super::row_words::SaidWords;
 use super::sight;
 use super::sparse_spec::{self, SparseSpec};
 use super::task::resolve_task;
 use crate::load::combinations::{Side, Sides};
 use crate::load::model_summary::checkpoint_format;
+use crate::load::step_sizes::StepSizes;
 use crate::serve::input_processor::ModelLimits;
 use vllm_batch_api::compared::{Scoring, Similarity};
 use vllm_batch_api::pooling::{EncodingFormat, PoolingParams};
@@ -41,6 +42,8 @@ pub struct PoolingSummary {
     pub tower: Option<TowerSpec>,
     /// The configuration of its image processor, where config.json has it.
     pub processor: Option<Value>,
+    /// It has a tower, even where that is left out.
+    pub sees: bool,
     /// Chats begin with BOS or EOS, whatever their template writes.
     pub begins_chats: bool,
     /// How the checkpoint's linear layers are stored, where they are quantized.
@@ -59,6 +62,8 @@ pub struct PoolingSummary {
     pub token_layer: Option<LayerFile>,
     /// What sparse vectors are made with, in place of all that.
     pub sparse: Option<SparseSpec>,
+    /// Words around its rows; None: texts are as they are.
+    pub(super) row_words: Option<SaidWords>,
     /// What may stand before texts.
     pub prompts: Prompts,
     /// How its vectors are compared.
@@ -91,7 +96,7 @@ impl PoolingSummary {
         let tokens = config.token_classes.as_ref().or(modules.logit_score.as_ref());
         let classifier = checkpoint::classifier(&hf_config, tokens)?;
         let spec = checkpoint::encoder_spec(&hf_config)?;
-        let (tower, processor) = sight::read(&hf_config, config)?;
+        let (tower, processor, sees) = sight::read(&hf_config, config)?;
         sight::check(&spec, tower.as_ref())?;
         check_classes(classifier.as_ref(), &spec, (&hf_config, tokens.is_some()))?;
         let spec = with_head_of_files(spec, classifier.as_ref(), (&hf_config, &files, config))?;
@@ -101,11 +106,10 @@ impl PoolingSummary {
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
         let sparse = sparse_spec::read(config, modules.splade, &hf_config, (&spec, &files))?;
         let is_trained = modules.is_pooled || of_gguf.is_some() || sparse.is_some();
-        let language_class = match is_trained || classifier.is_some() {
-            true => None,
-            false => language_class(&hf_config, &spec)?,
-        };
+        let is_language = !is_trained && classifier.is_none();
+        let language_class = if is_language { language_class(&hf_config, &spec)? } else { None };
         Sides::of_model_config(config).with([(Side::SparseVectors, sparse.is_some())]).check()?;
+        let row_words = SaidWords::read(&hf_config, &files)?;
         let mut pooling = modules.pooling_or(default);
         let Modules { dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
@@ -113,13 +117,11 @@ impl PoolingSummary {
         let of_files = pooling.pooling_type;
         pooling.pooling_type = pooling_type(config, (classifier.as_ref(), task), of_files);
         let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
+        let task = if gives_tokens { PoolingTask::TokenEmbed } else { task };
         check_dense_of_tokens(&dense, gives_tokens)?;
         let is_dense = classifier.is_none() && sparse.is_none();
         pooling.truncated = truncated(config, &pooling, is_dense)?.filter(|_| !gives_tokens);
-        let token_layer = match &files {
-            ModelFiles::Folder(folder) if gives_tokens => token_layer(folder, &dense, &spec)?,
-            _ => None,
-        };
+        let token_layer = token_layer((&files, gives_tokens), &dense, &spec)?;
         pooling.skips_first = token_layer.is_some();
         // That of sentence-transformers' encoders of either kind.
         let default = if sparse.is_some() { Similarity::Dot } else { Similarity::default() };
@@ -133,6 +135,7 @@ impl PoolingSummary {
             spec,
             tower,
             processor,
+            sees,
             begins_chats: checkpoint::begins_chats(&hf_config)?,
             quantization,
             gguf_types,
@@ -142,6 +145,7 @@ impl PoolingSummary {
             dense,
             token_layer,
             sparse,
+            row_words,
             prompts,
             similarity,
             language_class,
@@ -156,8 +160,8 @@ impl PoolingSummary {
     fn refuse_whole_texts(&self) -> Result<(), EngineError> {
         match self.spec.needs_cache {
             Some(part) if self.cached().is_none() => Err(EngineError::Model(format!(
-                "{part} is supported in models that make vectors and classes of a text's last token \
-                 alone, which sees those before it"
+                "{part} is supported in models whose tokens see those before them alone, and not in \
+                 sparse vectors"
             ))),
             _ => Ok(()),
         }
@@ -224,11 +228,31 @@ impl PoolingSummary {
         self.layers_behind().last().map_or(vector_width(&self.spec), LayerFile::outputs)
     }
 
-    /// Its body as a decoder with a KV cache, where the state of a text's last token is all that
-    /// counts, and depends on those before it alone. None: texts go through the body at once.
+    /// Its body as a decoder with a KV cache, where tokens depend on those before them alone, and
+    /// the state of a text's last token is all that counts; or where no other way computes its
+    /// layers, or images among its tokens. None: texts go through the body at once.
     pub fn cached(&self) -> Option<DecoderSpec> {
-        let is_of_last = self.sparse.is_none() && self.pooling.pooling_type == PoolingType::Last;
-        self.spec.decoder().filter(|_| is_of_last)
+        let needs_cache = self.sees || self.spec.needs_cache.is_some();
+        let is_cached = self.counted() == Counted::Last || needs_cache;
+        self.spec.decoder().filter(|_| self.sparse.is_none() && is_cached)
+    }
+
+    /// Which states of a text count.
+    pub(super) fn counted(&self) -> Counted {
+        match self.pooling.pooling_type {
+            PoolingType::Last => Counted::Last,
+            _ => Counted::All,
+        }
+    }
+
+    /// Sizes of a step.
+    pub(super) fn step_sizes(&self, config: &EngineConfig) -> StepSizes {
+        let sizes = StepSizes::usual(config);
+        match self.counted() {
+            _ if self.cached().is_none() => sizes,
+            Counted::Last => sizes.at_least(self.least_step()),
+            Counted::All => sizes.at_least(self.least_step()).with_all_states(),
+        }
     }
 
     /// The layers of the model's own classifier, or of its projection, if it has them.
@@ -389,10 +413,14 @@ fn truncated(
 
 /// What vectors of tokens pass through, where a folder has a layer of its own for them.
 fn token_layer(
-    folder: &Path,
+    (files, gives_tokens): (&ModelFiles, bool),
     dense: &[DenseModule],
     spec: &EncoderSpec,
 ) -> Result<Option<LayerFile>, EngineError> {
+    let ModelFiles::Folder(folder) = files else { return Ok(None) };
+    if !gives_tokens {
+        return Ok(None);
+    }
     let width = spec.hidden_size();
     match layer_of(folder, TOKEN_LAYER, (width, width)) {
         Some(_) if !dense.is_empty() => Err(EngineError::Model(format!(
@@ -507,6 +535,7 @@ fn default_pooling(
     match (of_gguf, &spec.output) {
         (Some(number), _) => PoolingType::of_gguf(number)
             .ok_or_else(|| config.error(format!("`pooling_type` {number} is not supported"))),
+        (None, _) if spec.compares_tokens => Ok(PoolingType::All),
         (None, Some(_)) => Ok(PoolingType::Last),
         (None, None) if spec.ends_at.is_some() => Ok(PoolingType::Last),
         (None, None) => Ok(PoolingType::Cls),

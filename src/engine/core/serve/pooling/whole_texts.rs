@@ -1,6 +1,7 @@
 //! Texts that go through a body in one piece, packed without padding and without a cache: of models
 //! whose tokens see those after them, or all of whose states count.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::body::{Done, Text};
@@ -8,16 +9,22 @@ use super::loading::Devices;
 use super::pooler::{Asked, Pooler};
 use super::request::TextTokens;
 use super::text_queue::TextQueue;
+use crate::execute::encoded_media::EncodedMedia;
 use crate::execute::model::encoder::Encoder;
 use crate::execute::model::resident_loras::ResidentLoras;
 use crate::load::step_sizes::StepSizes;
+use crate::media_table::MediaTable;
 use crate::stats::EngineStats;
+use vllm_batch_api::pooling::Pooled;
+use vllm_batch_api::request::RequestError;
 use vllm_batch_base::EngineError;
-use vllm_batch_ops::batch::{Batch, LoraRows};
+use vllm_batch_ops::batch::{Batch, LoraRows, MediaRows};
 
 /// An encoder, and the texts that wait for it.
 pub(super) struct WholeTexts {
     encoder: Encoder,
+    /// What makes embeddings of images among their tokens.
+    media: Option<EncodedMedia>,
     waiting: TextQueue,
     /// Segments that the model knows.
     num_token_types: usize,
@@ -33,9 +40,15 @@ pub(super) struct WholeTexts {
 
 impl WholeTexts {
     /// None wait yet. `num_token_types`: segments that the model knows.
-    pub(super) fn new(encoder: Encoder, num_token_types: usize, sizes: &StepSizes) -> Self {
+    pub(super) fn new(
+        encoder: Encoder,
+        media: Option<EncodedMedia>,
+        num_token_types: usize,
+        sizes: &StepSizes,
+    ) -> Self {
         Self {
             encoder,
+            media,
             waiting: TextQueue::default(),
             num_token_types,
             max_num_tokens: sizes.max_num_batched_tokens,
@@ -48,7 +61,15 @@ impl WholeTexts {
 
     /// As `Body::add`.
     pub(super) fn add(&mut self, text: Text) {
+        self.stats.images.add(&text.tokens.media);
         self.waiting.push(text);
+    }
+
+    /// As `Body::set_media_table`.
+    pub(super) fn set_media_table(&mut self, table: Arc<MediaTable>) {
+        if let Some(media) = &mut self.media {
+            media.set_table(table);
+        }
     }
 
     /// As `Body::retain`.
@@ -90,14 +111,22 @@ impl WholeTexts {
             }
         }
         self.batch.logits_indices = only_rows.unwrap_or_default();
-        let states = self.encoder.forward(&devices.body, &self.batch)?;
+        let given = match &mut self.media {
+            Some(media) if !self.batch.media.is_empty() => {
+                media.encode(&devices.body, &self.batch)?;
+                media.rows_of(&self.batch)
+            }
+            _ => Vec::new(),
+        };
+        let states = self.encoder.forward(&devices.body, &self.batch, &given)?;
         let pooled = pooler.texts(&devices.host, states, &asked)?;
         let stats = &mut self.stats;
         stats.num_steps += 1;
         stats.num_computed_tokens += self.batch.input_ids.len() as u64;
         stats.time.schedule += scheduled;
         stats.time.execute += clock.elapsed() - scheduled;
-        Ok(texts.into_iter().zip(pooled.into_iter().map(Ok)).collect())
+        let done = texts.into_iter().zip(pooled);
+        Ok(done.map(|(text, pooled)| of_sound_media(text, pooled)).collect())
     }
 
     /// As `Body::loras`.
@@ -109,7 +138,11 @@ impl WholeTexts {
     pub(super) fn stats(&self) -> EngineStats {
         let (num_waiting, num_waiting_batch) = (self.waiting.len(), self.waiting.len_of_batch());
         let stats = EngineStats { num_waiting, num_waiting_batch, ..self.stats };
-        stats.with_loras(self.encoder.loras().counts())
+        let stats = stats.with_loras(self.encoder.loras().counts());
+        match &self.media {
+            None => stats,
+            Some(media) => stats.with_encoded(media.encoded()),
+        }
     }
 
     /// The next texts of a step, those without an adapter first and those of each adapter together.
@@ -137,7 +170,7 @@ impl WholeTexts {
     }
 
     fn fill_batch(&mut self, texts: &[Text]) {
-        let Batch { input_ids, positions, token_types, query_start_loc, loras, .. } =
+        let Batch { input_ids, positions, token_types, query_start_loc, loras, media, .. } =
             &mut self.batch;
         input_ids.clear();
         positions.clear();
@@ -145,10 +178,16 @@ impl WholeTexts {
         query_start_loc.clear();
         query_start_loc.push(0);
         loras.clear();
-        for Text { tokens: TextTokens { ids, types, .. }, lora, .. } in texts {
+        media.clear();
+        for Text { tokens: TextTokens { ids, types, media: runs, .. }, lora, .. } in texts {
             let first = input_ids.len() as u32;
             input_ids.extend_from_slice(ids);
             positions.extend(0..ids.len() as u32);
+            media.extend(runs.iter().map(|run| MediaRows {
+                medium: run.medium.number(),
+                first_token: run.first_token,
+                rows: first + run.positions.start as u32..first + run.positions.end as u32,
+            }));
             // A model of one segment was trained on pairs without them.
             if self.num_token_types > 1 {
                 token_types.extend_from_slice(types);
@@ -160,4 +199,14 @@ impl WholeTexts {
             LoraRows::add(loras, *lora, first..end, 0..0);
         }
     }
+}
+
+/// What a text became, or why one of its images could not be read again.
+fn of_sound_media(text: Text, pooled: Pooled) -> Done {
+    let lost = text.tokens.media.iter().find_map(|run| run.medium.lost());
+    let result = match lost {
+        None => Ok(pooled),
+        Some(error) => Err(RequestError::new(error.code(), error.to_string())),
+    };
+    (text, result)
 }
