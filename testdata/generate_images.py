@@ -32,6 +32,7 @@ from safetensors.torch import load_file, save_file
 
 from golden_models.check import load
 from golden_models.deepseek_vl2_oracle import DeepseekVL2, DeepseekVL2Processor
+from golden_models.dots_ocr_oracle import DotsOcr
 from golden_models.families import FAMILIES, internvl, kimi_vision, phi4_multimodal
 from golden_models.image_mistakes import MISTAKES
 from golden_models.records import with_logits_scaling
@@ -249,6 +250,9 @@ def load_model(folder: Path, config: dict):
     if config["model_type"] == "deepseek_vl_v2":
         tensors = load_file(folder / "model.safetensors")
         return DeepseekVL2(tensors, config, load(folder, FAMILIES[folder.name])).eval()
+    if config["model_type"] == "dots_ocr":
+        tensors = load_file(folder / "model.safetensors")
+        return DotsOcr(tensors, config, load(folder, FAMILIES[folder.name])).eval()
     if config["model_type"] == "kimi_vl":
         keys, tensors = kimi_vision.vl_as_k25(config), kimi_vision.of_k25
         return load_renamed(folder, keys, tensors)

@@ -151,6 +151,10 @@ def phi4_tokens(pixels) -> list[int]:
     return counts
 
 
+class DotsOcrImages(Qwen2VLImageProcessor):
+    """dots.ocr's, whose patches have one frame."""
+
+
 # (folder, class of the image processor, edges of images and of tiles or patches, or least and
 # most pixels, or an edge and tokens)
 MODELS = [
@@ -159,6 +163,7 @@ MODELS = [
     ("deepseek_vl", DeepseekVLImageProcessor, 32, 8),
     ("deepseek_vl2", DeepseekVL2Processor, 0, 0),
     ("deepseek_vl2_tiny", DeepseekVL2Processor, 0, 0),
+    ("dots_ocr", DotsOcrImages, 1024, 8192),
     ("exaone4_5", Qwen2VLImageProcessor, 2048, 8192),
     ("gemma3_multimodal", Gemma3ImageProcessor, 32, 32),
     ("gemma3_published", Gemma3ImageProcessor, 48, 48),
@@ -211,7 +216,8 @@ WITH_AXES = (Glm46VProcessor, Glm4vProcessor, PaddleOCRVLProcessor, Qwen2VLProce
 # What their templates have around an image.
 BRACKET = "<fake_token_around_image>"
 IN_BRACKETS = (
-    Glm46VImageProcessor, Glm4vImageProcessor, PaddleOCRVLImageProcessor, Qwen2VLImageProcessor,
+    DotsOcrImages, Glm46VImageProcessor, Glm4vImageProcessor, PaddleOCRVLImageProcessor,
+    Qwen2VLImageProcessor,
 )
 
 
@@ -394,6 +400,9 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict | None:
             max_pixels=tile, merge_size=2, min_pixels=longest, patch_size=8,
             processor_class="PaddleOCRVLProcessor", resample=3, rescale_factor=1 / 255,
         )
+    if cls is DotsOcrImages:
+        keys = preprocessor_config(Qwen2VLImageProcessor, longest, tile)
+        return keys | dict(temporal_patch_size=1, processor_class="Qwen2VLProcessor")
     if cls is Qwen2VLImageProcessor:
         return dict(
             image_mean=[0.48145466, 0.4578275, 0.40821073], image_processor_type=cls.__name__,
@@ -566,7 +575,7 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
     if image_processor is Glm46VImageProcessor:
         tokenizer.image_token = "<image>"
         return Glm46VProcessor(images, tokenizer, Glm46VVideoProcessor())
-    if image_processor is Qwen2VLImageProcessor:
+    if image_processor in (DotsOcrImages, Qwen2VLImageProcessor):
         tokenizer.image_token = "<image>"
         return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
     side = tile // patch // config["scale_factor"]

@@ -30,7 +30,9 @@ import generate_images
 import generate_media
 from golden_models.check import load
 from golden_models.deepseek_vl2_oracle import DeepseekVL2, DeepseekVL2Processor
-from golden_models.families import FAMILIES, deepseek_vl2
+from golden_models.dots_ocr_oracle import DotsOcr
+from golden_models.families import FAMILIES, deepseek_vl2, dots_ocr
+from golden_models.layouts import of_tower
 from golden_models.records import with_logits_scaling
 from sweep_images_cases import CASES
 
@@ -121,6 +123,8 @@ def build(folder: Path, case: tuple, seed: int):
             shutil.copy(source / file, folder / file)
     if cls is DeepseekVL2Processor:
         return build_vl2(folder, source, config, seed)
+    if config["model_type"] == "dots_ocr":
+        return build_dots(folder, source, (config, cls, tile), seed)
     model_class = getattr(transformers, config["architectures"][0])
     built = model_class.config_class(**copy.deepcopy(config))
     model = model_class._from_config(built, attn_implementation="eager").float().eval()
@@ -153,6 +157,20 @@ def build_vl2(folder: Path, source: Path, config: dict, seed: int):
     save_file(tensors, folder / "model.safetensors")
     model = DeepseekVL2(tensors, config, load(source, FAMILIES[source.name])).eval()
     return model, generate_images.make_processor(folder, config, DeepseekVL2Processor, 0)
+
+
+def build_dots(folder: Path, source: Path, how: tuple, seed: int):
+    """dots.ocr with another tower around the golden's text."""
+    config, cls, tile = how
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(source / "model.safetensors")
+    tensors = {name: tensor for name, tensor in tensors.items() if "vision_tower" not in name}
+    for name, shape in dots_ocr.tower(config["vision_config"]).items():
+        noise = of_tower(f"{seed}.{name}", shape)
+        tensors[name] = noise.bfloat16()
+    save_file(tensors, folder / "model.safetensors")
+    model = DotsOcr(tensors, config, load(source, FAMILIES[source.name])).eval()
+    return model, generate_images.make_processor(folder, config, cls, tile)
 
 
 def greedy(logits_of: Callable, ids: torch.Tensor, last: list[int | None]) -> dict:

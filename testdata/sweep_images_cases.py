@@ -139,6 +139,10 @@ for base in ("qwen2_vl", "qwen2_5_vl"):
     case(base, "merge4", vision(**small), {"merge_size": 4, "patch_size": 4})
     sections = {"type": "mrope", "mrope_section": [1, 5, 2]}
     case(base, "sections", {"rope_scaling": sections, "tie_word_embeddings": True})
+case("dots_ocr", "bias", vision(use_bias=True, post_norm=False))
+case("dots_ocr", "merge", vision(spatial_merge_size=1, rms_norm_eps=1e-5), {"merge_size": 1})
+case("dots_ocr", "sizes", vision(embed_dim=32, num_attention_heads=2, num_hidden_layers=1))
+case("dots_ocr", "patch", vision(patch_size=4, intermediate_size=12), {"patch_size": 4})
 case("qwen2_5_vl", "window", vision(window_size=16))
 case("qwen2_5_vl", "whole", vision(fullatt_block_indexes=[0, 1, 2]))
 case("qwen2_5_vl", "windows", vision(fullatt_block_indexes=[]))

@@ -140,7 +140,31 @@ def antialiased(module, args, kwargs):
 
 
 PHI4 = [all_seen, own_positions, other_layer, whole_line, whole_antialiased]
+
+
+def without_norm(name: str):
+    def change(model: nn.Module) -> None:
+        own = model.norm
+        model.norm = lambda part, x: x if part.endswith(name) else own(part, x)
+
+    return named(f"without {name}", change)
+
+
+def gate_is_up(model: nn.Module) -> None:
+    for name in [name for name in model.tensors if ".fc1." in name]:
+        other = name.replace("fc1", "fc3")
+        model.tensors[name], model.tensors[other] = model.tensors[other], model.tensors[name]
+
+
+def columns_first(model: nn.Module) -> None:
+    own = model.angles
+    model.angles = lambda *sides: own(*sides).unflatten(1, (2, -1)).flip(1).flatten(1)
+
+
+DOTS = [
+    without_norm("patchifier.norm"), without_norm("post_trunk_norm"), gate_is_up, columns_first,
+]
 MISTAKES: dict[str, list[Callable[[nn.Module], None]]] = {
     "phi4_multimodal": PHI4, "phi4_multimodal_untied": PHI4, "phi4mm": PHI4,
-    "deepseek_vl2": VL2, "deepseek_vl2_tiny": VL2, "kimi_k25": MOONVIT, "kimi_vl": MOONVIT,
+    "deepseek_vl2": VL2, "dots_ocr": DOTS, "deepseek_vl2_tiny": VL2, "kimi_k25": MOONVIT, "kimi_vl": MOONVIT,
 }

@@ -87,6 +87,7 @@ families! {
     deepseek_vl2
     deepseek_vl2_tiny
     dots1
+    dots_ocr
     ernie4_5
     ernie4_5_moe
     ettin

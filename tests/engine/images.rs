@@ -18,7 +18,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 48] = [
+const MODELS: [&str; 49] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -32,6 +32,7 @@ const MODELS: [&str; 48] = [
     "testdata/golden/deepseek_vl",
     "testdata/golden/deepseek_vl2",
     "testdata/golden/deepseek_vl2_tiny",
+    "testdata/golden/dots_ocr",
     "testdata/golden/exaone4_5",
     "testdata/golden/gemma4_e2b",
     "testdata/golden/gemma4_moe",

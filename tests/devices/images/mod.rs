@@ -24,12 +24,13 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 51] = [
+const MODELS: [&str; 52] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
     "deepseek_vl2",
     "deepseek_vl2_tiny",
+    "dots_ocr",
     "exaone4_5",
     "gemma3_multimodal",
     "gemma3_published",

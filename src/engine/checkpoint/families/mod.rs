@@ -24,6 +24,7 @@ mod deepseek;
 mod deepseek_vl;
 mod deepseek_vl2;
 mod dots1;
+mod dots_ocr;
 mod dsa;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -241,6 +242,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         )
     },
     family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
+    seeing("DotsOCRForCausalLM", dots_ocr::spec, dots_ocr::tower, "dots.ocr"),
     family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
     seeing(

@@ -187,12 +187,14 @@ fn set_axes(
     Ok(())
 }
 
-/// What says nothing of the text, and nothing of images.
+/// What says nothing of the text, and nothing of images; some files have it in their text part too.
 fn ignore_tokens(config: &HfConfig) {
-    config.root().ignore(&[
-        "video_token_id",
-        "vision_end_token_id",
-        "vision_start_token_id",
-        "vision_token_id",
-    ]);
+    for keys in [config.root(), config.text_part().root()] {
+        keys.ignore(&[
+            "video_token_id",
+            "vision_end_token_id",
+            "vision_start_token_id",
+            "vision_token_id",
+        ]);
+    }
 }
