@@ -36,7 +36,8 @@ mod tokenizer_words;
 mod word_class;
 
 pub use answer::{
-    AnswerForm, AnswerParser, ParsedAnswer, SaidOfThinking, Tool, ToolCall, ToolChoice,
+    AnswerForm, AnswerParser, Language, ParsedAnswer, SaidOfThinking, Segment, Tool, ToolCall,
+    ToolChoice,
 };
 pub use chat::{Chat, ChatEnding, TypedTokens};
 pub use chat_template::{ChatOptions, ChatTemplate};

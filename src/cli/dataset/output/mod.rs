@@ -214,6 +214,7 @@ fn is_ours(
             }
             Passthrough::Cells { .. } | Passthrough::Batch(_) => false,
         },
+        "language" | "segments" if parser.is_of_transcripts() => true,
         _ => RESERVED.contains(&name),
     }
 }
@@ -304,6 +305,9 @@ impl RowWriter<'_> {
         );
         if let Some(shown) = &shown {
             self.parts(shown, digest, 0);
+        }
+        if let (Some(completion), Some(shown)) = (first, &shown) {
+            self.transcript(completion, shown);
         }
         let ends_in_calls = shown.is_some_and(|shown| shown.ends_in_calls);
         self.field(

@@ -6,7 +6,9 @@ use super::RowWriter;
 use crate::input::batch_line::RowDigest;
 use crate::input::fields::Passthrough;
 use vllm_batch_api::request::{CompletionOutput, FinishReason};
-use vllm_batch_text::{AnswerForm, AnswerParser, ToolCall, ToolChoice};
+use vllm_batch_text::{
+    AnswerForm, AnswerParser, Language, ParsedAnswer, Segment, ToolCall, ToolChoice,
+};
 
 /// The parts of a completion.
 pub(super) struct Shown<'a> {
@@ -18,6 +20,8 @@ pub(super) struct Shown<'a> {
     pub(super) tool_calls: Vec<ToolCall>,
     /// OpenAI's `finish_reason` is `tool_calls`: as in vLLM not where the row named the function.
     pub(super) ends_in_calls: bool,
+    /// Pieces of a transcript.
+    pub(super) segments: Vec<Segment>,
 }
 
 impl<'a> Shown<'a> {
@@ -28,7 +32,7 @@ impl<'a> Shown<'a> {
         parser: &AnswerParser,
     ) -> Self {
         let Some(form) = form else { return Self::text(&completion.text) };
-        let answer = parser.parse(&completion.text, form);
+        let mut answer = parser.parse(&completion.text, form);
         let is_stopped = completion.finish_reason == FinishReason::Stop;
         let ends_in_calls = !answer.tool_calls.is_empty()
             && match form.tool_choice {
@@ -36,18 +40,19 @@ impl<'a> Shown<'a> {
                 ToolChoice::Required => is_stopped,
                 ToolChoice::None | ToolChoice::Named(_) => false,
             };
-        let content = match answer.content {
+        let content = match answer.content.take() {
             Some(content) => Some(Cow::Owned(content)),
             // An answer of nothing is an empty one.
             None => completion.text.is_empty().then_some(Cow::Borrowed("")),
         };
-        let (reasoning, tool_calls) = (answer.reasoning, answer.tool_calls);
-        Self { reasoning, content, tool_calls, ends_in_calls }
+        let ParsedAnswer { reasoning, tool_calls, segments, .. } = answer;
+        Self { reasoning, content, tool_calls, ends_in_calls, segments }
     }
 
     fn text(text: &'a str) -> Self {
         let content = Some(Cow::Borrowed(text));
-        Self { reasoning: None, content, tool_calls: Vec::new(), ends_in_calls: false }
+        let (tool_calls, segments) = Default::default();
+        Self { reasoning: None, content, tool_calls, ends_in_calls: false, segments }
     }
 
     /// Whether it has more than a text.
@@ -75,6 +80,29 @@ impl RowWriter<'_> {
         self.list(&numbered, |row, (number, call)| {
             row.out.push(b'{');
             row.tool_call(call, digest.call(index, *number));
+            row.out.push(b'}');
+        });
+    }
+
+    /// `language` where the model has found it, and `segments` where there are timestamps.
+    pub(super) fn transcript(&mut self, completion: &CompletionOutput, shown: &Shown<'_>) {
+        if !self.options.parser.is_of_transcripts() {
+            return;
+        }
+        let first = completion.token_ids.first().map(|id| (self.options.tokens.text)(*id));
+        if let Some(language) = first.and_then(|text| Language::of_token(&text)) {
+            self.field("language", language.code);
+        }
+        if shown.segments.is_empty() {
+            return;
+        }
+        self.key("segments");
+        self.list(&shown.segments, |row, segment| {
+            let seconds = |hundredths: u32| f64::from(hundredths) / 100.0;
+            row.out.push(b'{');
+            row.field("start", &seconds(segment.start));
+            row.field("end", &segment.end.map(seconds));
+            row.field("text", &segment.text);
             row.out.push(b'}');
         });
     }

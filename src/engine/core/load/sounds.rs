@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::images::{MAX_FILE_BYTES, MAX_INPUT_BYTES};
 use crate::media_table::{MediaTable, Processors, SoundReader};
 use crate::plan::structured_output::SpeechTokens;
-use crate::serve::input_processor::{Language, SoundInput};
+use crate::serve::input_processor::SoundInput;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::{self, quoted, unreadable};
 use vllm_batch_checkpoint::hf_config::SpeechConfig;
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::spec::{SoundTowerSpec, SourceSpec};
 use vllm_batch_media::SoundProcessor;
-use vllm_batch_text::Tokenizer;
+use vllm_batch_text::{Language, Tokenizer};
 
 /// What the small files of a model that hears say of sounds.
 #[derive(Clone, Copy, Debug)]

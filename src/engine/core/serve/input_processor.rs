@@ -3,12 +3,10 @@
 
 mod images;
 mod known_texts;
-mod languages;
 mod sounds;
 
 pub(super) use images::refuse_cut;
 pub use images::{DecodedAhead, ImageInput};
-pub use languages::Language;
 pub use sounds::SoundInput;
 
 use std::collections::HashSet;

@@ -2,14 +2,18 @@
 //! of the finished text and of what its row asked for; it changes no token.
 
 mod harmony;
+mod languages;
 mod parser;
 mod reasoning;
 mod reasoning_tokens;
 mod tags;
 mod template;
 mod tool_calls;
+mod transcript;
 
+pub use languages::Language;
 pub use parser::AnswerParser;
+pub use transcript::Segment;
 
 use serde_json::{Map, Value};
 
@@ -86,6 +90,8 @@ pub struct ParsedAnswer {
     pub content: Option<String>,
     /// In the order of the text.
     pub tool_calls: Vec<ToolCall>,
+    /// Pieces of a transcript, where it has timestamps.
+    pub segments: Vec<Segment>,
 }
 
 /// A call of a tool.

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::reasoning::{self, ReasoningFormat, Rule};
 use super::tool_calls::{self, CallFormat, is_json, named_calls};
-use super::{AnswerForm, ParsedAnswer, SaidOfThinking, ToolCall, ToolChoice, harmony, template};
+use super::{
+    AnswerForm, ParsedAnswer, SaidOfThinking, ToolCall, ToolChoice, harmony, template, transcript,
+};
 
 /// The tool-call parser of Harmony, whose channels `harmony.rs` reads.
 const HARMONY: &[&str] = &["openai", "gpt-oss"];
@@ -15,6 +17,8 @@ const HARMONY: &[&str] = &["openai", "gpt-oss"];
 pub struct AnswerParser {
     reasoning: Option<&'static ReasoningFormat>,
     tool_calls: ToolCalls,
+    /// Answers are transcripts of recordings.
+    is_of_transcripts: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,8 +44,11 @@ impl AnswerParser {
             "auto" => by_template(template::tool_call_parser),
             name => name,
         };
-        let parser =
-            Self { reasoning: reasoning_format(reasoning)?, tool_calls: calls_format(tool_calls)? };
+        let parser = Self {
+            reasoning: reasoning_format(reasoning)?,
+            tool_calls: calls_format(tool_calls)?,
+            is_of_transcripts: false,
+        };
         let is_mixed = match parser.tool_calls {
             ToolCalls::None => false,
             ToolCalls::Harmony => parser.reasoning.is_some() && !parser.thinks_in_channels(),
@@ -54,6 +61,16 @@ impl AnswerParser {
             ));
         }
         Ok(parser)
+    }
+
+    /// Of a model that writes down recordings.
+    pub fn of_transcripts() -> Self {
+        Self { is_of_transcripts: true, ..Self::default() }
+    }
+
+    /// Whether answers are transcripts of recordings.
+    pub fn is_of_transcripts(&self) -> bool {
+        self.is_of_transcripts
     }
 
     /// All names of reasoning parsers.
@@ -117,6 +134,11 @@ impl AnswerParser {
 
     /// The parts of an answer. What cannot be read as calls stays content.
     pub fn parse(&self, text: &str, form: &AnswerForm) -> ParsedAnswer {
+        if self.is_of_transcripts {
+            let content = Some(transcript::without_times(text));
+            let segments = transcript::segments(text);
+            return ParsedAnswer { content, segments, ..ParsedAnswer::default() };
+        }
         let mut answer = if self.is_harmony() {
             let parts = harmony::read(text, form.tool_choice == ToolChoice::Auto);
             let thinking: Vec<&str> = parts.thinking.into_iter().map(|part| &text[part]).collect();
@@ -201,6 +223,7 @@ fn answer_of(thinking: String, content: String, tool_calls: Vec<ToolCall>) -> Pa
         reasoning: (!thinking.is_empty()).then_some(thinking),
         content: (!is_blank).then_some(content),
         tool_calls,
+        segments: Vec::new(),
     }
 }
 
@@ -274,6 +297,7 @@ mod tests {
             reasoning: reasoning.map(str::to_owned),
             content: content.map(str::to_owned),
             tool_calls: calls.to_vec(),
+            segments: Vec::new(),
         }
     }
 

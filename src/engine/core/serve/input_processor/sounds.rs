@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::languages::Language;
 use super::{InputProcessor, ProcessError};
 use crate::media_table::MediaTable;
 use crate::plan::structured_output::{Prelude, Speech, SpeechTokens};
 use crate::request::{MediaRun, Whole};
 use vllm_batch_api::prompt::WithMedia;
 use vllm_batch_api::request::{RequestError, SamplingParams, SpeechParams, SpeechTask};
-use vllm_batch_text::Chat;
+use vllm_batch_text::{AnswerParser, Chat, Language};
 
 /// What the model's prompts have for sounds.
 #[derive(Debug)]
@@ -89,7 +88,8 @@ impl SoundInput {
 impl InputProcessor {
     /// The same for a model that writes down recordings.
     pub fn with_sounds(self, sounds: SoundInput) -> Self {
-        Self { sounds: Some(Arc::new(sounds)), ..self }
+        let answer_parser = AnswerParser::of_transcripts();
+        Self { sounds: Some(Arc::new(sounds)), answer_parser, ..self }
     }
 
     /// Whether every row is a recording.

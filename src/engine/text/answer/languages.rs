@@ -10,6 +10,12 @@ pub struct Language {
 }
 
 impl Language {
+    /// The language of a token, as `<|en|>`.
+    pub fn of_token(text: &str) -> Option<Self> {
+        let code = text.strip_prefix("<|")?.strip_suffix("|>")?;
+        Self::all().find(|language| language.code == code)
+    }
+
     /// All of them, in the order of their tokens.
     pub fn all() -> impl Iterator<Item = Self> {
         LANGUAGES.iter().map(|(code, name)| Self { code, name })
