@@ -12,6 +12,7 @@ pub mod index;
 pub mod journal_recovery;
 pub mod openai_lines;
 pub mod parquet_file;
+pub mod pdf_page;
 pub mod pickle;
 pub mod row_parser;
 pub mod rows;
@@ -40,7 +41,7 @@ const fn target_of_contained(name: &'static str, check: fn(&[u8])) -> Target {
 }
 
 /// Every target, by name.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     target("adapter", adapter::check),
     target("csv", csv_records::check),
     target("gguf", gguf::check),
@@ -49,6 +50,7 @@ pub const TARGETS: [Target; 13] = [
     target("journal_recovery", journal_recovery::check),
     target("openai_lines", openai_lines::check),
     target_of_contained("parquet_file", parquet_file::check),
+    target_of_contained("pdf_page", pdf_page::check),
     target("pickle", pickle::check),
     target("row_parser", row_parser::check),
     target("safetensors_header", safetensors_header::check),

@@ -37,6 +37,7 @@ mod model_sources;
 mod nested_fields;
 mod one_prompt;
 mod openai_batch;
+mod pages;
 mod parquet;
 mod pictures;
 mod piped;

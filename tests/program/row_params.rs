@@ -161,7 +161,7 @@ const OF_ALL_ROWS: &str = "model mmproj tokenizer load-format dtype max-model-le
     structured-outputs.json-object structured-outputs.structural-tag \
     structured-outputs.whitespace-pattern structured-outputs.disable-any-whitespace \
     structured-outputs.disable-additional-properties structured-outputs.strict hf-overrides \
-    image-column allowed-media-domains on-resume-media \
+    image-column allowed-media-domains on-resume-media pages dpi longest-side page-timeout \
     device data-parallel-size \
     tensor-parallel-size pipeline-parallel-size quantization threads cpu-isa prefill-kernel scheduling-policy max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \

@@ -40,6 +40,9 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
     if let Some(exit) = vllm_batch_dataset::judge::keeper::keep(&argv) {
         return exit;
     }
+    if let Some(exit) = vllm_batch_dataset::input::pdf::serve(&argv) {
+        return exit;
+    }
     machine::bound_heaps();
     let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     if let Err(error) = run::signals::survive_limits() {

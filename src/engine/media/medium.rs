@@ -20,6 +20,11 @@ pub trait Encoded: fmt::Debug + Send + Sync {
     /// If they cannot be read, or are more than the limits allow.
     fn read(&self, limits: &Limits) -> Result<Cow<'_, [u8]>, MediaError>;
 
+    /// Whether bytes that were read are those of a medium. Who makes them of others knows it.
+    fn is_of(&self, kind: MediaKind, id: MediaId, bytes: &[u8]) -> bool {
+        MediaId::new(kind, bytes) == id
+    }
+
     /// Bytes that are in memory meanwhile.
     fn num_bytes_held(&self) -> usize {
         0
@@ -52,6 +57,8 @@ impl PartialEq for Medium {
         self.id == other.id
     }
 }
+
+impl Eq for Medium {}
 
 impl Medium {
     /// Reads the bytes once, for identity and header.
@@ -130,7 +137,7 @@ impl Medium {
     /// The bytes, which are still what they were.
     fn bytes(&self) -> Result<Cow<'_, [u8]>, MediaError> {
         let bytes = self.encoded.read(&self.limits)?;
-        if MediaId::new(self.kind(), &bytes) != self.id {
+        if !self.encoded.is_of(self.kind(), self.id, &bytes) {
             let message = "it has changed since its row was read; leave files as they are during \
                            a run";
             return Err(MediaError::Changed(message.to_owned()));

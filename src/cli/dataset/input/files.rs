@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::media::FetchedImage;
 use super::parquet::{ParquetFile, is_parquet};
 use super::reader::{
-    HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records, refuse_name,
+    Brought, HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records,
+    refuse_name,
 };
 use super::referred::Referred;
 use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
@@ -27,7 +28,12 @@ pub fn open(sources: &Sources, options: &RowOptions) -> Result<Opened, CliError>
     let input = open_one(&sources.list()[0])?;
     let needs_text = !options.task.takes_images_alone() && options.template.is_none();
     if sources.are_pictures() && needs_text {
-        let what = format!("{}: pictures have no text to answer", sources.name());
+        let what = match sources.list()[0].pictures.as_ref().and_then(|files| files.kind()) {
+            Some(kind) => {
+                format!("{}: parts of a {} have no text to answer", sources.name(), kind.name)
+            }
+            None => format!("{}: pictures have no text to answer", sources.name()),
+        };
         return Err(CliError::refused("input", what)
             .help("say it for all of them, as in --template 'Describe the image.'"));
     }
@@ -74,7 +80,7 @@ fn look_at(
 fn records_of(input: Opened, source: &Source, names: &HeaderNames) -> Result<Records, InputError> {
     let reading = Reading { layout: source.layout, names: Some(names) };
     let records = Records::of(input, reading, MAX_LINE)?;
-    if records.have_members() {
+    if records.brought() == Brought::Members {
         source.counts_rows();
     }
     Ok(records)
@@ -137,6 +143,10 @@ pub fn num_rows(sources: &Sources) -> Option<u64> {
     let mut total = 0u64;
     for source in sources.list() {
         if let Some(pictures) = &source.pictures {
+            // How many parts a file has is known when it is opened.
+            if pictures.kind().is_some() {
+                return None;
+            }
             total = total.saturating_add(pictures.paths().len() as u64);
             continue;
         }

@@ -23,7 +23,7 @@ pub use self::reference::{Named, Reference};
 use self::urls::Fetcher;
 pub use self::urls::UrlOptions;
 use super::base64;
-use super::reader::Members;
+use super::reader::{Member, Members};
 use super::referred::Referred;
 use super::row_error::{RowError, code};
 use vllm_batch_base::files::quoted;
@@ -233,8 +233,12 @@ impl MediaReader {
 
     /// A medium that came with the row, or of a `data:` URI, a URL or a path.
     fn of_location(&self, text: &str) -> Result<Medium, Fault> {
-        if let Some((_, bytes)) = self.members.iter().find(|(name, _)| name == text) {
-            let medium = Medium::new(MediaKind::Image, Held(Arc::clone(bytes)), Limits::default());
+        if let Some((_, member)) = self.members.iter().find(|(name, _)| name == text) {
+            let bytes = match member {
+                Member::Made(medium) => return Ok(Medium::clone(medium)),
+                Member::Bytes(bytes) => Arc::clone(bytes),
+            };
+            let medium = Medium::new(MediaKind::Image, Held(bytes), Limits::default());
             return medium
                 .map_err(|error| (error.code(), format!("member {}: {error}", quoted(text))));
         }

@@ -1,5 +1,6 @@
-//! Files of images that are rows themselves: those that `--input` names, and those beneath a
-//! folder. A folder with Hugging Face's `metadata.jsonl` has the rows of that file instead.
+//! Files of images that are rows themselves, and files whose parts are: those that `--input` names,
+//! and those beneath a folder. A folder with Hugging Face's `metadata.jsonl` has the rows of that
+//! file instead.
 
 use std::fs;
 use std::io;
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::fields::{JsonFields, json_string};
+use super::parts::{PartKind, PartOptions};
 use super::reader::{Content, Record};
 use super::row_error::{RowError, code};
 use crate::object_store::is_object;
@@ -39,15 +41,20 @@ pub(super) fn has_extension(name: &str) -> bool {
 pub(super) enum Input {
     /// A file of rows, or standard input.
     File(PathBuf),
-    /// Files that are rows.
+    /// Files that are rows, or whose parts are.
     Pictures(Pictures),
     /// A file whose rows name the images beside it.
     Metadata(PathBuf),
 }
 
-/// Files that are rows, in their order. Their names are in memory, their bytes are not.
+/// Files that are rows, or whose parts are, in their order. Their names are in memory, their bytes
+/// are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pictures {
+    /// What each is. None: a picture.
+    kind: Option<&'static PartKind>,
+    /// Which parts are rows, and how they are made.
+    options: PartOptions,
     paths: Vec<PathBuf>,
     /// The folder that they were found beneath. None: the user named each of them.
     folder: Option<PathBuf>,
@@ -58,10 +65,11 @@ pub struct Pictures {
 /// Sorts inputs by what they are. Of a file `is_told` says whether a flag says how it is read.
 ///
 /// # Errors
-/// A folder has nothing that is read; or pictures and files of rows are one input.
+/// A folder has nothing that is read; or inputs of two kinds are one.
 pub(super) fn sorted(
     list: Vec<PathBuf>,
     is_told: impl Fn(&Path) -> bool,
+    options: &PartOptions,
 ) -> Result<Vec<Input>, CliError> {
     let mut inputs = Vec::new();
     for path in list {
@@ -71,29 +79,35 @@ pub(super) fn sorted(
             refuse_object(&path)?;
             inputs.push(Input::File(path));
         } else if path.is_dir() {
-            inputs.extend(beneath(&path)?);
-        } else if !is_picture(&path) {
-            inputs.push(Input::File(path));
-        } else if let Some(Input::Pictures(Pictures { paths, folder: None, .. })) =
-            inputs.last_mut()
-        {
-            paths.push(path);
+            inputs.extend(beneath(&path, options)?);
         } else {
-            let pictures = Pictures { paths: vec![path], folder: None, others: None };
-            inputs.push(Input::Pictures(pictures));
+            let kind = PartKind::of(&path);
+            match inputs.last_mut() {
+                _ if kind.is_none() && !is_picture(&path) => inputs.push(Input::File(path)),
+                Some(Input::Pictures(last)) if last.folder.is_none() && last.kind == kind => {
+                    last.paths.push(path);
+                }
+                _ => {
+                    let options = options.clone();
+                    let paths = vec![path];
+                    let files = Pictures { kind, options, paths, folder: None, others: None };
+                    inputs.push(Input::Pictures(files));
+                }
+            }
         }
     }
     refuse_mixed(&inputs)?;
     Ok(inputs)
 }
 
-/// Refuses an image that is an object.
+/// Refuses an image, or a file whose parts are rows, that is an object.
 fn refuse_object(path: &Path) -> Result<(), CliError> {
-    match is_picture(path) {
-        false => Ok(()),
-        true => Err(CliError::refused(
+    let name = PartKind::of(path).map(|kind| format!("{} files", kind.name));
+    match name.or_else(|| is_picture(path).then(|| "pictures".to_owned())) {
+        None => Ok(()),
+        Some(name) => Err(CliError::refused(
             "input",
-            format!("--input {}: pictures of a store are not read", path.display()),
+            format!("--input {}: {name} of a store are not read", path.display()),
         )
         .help("download them, and name the folder that they are in")),
     }
@@ -105,22 +119,29 @@ fn refuse_mixed(inputs: &[Input]) -> Result<(), CliError> {
         Input::File(path) if path == Path::new("-") => "standard input is no picture".to_owned(),
         Input::File(path) => format!("{} is no picture", path.display()),
         Input::Metadata(path) => format!("{} has rows", path.display()),
+        Input::Pictures(Pictures { kind: Some(kind), paths, .. }) => {
+            format!("{} is a {}", paths[0].display(), kind.name)
+        }
         Input::Pictures(Pictures { paths, .. }) => format!("{} is a picture", paths[0].display()),
     };
-    let kind = std::mem::discriminant::<Input>;
+    let kind = |input: &Input| match input {
+        Input::Pictures(files) => (std::mem::discriminant(input), files.kind),
+        _ => (std::mem::discriminant(input), None),
+    };
     let Some(first) = inputs.first() else { return Ok(()) };
     match inputs.iter().find(|input| kind(input) != kind(first)) {
         None => Ok(()),
         Some(other) => {
             let message = format!("--input: {}, and {}", named(first), named(other));
-            Err(CliError::refused("input", message)
-                .help("name pictures alone, as in 'photos/*.jpg', or their folder; run rows apart"))
+            Err(CliError::refused("input", message).help(
+                "name files of one kind, as in 'photos/*.jpg', or a folder; run others apart",
+            ))
         }
     }
 }
 
 /// What a folder and those in it hold: files with rows about images, else the images.
-fn beneath(folder: &Path) -> Result<Vec<Input>, CliError> {
+fn beneath(folder: &Path, options: &PartOptions) -> Result<Vec<Input>, CliError> {
     let mut found = Found::default();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -130,14 +151,17 @@ fn beneath(folder: &Path) -> Result<Vec<Input>, CliError> {
         found.look_into(&folder, &mut folders).map_err(cannot)?;
     }
     found.pictures.sort();
+    found.parted.sort_by(|(_, one), (_, other)| one.cmp(other));
     found.metadata.sort();
-    found.inputs(folder)
+    found.inputs(folder, options)
 }
 
 /// Files beneath a folder.
 #[derive(Default)]
 struct Found {
     pictures: Vec<PathBuf>,
+    /// Files whose parts are rows.
+    parted: Vec<(&'static PartKind, PathBuf)>,
     metadata: Vec<PathBuf>,
     num_others: u64,
     first_other: Option<PathBuf>,
@@ -157,6 +181,8 @@ impl Found {
                 folders.push(path);
             } else if is_picture(&path) {
                 self.pictures.push(path);
+            } else if let Some(kind) = PartKind::of(&path) {
+                self.parted.push((kind, path));
             } else if METADATA.iter().any(|known| name == *known) {
                 self.metadata.push(path);
             } else {
@@ -170,19 +196,11 @@ impl Found {
         Ok(())
     }
 
-    fn inputs(self, folder: &Path) -> Result<Vec<Input>, CliError> {
+    fn inputs(self, folder: &Path, options: &PartOptions) -> Result<Vec<Input>, CliError> {
         let refused = |message: String| CliError::refused("input", message);
         let shown = folder.display();
         if self.metadata.is_empty() {
-            if self.pictures.is_empty() {
-                let message = format!("cannot read {shown}: it is a folder without pictures");
-                let files = folder.join("*.jsonl");
-                let help = format!("name the files in it, as in '{}'", files.display());
-                return Err(refused(message).help(help));
-            }
-            let others = self.first_other.map(|first| (self.num_others, first));
-            let (paths, folder) = (self.pictures, Some(folder.to_owned()));
-            return Ok(vec![Input::Pictures(Pictures { paths, folder, others })]);
+            return self.of_one_kind(folder, options).map(|files| vec![Input::Pictures(files)]);
         }
         let two = self.metadata.windows(2).find(|two| two[0].parent() == two[1].parent());
         if let Some([first, second]) = two {
@@ -207,9 +225,57 @@ impl Found {
         }
         Ok(self.metadata.into_iter().map(Input::Metadata).collect())
     }
+
+    /// The files, where none has rows about others.
+    fn of_one_kind(self, folder: &Path, options: &PartOptions) -> Result<Pictures, CliError> {
+        let shown = folder.display();
+        let first = self.parted.first().map(|(kind, path)| (*kind, path));
+        let other = self.parted.iter().find(|(kind, _)| Some(*kind) != first.map(|(kind, _)| kind));
+        let other = other.map(|(kind, path)| (kind.name, path));
+        let picture = self.pictures.first().map(|path| ("picture", path));
+        let message = match (first, other.or(picture)) {
+            (None, None) => {
+                let message = format!("cannot read {shown}: it is a folder without pictures");
+                let files = folder.join("*.jsonl");
+                let help = format!("name the files in it, as in '{}'", files.display());
+                return Err(CliError::refused("input", message).help(help));
+            }
+            (Some((kind, path)), Some((name, other))) => {
+                let (path, other) = (path.display(), other.display());
+                format!("--input {shown}: {path} is a {}, and {other} a {name}", kind.name)
+            }
+            (first, _) => {
+                let kind = first.map(|(kind, _)| kind);
+                let parted = self.parted.into_iter().map(|(_, path)| path);
+                let paths = self.pictures.into_iter().chain(parted).collect();
+                let others = self.first_other.map(|first| (self.num_others, first));
+                let (options, folder) = (options.clone(), Some(folder.to_owned()));
+                return Ok(Pictures { kind, options, paths, folder, others });
+            }
+        };
+        Err(CliError::refused("input", message)
+            .help("name the files of one kind, as in 'docs/*.pdf'"))
+    }
 }
 
 impl Pictures {
+    /// Files that were named, with the default options.
+    #[cfg(test)]
+    pub(super) fn of_kind(kind: &'static PartKind, paths: Vec<PathBuf>) -> Self {
+        let (kind, options) = (Some(kind), PartOptions::default());
+        Self { kind, options, paths, folder: None, others: None }
+    }
+
+    /// What each of them is. None: a picture.
+    pub(super) fn kind(&self) -> Option<&'static PartKind> {
+        self.kind
+    }
+
+    /// Which parts are rows, and how they are made.
+    pub(super) fn options(&self) -> &PartOptions {
+        &self.options
+    }
+
     /// The files.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
@@ -232,12 +298,13 @@ impl Pictures {
     }
 
     /// Finding about the folder that a user may want to know.
-    fn note(&self) -> Option<String> {
+    pub(super) fn note(&self) -> Option<String> {
         let (count, first) = self.others.as_ref()?;
         let first = first.display();
+        let what = self.kind.map_or("picture", |kind| kind.name);
         Some(match count {
-            1 => format!("{first} is no picture, and passed over"),
-            count => format!("{count} files are no pictures, and passed over, such as {first}"),
+            1 => format!("{first} is no {what}, and passed over"),
+            count => format!("{count} files are no {what}s, and passed over, such as {first}"),
         })
     }
 

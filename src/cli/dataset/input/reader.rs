@@ -31,12 +31,14 @@ pub use self::sniff::{UTF8_BOM, is_mark};
 pub use self::table::is_delimiter;
 use super::compress::Compression;
 use super::parquet::{MAGIC_LEN, ParquetFile, ParquetRows, is_parquet, may_be_parquet};
+use super::parts::PartRows;
 use super::pictures::{PictureRows, Pictures};
 use super::row_error::{RowError, code};
 use super::tar::TarRows;
 use crate::object_store::{Object, ObjectName, Store, StoreError};
 use crate::terminal::error::CliError;
 use crate::terminal::exit::Exit;
+use vllm_batch_media::Medium;
 
 /// Longest line or CSV record accepted.
 pub const MAX_LINE: usize = 64 << 20;
@@ -163,17 +165,46 @@ pub enum Content {
     Sample(Sample),
 }
 
-/// A row of an archive.
+/// A row that has images with it: of an archive, or a part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The row in JSON. Images are in it by the names of their members.
+    /// The row in JSON. Images of an archive are in it by the names of their members.
     pub text: String,
-    /// Names and bytes of the images.
+    /// Names of the images, and what they are.
     pub members: Members,
 }
 
-/// Names and bytes of members of an archive.
-pub type Members = Vec<(String, Arc<Vec<u8>>)>;
+/// Images that came with a row, by their names.
+pub type Members = Vec<(String, Member)>;
+
+/// An image that came with a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// Bytes of a member of an archive.
+    Bytes(Arc<Vec<u8>>),
+    /// A part of a file, which is made when somebody needs it.
+    Made(Arc<Medium>),
+}
+
+impl Member {
+    fn num_bytes(&self) -> usize {
+        match self {
+            Member::Bytes(bytes) => bytes.len(),
+            Member::Made(medium) => medium.num_bytes_held(),
+        }
+    }
+}
+
+/// Which images come with the rows of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brought {
+    /// None: rows say where they are.
+    Nothing,
+    /// Members of an archive, which fields name.
+    Members,
+    /// Each row is a part of a file.
+    Part,
+}
 
 /// An input that is open, and how it is read.
 pub enum Opened {
@@ -183,7 +214,7 @@ pub enum Opened {
     File(File),
     /// At any place.
     Parquet(File),
-    /// Files that are rows themselves.
+    /// Files that are rows themselves, or whose parts are.
     Pictures(Arc<Pictures>),
 }
 
@@ -255,7 +286,7 @@ impl Record {
                 cells.iter().map(|cell| cell.len() + size_of::<String>()).sum()
             }
             Content::Sample(sample) => {
-                let images: usize = sample.members.iter().map(|(_, bytes)| bytes.len()).sum();
+                let images: usize = sample.members.iter().map(|(_, m)| m.num_bytes()).sum();
                 sample.text.len() + images
             }
         }
@@ -289,6 +320,7 @@ enum Body {
     Csv(CsvRecords, Lines),
     Parquet(Box<ParquetRows>),
     Pictures(PictureRows),
+    Parts(PartRows),
     Tar(Box<TarRows>),
 }
 
@@ -309,10 +341,19 @@ impl Records {
                 let sizes = (max_line, opening::FIRST_PART);
                 opening::records(Box::new(file), &reading, sizes)
             }
-            Opened::Pictures(pictures) => {
-                let (rows, note) = PictureRows::new(pictures);
+            Opened::Pictures(files) => {
+                let (body, note) = match files.kind() {
+                    Some(kind) => {
+                        let (rows, note) = PartRows::new(files, kind);
+                        (Body::Parts(rows), note)
+                    }
+                    None => {
+                        let (rows, note) = PictureRows::new(files);
+                        (Body::Pictures(rows), note)
+                    }
+                };
                 let notes = note.into_iter().collect();
-                Ok(Self { notes, ..Self::new(InputFormat::Jsonl, Body::Pictures(rows)) })
+                Ok(Self { notes, ..Self::new(InputFormat::Jsonl, body) })
             }
             Opened::Parquet(file) => {
                 let rows = Box::new(ParquetRows::new(ParquetFile::open(file)?));
@@ -354,16 +395,22 @@ impl Records {
         self.format
     }
 
-    /// Whether they are members of an archive, which have images with them.
-    pub fn have_members(&self) -> bool {
-        matches!(self.body, Body::Tar(_))
+    /// Which images come with them.
+    pub fn brought(&self) -> Brought {
+        match self.body {
+            Body::Tar(_) => Brought::Members,
+            Body::Parts(_) => Brought::Part,
+            Body::Lines(_) | Body::Csv(..) | Body::Parquet(_) | Body::Pictures(_) => {
+                Brought::Nothing
+            }
+        }
     }
 
     /// Column names of a CSV.
     pub fn headers(&self) -> Option<Arc<[String]>> {
         match &self.body {
             Body::Csv(csv, _) => Some(Arc::clone(&csv.names)),
-            Body::Lines(_) | Body::Parquet(_) | Body::Pictures(_) | Body::Tar(_) => None,
+            _ => None,
         }
     }
 
@@ -371,7 +418,7 @@ impl Records {
     pub fn delimiter(&self) -> Option<u8> {
         match &self.body {
             Body::Csv(csv, _) => Some(csv.delimiter),
-            Body::Lines(_) | Body::Parquet(_) | Body::Pictures(_) | Body::Tar(_) => None,
+            _ => None,
         }
     }
 
@@ -392,6 +439,7 @@ impl Records {
             Body::Lines(lines) | Body::Csv(_, lines) => lines.number,
             Body::Parquet(rows) => rows.next_number(),
             Body::Pictures(rows) => rows.next_number(),
+            Body::Parts(rows) => rows.next_number(),
             Body::Tar(rows) => rows.next_number(),
         }
     }
@@ -413,6 +461,7 @@ impl Records {
         match &mut self.body {
             Body::Parquet(rows) => rows.next_row(),
             Body::Pictures(rows) => Ok(rows.next_row()),
+            Body::Parts(rows) => rows.next_row(),
             Body::Tar(rows) => rows.next_row(),
             Body::Csv(csv, lines) => csv.next_record(lines, &mut self.blank_lines),
             Body::Lines(lines) => loop {

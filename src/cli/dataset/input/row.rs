@@ -200,7 +200,7 @@ impl RowParser {
     /// be run: the whole input is refused.
     pub fn new(records: &mut Records, options: &RowOptions) -> Result<Self, InputError> {
         let mut builder = PromptBuilder::new(options)?;
-        builder.begin_records(records.have_members());
+        builder.begin_records(records.brought());
         let names = records.headers();
         let mut parser = Self::undecided(builder, options, records.format());
         // The columns are the same in every row, so the header decides before the first.
@@ -228,7 +228,7 @@ impl RowParser {
             self.decide_by_columns()?;
         }
         self.format = records.format();
-        self.builder.begin_records(records.have_members());
+        self.builder.begin_records(records.brought());
         self.read_ahead(records)
     }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use super::fields::{JsonFields, json_string};
 use super::media::Place;
 use super::parquet::footer_of;
+use super::parts::PartOptions;
 use super::pictures::{self, Input, Pictures};
 use super::reader::{InputFormat, Layout};
 use super::row_error::RowError;
@@ -26,7 +27,7 @@ pub struct Source {
     pub path: Option<PathBuf>,
     /// All of it, where it was typed.
     pub text: Option<String>,
-    /// Files that are rows themselves.
+    /// Files that are rows themselves, or whose parts are.
     pub pictures: Option<Arc<Pictures>>,
     /// Rows name the images beside the file by fields `file_name`.
     pub names_files: bool,
@@ -50,13 +51,14 @@ pub struct Sources(Vec<Source>);
 
 impl Sources {
     /// The files of `--input`, each a name, a pattern or `-`. Nothing is standard input. `layout`
-    /// is what the flags and a file's name say.
+    /// is what the flags and a file's name say, `parts` which parts of files are rows.
     ///
     /// # Errors
     /// A pattern that matches nothing or is none; standard input twice.
     pub fn new(
         inputs: &[PathBuf],
         layout: impl Fn(Option<&Path>) -> Layout,
+        parts: &PartOptions,
     ) -> Result<Self, CliError> {
         let mut list = Vec::new();
         for input in inputs {
@@ -74,7 +76,7 @@ impl Sources {
                 .help("give --input - once"));
         }
         let (mut sources, mut store) = (Vec::new(), None);
-        for input in pictures::sorted(list, |path| layout(Some(path)).is_told)? {
+        for input in pictures::sorted(list, |path| layout(Some(path)).is_told, parts)? {
             let (path, names_files) = match input {
                 Input::Pictures(pictures) => {
                     sources.push(Source::of_pictures(pictures));
@@ -314,7 +316,8 @@ mod tests {
     fn sources(inputs: &[&str]) -> Result<Sources, CliError> {
         let inputs: Vec<PathBuf> = inputs.iter().map(PathBuf::from).collect();
         let format = |path: &Path| InputFormat::from_path(path).into();
-        Sources::new(&inputs, |path| path.map_or_else(Layout::default, format))
+        let layout = |path: Option<&Path>| path.map_or_else(Layout::default, format);
+        Sources::new(&inputs, layout, &PartOptions::default())
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) use self::entries::begins_tar;
 use self::entries::{Entries, Entry, Kind};
 use super::fields::{JsonFields, json_string};
 use super::pictures::has_extension;
-use super::reader::{Content, MAX_LINE, Record, Sample};
+use super::reader::{Content, MAX_LINE, Member, Record, Sample};
 use super::row_error::{RowError, code};
 use vllm_batch_base::files::quoted;
 use vllm_batch_media::{Limits, MediaError};
@@ -146,7 +146,8 @@ impl Row {
         } else {
             if has_extension(&field) {
                 let bytes = entries.read(entry)?;
-                self.sample.members.push((entry.name.clone(), Arc::new(bytes)));
+                let member = Member::Bytes(Arc::new(bytes));
+                self.sample.members.push((entry.name.clone(), member));
             }
             json_string(&entry.name)
         };

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
-use super::values::{delimiter, image_limit, positive, seed};
+use super::values::{delimiter, image_limit, positive, positive_u32, seed};
 use vllm_batch_dataset::input::own_params::OwnParams;
+use vllm_batch_dataset::input::parts::{Drawing, PageNumbers, PageScale, PartOptions};
 use vllm_batch_dataset::input::reader::{InputFormat, Layout, TextEncoding};
 use vllm_batch_dataset::input::row::{LastAssistant, Likelihoods};
 use vllm_batch_dataset::input::sample::Sample;
@@ -56,7 +57,7 @@ pub struct InputArgs {
     /// `--prompt`: the only row.
     #[arg(skip)]
     pub prompt: Option<String>,
-    /// Files of rows, or patterns; - or nothing: standard input
+    /// Files of rows, pictures or PDFs, or patterns; - or nothing: standard input
     #[arg(short = 'i', long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
     /// Which part of a dataset.
@@ -185,6 +186,44 @@ pub struct ImageArgs {
     /// vision tower out [default: 999]
     #[arg(long, value_name = "JSON", value_parser = image_limit, hide_short_help = true)]
     pub limit_mm_per_prompt: Option<usize>,
+    /// Pages of PDF files.
+    #[command(flatten)]
+    pub pages: PageArgs,
+}
+
+/// Pages of PDF files.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct PageArgs {
+    /// Which pages of PDF files are rows, as 1-3,7,10- [default: all]
+    #[arg(long, value_name = "PAGES", value_parser = PageNumbers::parse, hide_short_help = true)]
+    pub pages: Option<PageNumbers>,
+    /// Pixels of the longer side of a PDF's page [default: 1288, as olmOCR has it]
+    #[arg(long, value_name = "PIXELS", value_parser = positive_u32, hide_short_help = true)]
+    pub longest_side: Option<u32>,
+    /// Pixels of an inch of a PDF's page, in place of --longest-side
+    #[arg(long, value_name = "N", value_parser = positive_u32, conflicts_with = "longest_side")]
+    #[arg(hide_short_help = true)]
+    pub dpi: Option<u32>,
+    /// Most seconds that a PDF's page may take to be drawn; one that takes longer is an error row
+    /// [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = positive, hide_short_help = true)]
+    pub page_timeout: Option<usize>,
+}
+
+impl PageArgs {
+    /// What was typed.
+    pub fn options(&self) -> PartOptions {
+        let pages = self.pages.clone().unwrap_or_default();
+        let drawing = Drawing::default();
+        let scale = match (self.dpi, self.longest_side) {
+            (Some(dpi), _) => PageScale::Dpi(dpi),
+            (None, Some(pixels)) => PageScale::LongestSide(pixels),
+            (None, None) => drawing.scale,
+        };
+        let max_seconds = self.page_timeout.map_or(drawing.max_seconds, |seconds| seconds as u64);
+        PartOptions { pages, drawing: Drawing { scale, max_seconds } }
+    }
 }
 
 /// How the bytes of an input become rows.

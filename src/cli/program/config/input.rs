@@ -72,7 +72,10 @@ pub(super) fn input_config(
     }
     let sources = match &args.prompt {
         Some(prompt) => Sources::of_prompt(prompt),
-        None => Sources::new(&args.input, |path| args.layout.resolve(path))?,
+        None => {
+            let parts = args.images.pages.options();
+            Sources::new(&args.input, |path| args.layout.resolve(path), &parts)?
+        }
     };
     let sources = Arc::new(sources);
     args.layout.check(&sources.layouts())?;

@@ -1,6 +1,7 @@
 //! `--prompt`: one prompt that was typed, and its answer alone; or what is asked of each picture.
 
 use std::io::{self, IsTerminal, Read};
+use std::path::Path;
 
 use super::surroundings::Surroundings;
 use super::{Load, Typed, run_config};
@@ -52,9 +53,11 @@ pub fn answer(
 /// The input has other rows than pictures, or the prompt would be read as a template with fields.
 pub fn beside_pictures(prompt: String, mut args: RunArgs) -> Result<RunArgs, CliError> {
     let refused = |what: &str, help| Err(CliError::refused("input", what).help(help));
-    if !Sources::new(&args.input.input, |path| args.input.layout.resolve(path))?.are_pictures() {
+    let parts = args.input.images.pages.options();
+    let layout = |path: Option<&Path>| args.input.layout.resolve(path);
+    if !Sources::new(&args.input.input, layout, &parts)?.are_pictures() {
         return refused(
-            "--prompt goes with --input only where that is pictures",
+            "--prompt goes with --input only where that is pictures or PDFs",
             "put a prompt around the fields of rows with --template 'Summarise: {{text}}'",
         );
     }

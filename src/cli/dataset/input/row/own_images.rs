@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use super::{RowOptions, image_parts};
 use crate::input::fields::JsonFields;
 use crate::input::media::{EXPECTED, Named, Reference};
+use crate::input::parts::PART;
 use crate::input::path;
 use crate::input::pictures::has_extension;
+use crate::input::reader::Brought;
 use crate::input::referred::Referred;
 use crate::input::row_error::{RowError, code};
 
@@ -46,6 +48,8 @@ pub(super) enum ImageFields {
     OfFiles,
     /// Those of members of an archive with the extension of an image.
     OfMembers,
+    /// The part of a file that the row is.
+    OfPart,
 }
 
 impl ImageFields {
@@ -58,12 +62,14 @@ impl ImageFields {
         }
     }
 
-    /// Goes on with rows that are members of an archive, or that are not.
-    pub(super) fn begin_records(&mut self, have_members: bool) {
-        match (&self, have_members) {
-            (ImageFields::Known, true) => *self = ImageFields::OfMembers,
-            (ImageFields::OfMembers, false) => *self = ImageFields::Known,
-            _ => {}
+    /// Goes on with rows that have such images with them.
+    pub(super) fn begin_records(&mut self, brought: Brought) {
+        if matches!(self, ImageFields::Known | ImageFields::OfMembers | ImageFields::OfPart) {
+            *self = match brought {
+                Brought::Nothing => ImageFields::Known,
+                Brought::Members => ImageFields::OfMembers,
+                Brought::Part => ImageFields::OfPart,
+            };
         }
     }
 
@@ -85,8 +91,8 @@ impl ImageFields {
                 KNOWN.iter().any(|name| !is_prompt(name) && columns.iter().any(|c| c == name))
             }
             ImageFields::OfFiles => columns.iter().any(|name| names_files(name)),
-            // No table is an archive.
-            ImageFields::OfMembers => false,
+            // No table is an archive or a part of a file.
+            ImageFields::OfMembers | ImageFields::OfPart => false,
         }
     }
 
@@ -114,6 +120,10 @@ impl ImageFields {
             },
             ImageFields::OfFiles => of_all(names_files, fields, line),
             ImageFields::OfMembers => of_all(has_extension, fields, line),
+            ImageFields::OfPart => {
+                let reference = Reference::Path(PART.to_owned());
+                Ok(vec![Named { place: "its part of the file".to_owned(), reference }])
+            }
             ImageFields::Known => of_known(is_prompt, referred, (fields, line)),
         }
     }

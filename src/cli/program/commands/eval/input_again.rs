@@ -22,7 +22,8 @@ pub fn records_of(origin: &Origin) -> Option<Records> {
     let Origin { args, config } = origin;
     let layout = args.layout;
     // Sources of their own: lines are counted in them.
-    let sources = Sources::new(&args.input, |path| layout.resolve(path));
+    let sources =
+        Sources::new(&args.input, |path| layout.resolve(path), &args.images.pages.options());
     let sources = sources.ok().filter(Sources::are_files).map(Arc::new)?;
     let mut rows = config.rows.clone();
     rows.media.urls = None;

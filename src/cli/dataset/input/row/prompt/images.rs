@@ -3,6 +3,7 @@
 use super::{Beside, Built, PromptBuilder, system_text};
 use crate::input::media::{MediaReader, Named};
 use crate::input::path;
+use crate::input::reader::Brought;
 use crate::input::row::named::NamedRow;
 use crate::input::row::shape::RowShape;
 use crate::input::row::template::Template;
@@ -20,9 +21,9 @@ impl PromptBuilder {
         &mut self.media
     }
 
-    /// Goes on with rows that are members of an archive, or that are not.
-    pub(in crate::input::row) fn begin_records(&mut self, have_members: bool) {
-        self.image_fields.begin_records(have_members);
+    /// Goes on with rows that have such images with them.
+    pub(in crate::input::row) fn begin_records(&mut self, brought: Brought) {
+        self.image_fields.begin_records(brought);
     }
 
     /// The column of a table whose cells are images, and may name other rows.
