@@ -39,6 +39,7 @@ mod one_prompt;
 mod openai_batch;
 mod pages;
 mod parquet;
+mod pdf_parts;
 mod pictures;
 mod piped;
 mod plan;

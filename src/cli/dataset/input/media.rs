@@ -2,6 +2,7 @@
 //! the dataset's file, and beneath the one that the user allows; nothing else is.
 
 mod ahead;
+mod documents;
 mod fetched;
 mod local;
 mod reference;
@@ -23,6 +24,8 @@ pub use self::reference::{Named, Reference};
 use self::urls::Fetcher;
 pub use self::urls::UrlOptions;
 use super::base64;
+use super::parts::Drawing;
+use super::pdf::Renderers;
 use super::reader::{Member, Members};
 use super::referred::Referred;
 use super::row_error::{RowError, code};
@@ -47,6 +50,8 @@ pub struct MediaOptions {
     pub max_images: Option<usize>,
     /// `--allow-media-urls`: which URLs are asked for.
     pub urls: Option<UrlOptions>,
+    /// How pages of documents are drawn.
+    pub drawing: Drawing,
 }
 
 /// Where rows come from: what their paths are relative to, and which files they may name.
@@ -86,6 +91,17 @@ pub struct MediaReader {
     fetched: RefCell<Vec<FetchedImage>>,
     /// Nothing is asked for ahead.
     waits: bool,
+    /// Who draws pages of documents, and how.
+    renderers: Arc<Renderers>,
+    drawing: Drawing,
+}
+
+/// The images of a row.
+pub(super) struct Read {
+    /// All of them, in their order.
+    pub(super) media: Vec<Arc<Medium>>,
+    /// How many each of those that were named is: a document is its pages.
+    pub(super) counts: Vec<usize>,
 }
 
 /// Why a row's image cannot be used: a code, and what is wrong.
@@ -106,6 +122,8 @@ impl MediaReader {
             recalled: Vec::new(),
             fetched: RefCell::default(),
             waits: false,
+            renderers: Arc::new(Renderers::new(options.drawing.max_seconds)),
+            drawing: options.drawing,
         }
     }
 
@@ -184,18 +202,10 @@ impl MediaReader {
     ///
     /// # Errors
     /// There are too many, or one cannot be used.
-    pub(super) fn read(
-        &self,
-        images: &[Named],
-        line: u64,
-    ) -> Result<Option<Vec<Arc<Medium>>>, RowError> {
-        let (count, most) = (images.len(), self.max_images);
-        if count > most {
-            let message = format!(
-                "the row has {count} images, and {most} are the most; \
-                 help: --limit-mm-per-prompt '{{\"image\": {count}}}' allows them"
-            );
-            return Err(RowError::new(code::MEDIA_COUNT, line, message));
+    pub(super) fn read(&self, images: &[Named], line: u64) -> Result<Option<Read>, RowError> {
+        let most = self.max_images;
+        if let Some(what) = too_many(images.len(), most) {
+            return Err(RowError::new(code::MEDIA_COUNT, line, what));
         }
         if let Some(sought) = self.sought.borrow_mut().as_mut() {
             sought.extend_from_slice(images);
@@ -204,12 +214,23 @@ impl MediaReader {
         if !self.reads {
             return Ok(None);
         }
-        let medium = |image: &Named| {
-            self.medium(&image.reference).map(Arc::new).map_err(|(code, what)| {
+        let mut read = Read { media: Vec::with_capacity(images.len()), counts: Vec::new() };
+        for (number, image) in images.iter().enumerate() {
+            let others = read.media.len() + images.len() - number - 1;
+            let media = match &image.reference {
+                Reference::Document(text) => self.pages(text, most.saturating_sub(others)),
+                reference => self.medium(reference).map(|medium| vec![medium]),
+            };
+            let media = media.map_err(|(code, what)| {
                 RowError::new(code, line, format!("{}: {what}", image.place))
-            })
-        };
-        images.iter().map(medium).collect::<Result<_, _>>().map(Some)
+            })?;
+            if let Some(what) = too_many(others + media.len(), most) {
+                return Err(RowError::new(code::MEDIA_COUNT, line, what));
+            }
+            read.counts.push(media.len());
+            read.media.extend(media.into_iter().map(Arc::new));
+        }
+        Ok(Some(read))
     }
 
     /// An image by itself, or the code of what is wrong with it.
@@ -228,6 +249,7 @@ impl MediaReader {
                 Some(bytes) => of_bytes(bytes),
                 None => self.of_location(text),
             },
+            Reference::Document(_) => Err((code::MEDIA_UNSUPPORTED, "no image".to_owned())),
         }
     }
 
@@ -277,16 +299,26 @@ impl MediaReader {
         }
     }
 
-    /// A medium at a URL.
-    fn of_url(&self, url: &str) -> Result<Medium, Fault> {
-        let Some(ahead) = &self.ahead else {
+    /// Who asks for what is at a URL.
+    fn asking(&self, url: &str) -> Result<&Ahead, Fault> {
+        self.ahead.as_ref().ok_or_else(|| {
             let what = format!(
                 "{}: images of URLs are not read; help: --allow-media-urls fetches them, or give \
                  the path of a file",
                 quoted(url)
             );
-            return Err((code::MEDIA_FORBIDDEN, what));
-        };
+            (code::MEDIA_FORBIDDEN, what)
+        })
+    }
+
+    /// The bytes at a URL.
+    fn fetched_bytes(&self, url: &str) -> Result<Arc<Vec<u8>>, Fault> {
+        self.asking(url)?.take(url)
+    }
+
+    /// A medium at a URL.
+    fn of_url(&self, url: &str) -> Result<Medium, Fault> {
+        let ahead = self.asking(url)?;
         let medium = match self.recalled.iter().find(|image| image.is_at(url)) {
             Some(image) => image.medium(url, ahead.fetcher()),
             None => Medium::new(MediaKind::Image, Held(ahead.take(url)?), Limits::default())
@@ -310,6 +342,16 @@ impl MediaReader {
         });
         medium.map_err(|error| (error.code(), format!("{}: {error}", quoted(written))))
     }
+}
+
+/// What is wrong with a row of more images than it may have.
+fn too_many(count: usize, most: usize) -> Option<String> {
+    (count > most).then(|| {
+        format!(
+            "the row has {count} images, and {most} are the most; \
+             help: --limit-mm-per-prompt '{{\"image\": {count}}}' allows them"
+        )
+    })
 }
 
 /// Bytes of a member of an archive, or of a URL. Others may have them too.

@@ -9,6 +9,7 @@ mod chat;
 mod choices;
 mod compared;
 mod decide;
+mod document_parts;
 mod embeddings;
 mod endpoint;
 mod header;

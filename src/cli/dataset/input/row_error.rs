@@ -54,6 +54,8 @@ pub mod code {
     pub const MEDIA_FORMAT: &str = "media_format";
     /// An image that may not be read.
     pub const MEDIA_FORBIDDEN: &str = "media_forbidden";
+    /// A document of a kind that is not read.
+    pub const MEDIA_UNSUPPORTED: &str = "media_unsupported";
     /// There is no image at a URL.
     pub const MEDIA_NOT_FOUND: &str = "media_not_found";
     /// The server of a URL did not answer in time.

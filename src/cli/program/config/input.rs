@@ -134,7 +134,8 @@ pub fn media_options(args: &ImageArgs) -> Result<MediaOptions, CliError> {
     }
     let urls =
         args.allow_media_urls.then(|| UrlOptions { domains: args.allowed_media_domains.clone() });
-    Ok(MediaOptions { allowed_folder, max_images: args.limit_mm_per_prompt, urls })
+    let drawing = args.pages.options().drawing;
+    Ok(MediaOptions { allowed_folder, max_images: args.limit_mm_per_prompt, urls, drawing })
 }
 
 /// `--chat-template-kwargs`.

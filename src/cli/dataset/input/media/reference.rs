@@ -11,6 +11,8 @@ pub enum Reference {
     Path(String),
     /// base64.
     Base64(String),
+    /// A PDF: base64, a `data:` URI or a URL.
+    Document(String),
 }
 
 /// An image of a row, and its place there as messages name it.
@@ -87,7 +89,9 @@ impl Named {
     /// The URL that it may be fetched from.
     pub(in crate::input) fn url(&self) -> Option<String> {
         match &self.reference {
-            Reference::Text(text) | Reference::Path(text) if super::is_web(text) => {
+            Reference::Text(text) | Reference::Path(text) | Reference::Document(text)
+                if super::is_web(text) =>
+            {
                 Some(text.clone())
             }
             _ => None,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 pub use self::numbers::PageNumbers;
 pub use self::pages::PageScale;
+pub(super) use self::pages::pages_of;
 use super::fields::{JsonFields, json_string};
 use super::pictures::Pictures;
 use super::reader::{Content, Member, Record, Sample};

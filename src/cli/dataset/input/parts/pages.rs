@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Drawing, Opening, PageNumbers, Part, PartKind, Parts};
 use crate::input::pdf::{DRAWN_BY, Origin, PageSize, PdfFile, Renderers};
+use crate::input::row_error::code;
 use vllm_batch_media::{
     Encoded, Format, Header, ImageHeader, Limits, MediaError, MediaId, MediaKind, Medium,
 };
@@ -72,6 +73,8 @@ struct Page {
     file: Arc<PdfFile>,
     number: u32,
     size: PageSize,
+    /// Its share of the file's bytes, where those are in memory.
+    num_bytes_held: usize,
     /// Why it could not be drawn. It is not tried again: that may take as long as the first time.
     failed: OnceLock<MediaError>,
 }
@@ -109,6 +112,10 @@ impl Encoded for Page {
         // The file's bytes were looked at when they were read to be drawn.
         true
     }
+
+    fn num_bytes_held(&self) -> usize {
+        self.num_bytes_held
+    }
 }
 
 /// A page as a medium.
@@ -116,6 +123,35 @@ fn medium(page: Page) -> Medium {
     let PageSize { width, height, .. } = page.size;
     let header = Header::Image(ImageHeader { format: Format::Bmp, width, height });
     Medium::known(page.id(), header, page, Limits::default())
+}
+
+/// All pages of a document, of which there may be `most`. What is wrong with one is wrong with all.
+///
+/// # Errors
+/// It is none, has more pages, or one that cannot be drawn so large.
+pub(in crate::input) fn pages_of(
+    renderers: &Arc<Renderers>,
+    origin: Origin,
+    drawing: Drawing,
+    most: usize,
+) -> Result<Vec<Medium>, MediaError> {
+    let num_bytes = origin.num_bytes_held();
+    let (file, sizes) = renderers.open(origin)?;
+    if sizes.len() > most {
+        let what = format!(
+            "the document has {} pages, and {most} images are the most; \
+             help: --limit-mm-per-prompt '{{\"image\": N}}' allows more",
+            sizes.len()
+        );
+        return Err(MediaError::Unfetched(code::MEDIA_COUNT, what));
+    }
+    let num_bytes_held = num_bytes.div_ceil(sizes.len().max(1));
+    let page = |(at, size): (usize, &(f32, f32))| {
+        let (renderers, file) = (Arc::clone(renderers), Arc::clone(&file));
+        let (number, size) = (at as u32 + 1, drawing.scale.size(*size)?);
+        Ok(medium(Page { renderers, file, number, size, num_bytes_held, failed: OnceLock::new() }))
+    };
+    sizes.iter().enumerate().map(page).collect()
 }
 
 /// The pages of a file, which are all of its parts.
@@ -147,7 +183,14 @@ impl Parts for Pages {
             }
             let medium = self.drawing.scale.size(size).map(|size| {
                 let (renderers, file) = (Arc::clone(&self.renderers), Arc::clone(&self.file));
-                medium(Page { renderers, file, number, size, failed: OnceLock::new() })
+                medium(Page {
+                    renderers,
+                    file,
+                    number,
+                    size,
+                    num_bytes_held: 0,
+                    failed: OnceLock::new(),
+                })
             });
             return Some(Part { fields: vec![("page", number.to_string())], medium });
         }

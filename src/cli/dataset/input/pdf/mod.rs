@@ -31,8 +31,17 @@ pub(super) type PageUnits = Vec<(f32, f32)>;
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     File(PathBuf),
-    #[expect(dead_code, reason = "documents of chats will be bytes")]
     Bytes(Arc<Vec<u8>>),
+}
+
+impl Origin {
+    /// Bytes that are in memory.
+    pub(super) fn num_bytes_held(&self) -> usize {
+        match self {
+            Origin::File(_) => 0,
+            Origin::Bytes(bytes) => bytes.len(),
+        }
+    }
 }
 
 /// A file that was opened once.

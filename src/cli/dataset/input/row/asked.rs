@@ -1,8 +1,9 @@
 //! `Asked`: what a row asks of the engine.
 
 use super::chat::MadeChat;
+use super::image_parts;
 use super::remarks::Remark;
-use crate::input::media::{MediaReader, Named};
+use crate::input::media::{MediaReader, Named, Read};
 use crate::input::overrides::Overrides;
 use crate::input::row_error::RowError;
 use vllm_batch_api::prompt::{Prompt, WithMedia};
@@ -62,9 +63,12 @@ impl Asked {
         if images.is_empty() {
             return Ok(self);
         }
-        let Some(media) = reader.read(&images, line)? else { return Ok(self) };
+        let Some(Read { media, counts }) = reader.read(&images, line)? else { return Ok(self) };
         self.prompt = match self.prompt {
-            Prompt::Messages(chat) => Prompt::WithMedia(Box::new(WithMedia { chat: *chat, media })),
+            Prompt::Messages(mut chat) => {
+                image_parts::repeat(&mut chat.messages, &counts);
+                Prompt::WithMedia(Box::new(WithMedia { chat: *chat, media }))
+            }
             Prompt::Compared(compared) => Prompt::Compared(Box::new(compared.with_media(media))),
             other => unreachable!("neither a chat nor a comparison: {other:?}"),
         };

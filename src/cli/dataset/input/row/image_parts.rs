@@ -24,6 +24,7 @@ const OF_IMAGE: &[&str] = &["image", "url", "path", "base64", "source", "image_u
 const TEXT: &str = "text";
 const PATH: &str = "path";
 const BASE64: &str = "base64";
+const DOCUMENT: &str = "document";
 
 /// Whether a part is an image, whatever is wrong with it.
 pub(super) fn is_image(part: &Value) -> bool {
@@ -43,6 +44,7 @@ pub(super) fn read(part: &mut Value, place: &str) -> Result<(), Fault> {
             Reference::Text(text) => (TEXT, text),
             Reference::Path(text) => (PATH, text),
             Reference::Base64(text) => (BASE64, text),
+            Reference::Document(text) => (DOCUMENT, text),
         };
         own.insert("place".to_owned(), place.into());
         own.insert(kind.to_owned(), text.into());
@@ -58,6 +60,31 @@ pub(super) fn part(image: Named) -> Value {
         Reference::Text(text) => json!({"type": "image", "place": place, TEXT: text}),
         Reference::Path(text) => json!({"type": "image", "place": place, PATH: text}),
         Reference::Base64(text) => json!({"type": "image", "place": place, BASE64: text}),
+        Reference::Document(text) => document(&place, &text),
+    }
+}
+
+/// A part of our own with a document.
+pub(super) fn document(place: &str, text: &str) -> Value {
+    json!({"type": "image", "place": place, DOCUMENT: text})
+}
+
+/// Puts as many images in the place of each of a chat's as it is: a document is its pages.
+pub(super) fn repeat(messages: &mut Value, counts: &[usize]) {
+    if counts.iter().all(|count| *count == 1) {
+        return;
+    }
+    let mut counts = counts.iter();
+    for message in messages.as_array_mut().into_iter().flatten() {
+        let Some(parts) = message["content"].as_array_mut() else { continue };
+        let repeated = std::mem::take(parts).into_iter().flat_map(|part| {
+            let count = match part["type"] == "image" {
+                true => counts.next().copied().unwrap_or(1),
+                false => 1,
+            };
+            std::iter::repeat_n(part, count)
+        });
+        *parts = repeated.collect();
     }
 }
 
@@ -91,10 +118,11 @@ pub(super) fn take_of(parts: &mut [Value]) -> Result<Vec<Named>, Fault> {
             Value::String(text) => Some(text),
             _ => None,
         };
-        let reference = match (taken(TEXT), taken(PATH), taken(BASE64)) {
+        let reference = match (taken(TEXT), taken(PATH), taken(BASE64), taken(DOCUMENT)) {
             (Some(text), ..) => Reference::Text(text),
-            (None, Some(text), _) => Reference::Path(text),
-            (None, None, text) => Reference::Base64(text.expect("one of the three")),
+            (None, Some(text), ..) => Reference::Path(text),
+            (None, None, Some(text), _) => Reference::Base64(text),
+            (None, None, None, text) => Reference::Document(text.expect("one of the four")),
         };
         images.push(Named { place, reference });
         *part = json!({"type": "image"});

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{image_parts, tool_history};
+use super::{document_parts, image_parts, tool_history};
 use crate::input::row_error::{RowError, code};
 use vllm_batch_text::{json_with_integers, without_marks};
 
@@ -131,7 +131,7 @@ fn check(message: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> 
         return Err(Fault::invalid("has no `role` that is a string"));
     }
     if let Some(Value::Array(parts)) = message.get_mut("content") {
-        return parts.iter_mut().try_for_each(|part| check_part(part, place));
+        return check_all(parts, place);
     }
     match message.get("content") {
         Some(Value::String(_)) => Ok(()),
@@ -150,8 +150,28 @@ fn check(message: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> 
 pub(super) fn check_parts(parts: &mut [Value], place: &str, line: u64) -> Result<(), RowError> {
     parts.iter_mut().for_each(without_marks);
     let place = || place.to_owned();
+    if parts.iter().any(document_parts::is_document) {
+        let what = "has a document: not supported here".to_owned();
+        return Err(Fault(code::UNSUPPORTED_FIELD, what).at(&place(), line));
+    }
     let checked = parts.iter_mut().try_for_each(|part| check_part(part, &place));
     checked.map_err(|fault| fault.at(&place(), line))
+}
+
+/// Checks the parts of a message. A document becomes parts of our own.
+fn check_all(parts: &mut Vec<Value>, place: &impl Fn() -> String) -> Result<(), Fault> {
+    let mut checked = Vec::with_capacity(parts.len());
+    for mut part in std::mem::take(parts) {
+        if document_parts::is_document(&part) {
+            let read = document_parts::read(&part, &place());
+            checked.extend(read.map_err(|(code, what)| Fault(code, what))?);
+            continue;
+        }
+        check_part(&mut part, place)?;
+        checked.push(part);
+    }
+    *parts = checked;
+    Ok(())
 }
 
 fn check_part(part: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> {
@@ -169,7 +189,8 @@ fn check_part(part: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault
             Err(Fault::invalid("has a text part without `text`"))
         }
         (Some(kind), _) => {
-            let what = format!("has a part of type '{kind}': only text and images are supported");
+            let what =
+                format!("has a part of type '{kind}': only text, images and PDFs are supported");
             Err(Fault(code::UNSUPPORTED_FIELD, what))
         }
         (None, _) => Err(Fault::invalid("has a part without `type`")),

@@ -124,7 +124,7 @@ fn content(item: &Value, name: &str) -> Result<Value, Fault> {
 }
 
 fn part(part: &Value) -> Result<Value, Fault> {
-    if part["type"] == "input_image" {
+    if part["type"] == "input_image" || part["type"] == "input_file" {
         return Ok(part.clone());
     }
     let text = match part["type"].as_str() {

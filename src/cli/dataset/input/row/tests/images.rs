@@ -163,7 +163,19 @@ fn wrong_parts_say_what_is_wrong() {
         (json!({"type": "image", "source": {}}), invalid, "has no `type`"),
         (json!({"type": "audio_url"}), unsupported, "only text and images are supported"),
         (json!({"type": "video_url"}), unsupported, "only text and images are supported"),
-        (json!({"type": "document"}), unsupported, "only text and images are supported"),
+        (json!({"type": "document"}), invalid, "document whose `source` has no `type`"),
+        (json!({"type": "document", "source": {"type": "file"}}), unsupported, "the type `file`"),
+        (json!({"type": "file", "file": {"file_id": "f"}}), unsupported, "with `file_id`"),
+        (json!({"type": "input_file", "filename": "f"}), invalid, "without `file_data`"),
+        (
+            json!({"type": "input_file", "file_data": TEXT_FILE}),
+            "media_unsupported",
+            "`text/plain`",
+        ),
+        (json!({"type": "input_file", "file_data": "data:,x"}), "media_unsupported", "type ``"),
+        (json!({"type": "input_file", "file_data": "?"}), "media_format", "valid base64"),
+        (json!({"type": "input_file", "file_url": "http://a/b.pdf"}), "media_forbidden", "URLs"),
+        (json!({"type": "input_file", "file_data": "ftp://a/b"}), "media_forbidden", "ftp:"),
         (json!({"type": "image", "path": "no.gif"}), "media_not_found", "message 0: `no.gif`: "),
         (json!({"type": "image", "path": "../x"}), "media_forbidden", "message 0: `../x`: "),
     ] {
@@ -172,6 +184,9 @@ fn wrong_parts_say_what_is_wrong() {
         assert!(message.starts_with("messages: ") && message.contains(what), "{message}");
     }
 }
+
+/// A file that is no PDF.
+const TEXT_FILE: &str = "data:text/plain;base64,aGVsbG8=";
 
 /// As requests for responses have them.
 #[test]
