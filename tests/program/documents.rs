@@ -255,7 +255,7 @@ fn every_flag_is_on_a_page() {
     };
     let commands = [
         "run", "eval", "embed", "classify", "reward", "score", "rerank", "check", "plan", "bench",
-        "merge", "diff", "show",
+        "merge", "join", "diff", "show",
     ];
     for command in commands {
         let help = help(&[command, "--help", "-v"]);

@@ -314,7 +314,7 @@ fn completions_and_manual_know_every_flag() {
     assert!(man.contains(".TH vllm-batch") && man.contains("--logit-bias"));
     assert!(output(&["diff", "--help"]).contains("Usage: vllm-batch diff [OPTIONS] <A> <B>\n"));
     // One layout for every command: flags and their descriptions on one line.
-    for command in ["run", "check", "merge", "diff"] {
+    for command in ["run", "check", "merge", "join", "diff"] {
         let help = output(&[command, "--help"]);
         let quiet = help.lines().find(|line| line.contains("--quiet")).unwrap();
         assert!(quiet.split_whitespace().count() > 2, "{command}: {help}");

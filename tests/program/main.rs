@@ -25,6 +25,7 @@ mod hostile_input;
 mod hostile_model;
 mod images;
 mod invariance;
+mod join;
 mod judges;
 mod likelihoods;
 mod lora;

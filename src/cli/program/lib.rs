@@ -18,7 +18,7 @@ use std::panic::PanicHookInfo;
 use args::{
     Command, FlagFiles, ParseError, Parsed, PoolingFlags, RunArgs, RunCommandArgs, Settings,
 };
-use commands::{bench, check, completions, diff, eval, man, merge, plan, serve, show};
+use commands::{bench, check, completions, diff, eval, join, man, merge, plan, serve, show};
 use vllm_batch_dataset::input::row::Task;
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::display::DisplayArgs;
@@ -88,6 +88,9 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         }
         Command::Merge(args) => {
             shown(&args.display.resolved(), &settings, |console| merge::run(&args, files, console))
+        }
+        Command::Join(args) => {
+            shown(&args.display.resolved(), &settings, |console| join::run(&args, console))
         }
         Command::Diff(args) => {
             shown(&args.display.resolved(), &settings, |console| diff::run(&args, console))

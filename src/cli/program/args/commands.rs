@@ -5,7 +5,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use super::{
     BenchArgs, CheckArgs, ClassifyArgs, DiffArgs, EmbedArgs, EngineArgs, EvalArgs, InputArgs,
-    LoglikelihoodArg, MergeArgs, ModelArgs, OutputArgs, PlanArgs, PromptArgs, RerankArgs,
+    JoinArgs, LoglikelihoodArg, MergeArgs, ModelArgs, OutputArgs, PlanArgs, PromptArgs, RerankArgs,
     RewardArgs, SamplingArgs, ScoreArgs, ServeArgs, ShowArgs, StructuredOutputsArgs,
 };
 use vllm_batch_dataset::terminal::display::DisplayArgs;
@@ -28,6 +28,7 @@ Examples:
   vllm-batch bench --model ./model --num-prompts 200
   vllm-batch show out.jsonl --follow
   vllm-batch merge --verify s0.jsonl s1.jsonl s2.jsonl -o out.jsonl
+  vllm-batch join pages.jsonl --to 'md/{file}.md'
   vllm-batch diff before.jsonl after.jsonl
 
 Exit codes:
@@ -94,6 +95,8 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Join the outputs of all shards in row order, and prove that they equal one run
     Merge(MergeArgs),
+    /// Write the answers of an output as one file for each file that its rows are parts of
+    Join(JoinArgs),
     /// Show the first differing token of each row of two outputs
     Diff(DiffArgs),
     /// Print the finished rows of a run that works, was stopped or is complete

@@ -81,7 +81,7 @@ pub fn role(command: &str, flag: &str, value: &OsStr) -> Option<Role> {
         | "structured-outputs.grammar"
         | "structured-outputs.structural-tag" => Role::Read,
         "shards" | "rescore" | "baseline" => Role::ReadOutput,
-        "out" if command == "show" => Role::ReadOutput,
+        "out" if command == "show" || command == "join" => Role::ReadOutput,
         "model" | "mmproj" | "tokenizer" | "generation-config" => Role::Model,
         "lora-modules" => Role::Adapter,
         "speculative-config" => Role::DraftModel,

@@ -13,6 +13,7 @@ mod engine;
 mod eval;
 mod files;
 mod input;
+mod join;
 mod lora;
 mod merge;
 mod output;
@@ -44,6 +45,7 @@ pub use input::{
     BadRowArg, ChatArgs, ImageArgs, InputArgs, LastAssistantArg, LayoutArgs, LoglikelihoodArg,
     OverflowArg, ResumeMediaArg, SampleArgs, SplitArgs,
 };
+pub use join::JoinArgs;
 pub use lora::{DefaultMmLorasArg, LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;
 pub use output::{AnswerArgs, OutputArgs, OutputFormatArg};

@@ -5,6 +5,7 @@ pub mod check;
 pub mod completions;
 pub mod diff;
 pub mod eval;
+pub mod join;
 pub mod man;
 pub mod merge;
 pub mod plan;
