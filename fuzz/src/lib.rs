@@ -17,6 +17,7 @@ pub mod pickle;
 pub mod row_parser;
 pub mod rows;
 pub mod safetensors_header;
+pub mod sound;
 pub mod template_render;
 pub mod tokenizer_edits;
 pub mod tokenizer_file;
@@ -54,6 +55,7 @@ pub const TARGETS: [Target; 14] = [
     target("pickle", pickle::check),
     target("row_parser", row_parser::check),
     target("safetensors_header", safetensors_header::check),
+    target_of_contained("sound", sound::check),
     target_of_contained("template_render", template_render::check),
     target_of_contained("tokenizer_file", tokenizer_file::check),
 ];

@@ -61,6 +61,7 @@ mod several_inputs;
 mod shards;
 mod show;
 mod signal;
+mod sounds;
 mod structured_output;
 mod webdataset;
 mod wrong_requests;

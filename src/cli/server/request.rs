@@ -207,11 +207,11 @@ fn why_whole(fields: &JsonFields, has_several_prompts: bool) -> Option<&'static 
     ["echo", "prompt_logprobs"].into_iter().find(|name| is_asked(name))
 }
 
-/// Whether images of other hosts may be in a line: none is where this says no, however its letters
+/// Whether media of other hosts may be in a line: none is where this says no, however its letters
 /// are written.
 pub(crate) fn may_fetch(line: &str) -> bool {
     let has_url = || line.contains("://") || line.contains("\\/");
-    line.contains("\\u00") || (line.contains("image") && has_url())
+    line.contains("\\u00") || ((line.contains("image") || line.contains("audio")) && has_url())
 }
 
 /// The seed; None: it is wrong, which the row says.

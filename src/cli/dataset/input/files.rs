@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::media::FetchedImage;
 use super::parquet::{ParquetFile, is_parquet};
+use super::pictures::Pictures;
 use super::reader::{
     Brought, HeaderNames, InputError, InputFormat, MAX_LINE, Opened, Reading, Record, Records,
     refuse_name,
@@ -18,6 +19,7 @@ use super::sample::{Chosen, Picker};
 use super::sources::{Source, Sources};
 use crate::terminal::error::CliError;
 use crate::terminal::exit::Exit;
+use vllm_batch_media::MediaKind;
 
 /// Opens the first file, and looks at the others: what cannot be read is said before the run.
 ///
@@ -26,7 +28,11 @@ use crate::terminal::exit::Exit;
 /// before.
 pub fn open(sources: &Sources, options: &RowOptions) -> Result<Opened, CliError> {
     let input = open_one(&sources.list()[0])?;
-    let needs_text = !options.task.takes_images_alone() && options.template.is_none();
+    // What is transcribed needs none.
+    let hears = |files: &Pictures| files.medium() == MediaKind::Sound;
+    let is_heard = sources.list()[0].pictures.as_deref().is_some_and(hears);
+    let takes_alone = options.task.takes_images_alone() || is_heard;
+    let needs_text = !takes_alone && options.template.is_none();
     if sources.are_pictures() && needs_text {
         let what = match sources.list()[0].pictures.as_ref().and_then(|files| files.kind()) {
             Some(kind) => {

@@ -1,10 +1,11 @@
-//! Images of rows: from what a row says of one to its bytes. Files are read beneath the folder of
+//! Images and recordings of rows: from what a row says of one to its bytes. Files are read beneath the folder of
 //! the dataset's file, and beneath the one that the user allows; nothing else is.
 
 mod ahead;
 mod documents;
 mod fetched;
 mod local;
+mod names;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use self::ahead::Ahead;
 pub use self::fetched::FetchedImage;
 use self::local::Folders;
+pub(in crate::input) use self::names::kind_of_name;
 pub(in crate::input) use self::reference::{EXPECTED, is_nothing};
 pub use self::reference::{Named, Reference};
 use self::urls::Fetcher;
@@ -30,24 +32,26 @@ use super::reader::{Member, Members};
 use super::referred::Referred;
 use super::row_error::{RowError, code};
 use vllm_batch_base::files::quoted;
-use vllm_batch_media::{Encoded, Format, Limits, MediaError, MediaKind, Medium};
+use vllm_batch_media::{Encoded, Format, Limits, MediaError, MediaKind, Medium, SoundFormat};
 
 /// The most images of a row, as in vLLM.
 pub const DEFAULT_MAX_IMAGES: usize = 999;
 
-/// Characters of the shortest text that may be base64 of an image: names of files are shorter.
+/// Characters of the shortest text that may be base64 of a medium: names of files are shorter.
 const MIN_BARE_BASE64: usize = 32;
 
 /// Bytes of the longest path.
 const MAX_PATH: usize = 4096;
 
-/// Flags of images.
+/// Flags of images and recordings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaOptions {
     /// `--allowed-local-media-path`: a folder whose files may be read.
     pub allowed_folder: Option<PathBuf>,
     /// `--limit-mm-per-prompt`: the most images of a row.
     pub max_images: Option<usize>,
+    /// The same of recordings.
+    pub max_sounds: Option<usize>,
     /// `--allow-media-urls`: which URLs are asked for.
     pub urls: Option<UrlOptions>,
     /// How pages of documents are drawn.
@@ -68,12 +72,13 @@ pub enum Place<'a> {
     Beneath(&'a Path),
 }
 
-/// Reads the images of rows, one file of rows after the other.
+/// Reads the media of rows, one file of rows after the other.
 #[derive(Debug)]
 pub struct MediaReader {
     folders: Folders,
     max_images: usize,
-    /// Whether a row's images are looked at.
+    max_sounds: usize,
+    /// Whether a row's media are looked at.
     reads: bool,
     /// Fetches images at URLs.
     ahead: Option<Ahead>,
@@ -113,6 +118,7 @@ impl MediaReader {
         Self {
             folders: Folders::new(options.allowed_folder.as_deref()),
             max_images: options.max_images.unwrap_or(DEFAULT_MAX_IMAGES),
+            max_sounds: options.max_sounds.unwrap_or(DEFAULT_MAX_IMAGES),
             reads: true,
             ahead: options.urls.as_ref().map(|urls| Ahead::new(Fetcher::new(urls))),
             sought: RefCell::default(),
@@ -198,14 +204,18 @@ impl MediaReader {
         self.reads = false;
     }
 
-    /// The images of a row, in their order. None: they are not looked at.
+    /// The media of a row, in their order. None: they are not looked at.
     ///
     /// # Errors
     /// There are too many, or one cannot be used.
     pub(super) fn read(&self, images: &[Named], line: u64) -> Result<Option<Read>, RowError> {
-        let most = self.max_images;
-        if let Some(what) = too_many(images.len(), most) {
-            return Err(RowError::new(code::MEDIA_COUNT, line, what));
+        let num = |kind| images.iter().filter(|image| image.kind == kind).count();
+        for (kind, most) in
+            [(MediaKind::Image, self.max_images), (MediaKind::Sound, self.max_sounds)]
+        {
+            if let Some(what) = too_many(kind, num(kind), most) {
+                return Err(RowError::new(code::MEDIA_COUNT, line, what));
+            }
         }
         if let Some(sought) = self.sought.borrow_mut().as_mut() {
             sought.extend_from_slice(images);
@@ -214,17 +224,20 @@ impl MediaReader {
         if !self.reads {
             return Ok(None);
         }
+        let mut num_images = num(MediaKind::Image);
         let mut read = Read { media: Vec::with_capacity(images.len()), counts: Vec::new() };
-        for (number, image) in images.iter().enumerate() {
-            let others = read.media.len() + images.len() - number - 1;
+        for image in images {
+            let most = self.max_images.saturating_sub(num_images.saturating_sub(1));
             let media = match &image.reference {
-                Reference::Document(text) => self.pages(text, most.saturating_sub(others)),
-                reference => self.medium(reference).map(|medium| vec![medium]),
+                Reference::Document(text) => self.pages(text, most),
+                reference => self.medium(image.kind, reference).map(|medium| vec![medium]),
             };
             let media = media.map_err(|(code, what)| {
                 RowError::new(code, line, format!("{}: {what}", image.place))
             })?;
-            if let Some(what) = too_many(others + media.len(), most) {
+            // A document is as many images as it has pages.
+            num_images += media.len().saturating_sub(1);
+            if let Some(what) = too_many(MediaKind::Image, num_images, self.max_images) {
                 return Err(RowError::new(code::MEDIA_COUNT, line, what));
             }
             read.counts.push(media.len());
@@ -237,44 +250,47 @@ impl MediaReader {
     pub(super) fn alone(&self, image: &Named) -> Result<Medium, &'static str> {
         match image.url() {
             Some(_) => Err("at a URL"),
-            None => self.medium(&image.reference).map_err(|(code, _)| code),
+            None => self.medium(image.kind, &image.reference).map_err(|(code, _)| code),
         }
     }
 
-    fn medium(&self, reference: &Reference) -> Result<Medium, Fault> {
+    fn medium(&self, kind: MediaKind, reference: &Reference) -> Result<Medium, Fault> {
         match reference {
-            Reference::Base64(text) => of_base64(text),
-            Reference::Path(text) => self.of_location(text),
-            Reference::Text(text) => match bare_base64(text) {
-                Some(bytes) => of_bytes(bytes),
-                None => self.of_location(text),
+            Reference::Base64(text) => of_base64(kind, text),
+            Reference::Path(text) => self.of_location(kind, text),
+            Reference::Text(text) => match bare_base64(kind, text) {
+                Some(bytes) => of_bytes(kind, bytes),
+                None => self.of_location(kind, text),
             },
             Reference::Document(_) => Err((code::MEDIA_UNSUPPORTED, "no image".to_owned())),
         }
     }
 
     /// A medium that came with the row, or of a `data:` URI, a URL or a path.
-    fn of_location(&self, text: &str) -> Result<Medium, Fault> {
+    fn of_location(&self, kind: MediaKind, text: &str) -> Result<Medium, Fault> {
         if let Some((_, member)) = self.members.iter().find(|(name, _)| name == text) {
             let bytes = match member {
                 Member::Made(medium) => return Ok(Medium::clone(medium)),
                 Member::Bytes(bytes) => Arc::clone(bytes),
             };
-            let medium = Medium::new(MediaKind::Image, Held(bytes), Limits::default());
+            let medium = Medium::new(kind, Held(bytes), Limits::default());
             return medium
                 .map_err(|error| (error.code(), format!("member {}: {error}", quoted(text))));
         }
+        let (noun, example) = (noun(kind), data_example(kind));
         let (scheme, rest) = match scheme(text) {
             None if text.len() > MAX_PATH => {
-                let what = "neither a path nor base64 of an image; help: give the path of a file, \
-                            or data:image/png;base64,...";
-                return Err((code::MEDIA_FORMAT, what.to_owned()));
+                let what = format!(
+                    "neither a path nor base64 of {noun}; help: give the path of a file, or \
+                     {example}"
+                );
+                return Err((code::MEDIA_FORMAT, what));
             }
-            None => return self.of_file(text, text),
+            None => return self.of_file(kind, (text, text)),
             Some(found) => found,
         };
         match scheme.to_ascii_lowercase().as_str() {
-            "data" => of_data_uri(rest),
+            "data" => of_data_uri(kind, rest),
             "file" => {
                 let path = rest.strip_prefix("//").unwrap_or(rest);
                 let path = match path.strip_prefix("localhost/") {
@@ -285,27 +301,28 @@ impl MediaReader {
                     let what = format!("{} is no file URL", quoted(text));
                     (code::MEDIA_FORMAT, what)
                 })?;
-                self.of_file(text, &decoded)
+                self.of_file(kind, (text, &decoded))
             }
-            "http" | "https" => self.of_url(text),
+            "http" | "https" => self.of_url(kind, text),
             scheme => Err((
                 code::MEDIA_FORBIDDEN,
                 format!(
-                    "{}: images of {scheme}: are not read; help: give the path of a file, or \
-                     data:image/png;base64,...",
-                    quoted(text)
+                    "{}: {} of {scheme}: are not read; help: give the path of a file, or {example}",
+                    quoted(text),
+                    nouns(kind)
                 ),
             )),
         }
     }
 
     /// Who asks for what is at a URL.
-    fn asking(&self, url: &str) -> Result<&Ahead, Fault> {
+    fn asking(&self, kind: MediaKind, url: &str) -> Result<&Ahead, Fault> {
         self.ahead.as_ref().ok_or_else(|| {
             let what = format!(
-                "{}: images of URLs are not read; help: --allow-media-urls fetches them, or give \
-                 the path of a file",
-                quoted(url)
+                "{}: {} of URLs are not read; help: --allow-media-urls fetches them, or give the \
+                 path of a file",
+                quoted(url),
+                nouns(kind)
             );
             (code::MEDIA_FORBIDDEN, what)
         })
@@ -313,15 +330,16 @@ impl MediaReader {
 
     /// The bytes at a URL.
     fn fetched_bytes(&self, url: &str) -> Result<Arc<Vec<u8>>, Fault> {
-        self.asking(url)?.take(url)
+        self.asking(MediaKind::Image, url)?.take(url)
     }
 
     /// A medium at a URL.
-    fn of_url(&self, url: &str) -> Result<Medium, Fault> {
-        let ahead = self.asking(url)?;
-        let medium = match self.recalled.iter().find(|image| image.is_at(url)) {
+    fn of_url(&self, kind: MediaKind, url: &str) -> Result<Medium, Fault> {
+        let ahead = self.asking(kind, url)?;
+        let is_it = |image: &&FetchedImage| image.is_at(url) && image.kind() == kind;
+        let medium = match self.recalled.iter().find(is_it) {
             Some(image) => image.medium(url, ahead.fetcher()),
-            None => Medium::new(MediaKind::Image, Held(ahead.take(url)?), Limits::default())
+            None => Medium::new(kind, Held(ahead.take(url)?), Limits::default())
                 .map_err(|error| (error.code(), format!("{}: {error}", quoted(url))))?,
         };
         self.fetched.borrow_mut().push(FetchedImage::of(url, &medium));
@@ -329,9 +347,9 @@ impl MediaReader {
     }
 
     /// A medium of a file. `written` is what the row calls it.
-    fn of_file(&self, written: &str, path: &str) -> Result<Medium, Fault> {
+    fn of_file(&self, kind: MediaKind, (written, path): (&str, &str)) -> Result<Medium, Fault> {
         let medium = self.folders.file(Path::new(path)).and_then(|file| {
-            let medium = Medium::new(MediaKind::Image, file.clone(), Limits::default());
+            let medium = Medium::new(kind, file.clone(), Limits::default());
             if medium.is_err()
                 && let Some(error) = file.refusal()
             {
@@ -344,12 +362,13 @@ impl MediaReader {
     }
 }
 
-/// What is wrong with a row of more images than it may have.
-fn too_many(count: usize, most: usize) -> Option<String> {
+/// What is wrong with a row of more media of a kind than it may have.
+fn too_many(kind: MediaKind, count: usize, most: usize) -> Option<String> {
+    let (nouns, name) = (nouns(kind), kind.name());
     (count > most).then(|| {
         format!(
-            "the row has {count} images, and {most} are the most; \
-             help: --limit-mm-per-prompt '{{\"image\": {count}}}' allows them"
+            "the row has {count} {nouns}, and {most} are the most; \
+             help: --limit-mm-per-prompt '{{\"{name}\": {count}}}' allows them"
         )
     })
 }
@@ -385,33 +404,59 @@ fn scheme(text: &str) -> Option<(&str, &str)> {
     (is_scheme && (is_known || rest.starts_with("//"))).then_some((scheme, rest))
 }
 
+/// A medium of a kind, in words.
+fn noun(kind: MediaKind) -> &'static str {
+    match kind {
+        MediaKind::Image => "an image",
+        MediaKind::Sound => "a recording",
+    }
+}
+
+/// Several of them.
+pub(in crate::input) fn nouns(kind: MediaKind) -> &'static str {
+    match kind {
+        MediaKind::Image => "images",
+        MediaKind::Sound => "recordings",
+    }
+}
+
+/// How a `data:` URI of a kind begins.
+fn data_example(kind: MediaKind) -> &'static str {
+    match kind {
+        MediaKind::Image => "data:image/png;base64,...",
+        MediaKind::Sound => "data:audio/wav;base64,...",
+    }
+}
+
 /// What is behind the colon of a `data:` URI.
-fn of_data_uri(rest: &str) -> Result<Medium, Fault> {
+fn of_data_uri(kind: MediaKind, rest: &str) -> Result<Medium, Fault> {
     let wrong = |what: &str| {
-        let what = format!("{what}; help: write data:image/png;base64,...");
+        let what = format!("{what}; help: write {}", data_example(kind));
         Err((code::MEDIA_FORMAT, what))
     };
-    let Some((kind, data)) = rest.split_once(',') else {
+    let Some((head, data)) = rest.split_once(',') else {
         return wrong("the data: URI has no comma before its data");
     };
-    let kind = kind.to_ascii_lowercase();
-    let mut params = kind.split(';');
+    let head = head.to_ascii_lowercase();
+    let mut params = head.split(';');
     let media_type = params.next().unwrap_or_default();
-    if !media_type.starts_with("image/") {
+    if media_type.split('/').next() != Some(kind.name()) || !media_type.contains('/') {
+        let noun = noun(kind);
+        let noun = noun.rsplit(' ').next().unwrap_or_default();
         return wrong(&format!(
-            "the data: URI has the type {}, which is no image",
+            "the data: URI has the type {}, which is no {noun}",
             quoted(media_type)
         ));
     }
     if params.next_back() != Some("base64") {
         return wrong("the data: URI is not in base64");
     }
-    of_base64(data)
+    of_base64(kind, data)
 }
 
-fn of_base64(text: &str) -> Result<Medium, Fault> {
+fn of_base64(kind: MediaKind, text: &str) -> Result<Medium, Fault> {
     match base64::decode(text) {
-        Some(bytes) => of_bytes(bytes),
+        Some(bytes) => of_bytes(kind, bytes),
         None => {
             let what = "the data are not valid base64; help: encode the file's bytes with padding \
                         and without line breaks";
@@ -420,17 +465,20 @@ fn of_base64(text: &str) -> Result<Medium, Fault> {
     }
 }
 
-fn of_bytes(bytes: Vec<u8>) -> Result<Medium, Fault> {
-    Medium::new(MediaKind::Image, bytes, Limits::default())
+fn of_bytes(kind: MediaKind, bytes: Vec<u8>) -> Result<Medium, Fault> {
+    Medium::new(kind, bytes, Limits::default())
         .map_err(|error: MediaError| (error.code(), error.to_string()))
 }
 
-/// The bytes of a text that can be nothing but base64 of an image.
-fn bare_base64(text: &str) -> Option<Vec<u8>> {
+/// The bytes of a text that can be nothing but base64 of a medium.
+fn bare_base64(kind: MediaKind, text: &str) -> Option<Vec<u8>> {
     // The first bytes tell paths from it without a look at the rest.
     let start = base64::decode(text.get(..MIN_BARE_BASE64)?)?;
-    Format::of(&start).ok()?;
-    base64::decode(text)
+    let begins = match kind {
+        MediaKind::Image => Format::of(&start).is_ok(),
+        MediaKind::Sound => SoundFormat::begins(&start),
+    };
+    begins.then(|| base64::decode(text)).flatten()
 }
 
 /// A URL's path with `%20` and the like as what they stand for.

@@ -1,6 +1,6 @@
-//! Files of images that are rows themselves, and files whose parts are: those that `--input` names,
-//! and those beneath a folder. A folder with Hugging Face's `metadata.jsonl` has the rows of that
-//! file instead.
+//! Files of images or recordings that are rows themselves, and files whose parts are: those that
+//! `--input` names, and those beneath a folder. A folder with Hugging Face's `metadata.jsonl` has the
+//! rows of that file instead.
 
 use std::fs;
 use std::io;
@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::fields::{JsonFields, json_string};
+use super::media::kind_of_name;
 use super::parts::{PartKind, PartOptions};
 use super::reader::{Content, Record};
 use super::row_error::{RowError, code};
 use crate::object_store::is_object;
 use crate::terminal::error::CliError;
-
-/// The field of such a row with the path of its file.
-const FIELD: &str = "image";
+use vllm_batch_media::MediaKind;
 
 /// Extensions of images: what is in a file of such a name is an image, or an error row.
 const EXTENSIONS: &[&str] =
@@ -24,10 +23,18 @@ const EXTENSIONS: &[&str] =
 /// Files whose rows name the images of their folder, as Hugging Face's imagefolder has them.
 const METADATA: &[&str] = &["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
-/// Whether a file is an image by its name.
-fn is_picture(path: &Path) -> bool {
+/// What a file is by its name, if it is a medium.
+fn medium_of(path: &Path) -> Option<MediaKind> {
     let extension = path.extension().and_then(|extension| extension.to_str());
-    extension.is_some_and(has_extension)
+    extension.and_then(kind_of_name)
+}
+
+/// A file of a kind, in words.
+fn noun(kind: MediaKind) -> &'static str {
+    match kind {
+        MediaKind::Image => "picture",
+        MediaKind::Sound => "recording",
+    }
 }
 
 /// Whether a name ends with the extension of an image, or is one.
@@ -51,8 +58,10 @@ pub(super) enum Input {
 /// are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pictures {
-    /// What each is. None: a picture.
+    /// What each is. None: a medium.
     kind: Option<&'static PartKind>,
+    /// What medium each is, or each of its parts.
+    medium: MediaKind,
     /// Which parts are rows, and how they are made.
     options: PartOptions,
     paths: Vec<PathBuf>,
@@ -81,16 +90,20 @@ pub(super) fn sorted(
         } else if path.is_dir() {
             inputs.extend(beneath(&path, options)?);
         } else {
-            let kind = PartKind::of(&path);
+            let (kind, medium) = (PartKind::of(&path), medium_of(&path));
+            let is_nothing = kind.is_none() && medium.is_none();
+            let medium = medium.unwrap_or(MediaKind::Image);
             match inputs.last_mut() {
-                _ if kind.is_none() && !is_picture(&path) => inputs.push(Input::File(path)),
-                Some(Input::Pictures(last)) if last.folder.is_none() && last.kind == kind => {
+                _ if is_nothing => inputs.push(Input::File(path)),
+                Some(Input::Pictures(last))
+                    if last.folder.is_none() && (last.kind, last.medium) == (kind, medium) =>
+                {
                     last.paths.push(path);
                 }
                 _ => {
-                    let options = options.clone();
-                    let paths = vec![path];
-                    let files = Pictures { kind, options, paths, folder: None, others: None };
+                    let (options, paths) = (options.clone(), vec![path]);
+                    let (folder, others) = (None, None);
+                    let files = Pictures { kind, medium, options, paths, folder, others };
                     inputs.push(Input::Pictures(files));
                 }
             }
@@ -103,7 +116,7 @@ pub(super) fn sorted(
 /// Refuses an image, or a file whose parts are rows, that is an object.
 fn refuse_object(path: &Path) -> Result<(), CliError> {
     let name = PartKind::of(path).map(|kind| format!("{} files", kind.name));
-    match name.or_else(|| is_picture(path).then(|| "pictures".to_owned())) {
+    match name.or_else(|| medium_of(path).map(|kind| format!("{}s", noun(kind)))) {
         None => Ok(()),
         Some(name) => Err(CliError::refused(
             "input",
@@ -122,10 +135,12 @@ fn refuse_mixed(inputs: &[Input]) -> Result<(), CliError> {
         Input::Pictures(Pictures { kind: Some(kind), paths, .. }) => {
             format!("{} is a {}", paths[0].display(), kind.name)
         }
-        Input::Pictures(Pictures { paths, .. }) => format!("{} is a picture", paths[0].display()),
+        Input::Pictures(Pictures { medium, paths, .. }) => {
+            format!("{} is a {}", paths[0].display(), noun(*medium))
+        }
     };
     let kind = |input: &Input| match input {
-        Input::Pictures(files) => (std::mem::discriminant(input), files.kind),
+        Input::Pictures(files) => (std::mem::discriminant(input), Some((files.kind, files.medium))),
         _ => (std::mem::discriminant(input), None),
     };
     let Some(first) = inputs.first() else { return Ok(()) };
@@ -150,7 +165,7 @@ fn beneath(folder: &Path, options: &PartOptions) -> Result<Vec<Input>, CliError>
         };
         found.look_into(&folder, &mut folders).map_err(cannot)?;
     }
-    found.pictures.sort();
+    found.media.sort_by(|(_, one), (_, other)| one.cmp(other));
     found.parted.sort_by(|(_, one), (_, other)| one.cmp(other));
     found.metadata.sort();
     found.inputs(folder, options)
@@ -159,7 +174,7 @@ fn beneath(folder: &Path, options: &PartOptions) -> Result<Vec<Input>, CliError>
 /// Files beneath a folder.
 #[derive(Default)]
 struct Found {
-    pictures: Vec<PathBuf>,
+    media: Vec<(MediaKind, PathBuf)>,
     /// Files whose parts are rows.
     parted: Vec<(&'static PartKind, PathBuf)>,
     metadata: Vec<PathBuf>,
@@ -179,8 +194,8 @@ impl Found {
             }
             if entry.file_type()?.is_dir() {
                 folders.push(path);
-            } else if is_picture(&path) {
-                self.pictures.push(path);
+            } else if let Some(kind) = medium_of(&path) {
+                self.media.push((kind, path));
             } else if let Some(kind) = PartKind::of(&path) {
                 self.parted.push((kind, path));
             } else if METADATA.iter().any(|known| name == *known) {
@@ -211,11 +226,11 @@ impl Found {
             );
             return Err(refused(message).help("name one of them with --input"));
         }
-        let has_rows = |picture: &&PathBuf| {
+        let has_rows = |(_, medium): &&(MediaKind, PathBuf)| {
             let mut folders = self.metadata.iter().filter_map(|path| path.parent());
-            folders.any(|folder| picture.starts_with(folder))
+            folders.any(|folder| medium.starts_with(folder))
         };
-        if let Some(alone) = self.pictures.iter().find(|picture| !has_rows(picture)) {
+        if let Some((_, alone)) = self.media.iter().find(|medium| !has_rows(medium)) {
             let message = format!(
                 "--input {shown}: {} has rows about images, and {} is in no folder that has",
                 self.metadata[0].display(),
@@ -229,30 +244,32 @@ impl Found {
     /// The files, where none has rows about others.
     fn of_one_kind(self, folder: &Path, options: &PartOptions) -> Result<Pictures, CliError> {
         let shown = folder.display();
-        let first = self.parted.first().map(|(kind, path)| (*kind, path));
-        let other = self.parted.iter().find(|(kind, _)| Some(*kind) != first.map(|(kind, _)| kind));
-        let other = other.map(|(kind, path)| (kind.name, path));
-        let picture = self.pictures.first().map(|path| ("picture", path));
-        let message = match (first, other.or(picture)) {
-            (None, None) => {
-                let message = format!("cannot read {shown}: it is a folder without pictures");
-                let files = folder.join("*.jsonl");
-                let help = format!("name the files in it, as in '{}'", files.display());
-                return Err(CliError::refused("input", message).help(help));
-            }
-            (Some((kind, path)), Some((name, other))) => {
-                let (path, other) = (path.display(), other.display());
-                format!("--input {shown}: {path} is a {}, and {other} a {name}", kind.name)
-            }
-            (first, _) => {
-                let kind = first.map(|(kind, _)| kind);
-                let parted = self.parted.into_iter().map(|(_, path)| path);
-                let paths = self.pictures.into_iter().chain(parted).collect();
-                let others = self.first_other.map(|first| (self.num_others, first));
-                let (options, folder) = (options.clone(), Some(folder.to_owned()));
-                return Ok(Pictures { kind, options, paths, folder, others });
-            }
+        let parted =
+            self.parted.into_iter().map(|(kind, path)| (Some(kind), MediaKind::Image, path));
+        let media = self.media.into_iter().map(|(medium, path)| (None, medium, path));
+        let files: Vec<_> = media.chain(parted).collect();
+        let Some(&(kind, medium, ref first)) = files.first() else {
+            let message = format!("cannot read {shown}: it is a folder without pictures");
+            let files = folder.join("*.jsonl");
+            let help = format!("name the files in it, as in '{}'", files.display());
+            return Err(CliError::refused("input", message).help(help));
         };
+        let Some((other_kind, other_medium, other)) =
+            files.iter().find(|file| (file.0, file.1) != (kind, medium))
+        else {
+            let others = self.first_other.map(|first| (self.num_others, first));
+            let (options, folder) = (options.clone(), Some(folder.to_owned()));
+            let paths = files.into_iter().map(|(.., path)| path).collect();
+            return Ok(Pictures { kind, medium, options, paths, folder, others });
+        };
+        let name = |kind: Option<&PartKind>, medium| kind.map_or(noun(medium), |kind| kind.name);
+        let message = format!(
+            "--input {shown}: {} is a {}, and {} a {}",
+            first.display(),
+            name(kind, medium),
+            other.display(),
+            name(*other_kind, *other_medium)
+        );
         Err(CliError::refused("input", message)
             .help("name the files of one kind, as in 'docs/*.pdf'"))
     }
@@ -262,13 +279,18 @@ impl Pictures {
     /// Files that were named, with the default options.
     #[cfg(test)]
     pub(super) fn of_kind(kind: &'static PartKind, paths: Vec<PathBuf>) -> Self {
-        let (kind, options) = (Some(kind), PartOptions::default());
-        Self { kind, options, paths, folder: None, others: None }
+        let (kind, medium, options) = (Some(kind), MediaKind::Image, PartOptions::default());
+        Self { kind, medium, options, paths, folder: None, others: None }
     }
 
     /// What each of them is. None: a picture.
     pub(super) fn kind(&self) -> Option<&'static PartKind> {
         self.kind
+    }
+
+    /// What medium each is, or each of its parts.
+    pub(super) fn medium(&self) -> MediaKind {
+        self.medium
     }
 
     /// Which parts are rows, and how they are made.
@@ -301,7 +323,7 @@ impl Pictures {
     pub(super) fn note(&self) -> Option<String> {
         let (count, first) = self.others.as_ref()?;
         let first = first.display();
-        let what = self.kind.map_or("picture", |kind| kind.name);
+        let what = self.kind.map_or(noun(self.medium), |kind| kind.name);
         Some(match count {
             1 => format!("{first} is no {what}, and passed over"),
             count => format!("{count} files are no {what}s, and passed over, such as {first}"),
@@ -321,7 +343,7 @@ impl Pictures {
             let message = format!("the name of the file {} is not UTF-8", path.display());
             RowError::new(code::BAD_UTF8, line, message).with_help("rename it")
         });
-        let fields = JsonFields::from_pairs(&[(FIELD, &json_string(&shown))]);
+        let fields = JsonFields::from_pairs(&[(self.medium.name(), &json_string(&shown))]);
         Record { line, content: Content::Line(fields.into_text()), error }
     }
 }

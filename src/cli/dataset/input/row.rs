@@ -65,6 +65,7 @@ use super::referred::Referred;
 use super::row_error::{RowError, code};
 use vllm_batch_api::prompt::Prompt;
 use vllm_batch_api::request::LoraId;
+use vllm_batch_media::MediaKind;
 use vllm_batch_text::AnswerForm;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
@@ -111,6 +112,8 @@ pub struct RowOptions {
     pub allows_empty: bool,
     /// `--image-column`: the field with a row's images; an empty one: none has any.
     pub image_column: Option<String>,
+    /// `--audio-column`: the same of recordings.
+    pub audio_column: Option<String>,
     /// Rows name their images in fields `file_name`, where no flag says another field.
     pub name_files: bool,
     /// Which images may be read.
@@ -179,8 +182,8 @@ pub struct RowParser {
     field_names: Arc<[String]>,
     shape: Option<RowShape>,
     next_index: u64,
-    /// The first row has images beside its prompt.
-    has_images: bool,
+    /// What the first row has beside its prompt.
+    beside: Option<MediaKind>,
     note: Option<String>,
     remarks: Remarks,
     near_misses: NearMisses,
@@ -315,7 +318,7 @@ impl RowParser {
                     self.remarks.add(remark, line);
                 }
                 if let Some(other) = other {
-                    let treatment = self.builder.treatment(&other, false);
+                    let treatment = self.builder.treatment(&other, None);
                     let shape = other.to_string();
                     self.remarks.add(Remark::OtherShape { shape, treatment }, line);
                 }
@@ -480,7 +483,7 @@ impl RowParser {
     pub fn is_chat(&self) -> bool {
         let is_chat =
             |shape| self.builder.is_chat(shape) || matches!(shape, RowShape::AnthropicBatch);
-        self.has_images || self.shape.as_ref().is_some_and(is_chat)
+        self.beside.is_some() || self.shape.as_ref().is_some_and(is_chat)
     }
 
     /// Whether no row can have another shape than the first: a text file or a table has none, nor

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) use self::entries::begins_tar;
 use self::entries::{Entries, Entry, Kind};
 use super::fields::{JsonFields, json_string};
-use super::pictures::has_extension;
+use super::media::kind_of_name;
 use super::reader::{Content, MAX_LINE, Member, Record, Sample};
 use super::row_error::{RowError, code};
 use vllm_batch_base::files::quoted;
@@ -144,7 +144,7 @@ impl Row {
                 }
             }
         } else {
-            if has_extension(&field) {
+            if kind_of_name(&field).is_some() {
                 let bytes = entries.read(entry)?;
                 let member = Member::Bytes(Arc::new(bytes));
                 self.sample.members.push((entry.name.clone(), member));
@@ -166,11 +166,12 @@ impl Row {
         }
         let (texts, images) = &mut self.sizes;
         let limits = Limits::default();
-        if has_extension(field) {
+        if kind_of_name(field).is_some() {
             *images = images.saturating_add(entry.size);
             let most = limits.max_bytes;
-            let what =
-                format!("the images of the row have {images} bytes, and {most} are the most");
+            let what = format!(
+                "the images and recordings of the row have {images} bytes, and {most} are the most"
+            );
             (*images > most).then(|| (MediaError::TooLarge(String::new()).code(), what))
         } else {
             let size = if is_text(kind_of(field)) { entry.size } else { 0 };

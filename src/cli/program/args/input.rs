@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
-use super::values::{delimiter, image_limit, positive, positive_u32, seed};
+use super::values::{MediaLimits, delimiter, media_limits, positive, positive_u32, seed};
 use vllm_batch_dataset::input::own_params::OwnParams;
 use vllm_batch_dataset::input::parts::{Drawing, PageNumbers, PageScale, PartOptions};
 use vllm_batch_dataset::input::reader::{InputFormat, Layout, TextEncoding};
@@ -159,7 +159,7 @@ impl InputArgs {
     }
 }
 
-/// Images of rows.
+/// Images and recordings of rows.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Input")]
 pub struct ImageArgs {
@@ -169,23 +169,28 @@ pub struct ImageArgs {
     /// before the prompt's text, or where it has <image>. '' leaves such fields alone
     #[arg(long, value_name = "COLUMN")]
     pub image_column: Option<String>,
-    /// Read images beneath DIR too; without it only beneath the folder of the input
+    /// Column or field with a row's recordings [default: audio, audios]
+    ///
+    /// As --image-column has images. They come before the prompt's text, or where it has <audio>
+    #[arg(long, value_name = "COLUMN", hide_short_help = true)]
+    pub audio_column: Option<String>,
+    /// Read images and recordings beneath DIR too; without it only beneath the folder of the input
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub allowed_local_media_path: Option<PathBuf>,
-    /// Fetch images at http and https URLs of rows
+    /// Fetch images and recordings at http and https URLs of rows
     ///
     /// Only from addresses of the public internet. A continued run fetches them again, unless
     /// --on-resume-media says otherwise
     #[arg(long, hide_short_help = true)]
     pub allow_media_urls: bool,
-    /// Fetch images from these hosts alone; an address that is named may be a private one
+    /// Fetch from these hosts alone; an address that is named may be a private one
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', num_args = 1..)]
     #[arg(requires = "allow_media_urls", hide_short_help = true)]
     pub allowed_media_domains: Vec<String>,
-    /// Most images of a row, as '{"image": 4}'; a row with more is an error row. 0 leaves the
-    /// vision tower out [default: 999]
-    #[arg(long, value_name = "JSON", value_parser = image_limit, hide_short_help = true)]
-    pub limit_mm_per_prompt: Option<usize>,
+    /// Most images and recordings of a row, as '{"image": 4, "audio": 1}'; a row with more is an
+    /// error row. No images leaves the vision tower out [default: 999 of each]
+    #[arg(long, value_name = "JSON", value_parser = media_limits, hide_short_help = true)]
+    pub limit_mm_per_prompt: Option<MediaLimits>,
     /// Pages of PDF files.
     #[command(flatten)]
     pub pages: PageArgs,

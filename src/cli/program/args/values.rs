@@ -1,6 +1,5 @@
 //! Values on the command line: numbers with units, ranges with vLLM's messages.
 
-use vllm_batch_dataset::input::media::DEFAULT_MAX_IMAGES;
 use vllm_batch_dataset::input::reader::is_delimiter;
 
 /// Parses a count: `8192`, `8k` (8000), `8K` (8192), `1.5M`, as vLLM's `human_readable_int`.
@@ -24,15 +23,24 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses the most images of a row, as vLLM writes it: `{"image": 4}`.
+/// Most media of a row, by their kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MediaLimits {
+    /// Images.
+    pub images: Option<usize>,
+    /// Recordings.
+    pub sounds: Option<usize>,
+}
+
+/// Parses the most media of a row, as vLLM writes it: `{"image": 4, "audio": 1}`.
 ///
 /// # Errors
-/// Another form. Limits of other media pass: rows have none.
-pub fn image_limit(text: &str) -> Result<usize, String> {
+/// Another form. Limits of videos pass: rows have none.
+pub fn media_limits(text: &str) -> Result<MediaLimits, String> {
     let wrong = || "expected JSON such as {\"image\": 4}".to_owned();
     let limits: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|_| wrong())?;
-    let mut most = DEFAULT_MAX_IMAGES;
+    let mut most = MediaLimits::default();
     for (name, limit) in &limits {
         // vLLM's longer form also says sizes, for its estimate of memory.
         let sizes = ["width", "height"].into_iter().find(|size| limit.get(size).is_some());
@@ -40,9 +48,11 @@ pub fn image_limit(text: &str) -> Result<usize, String> {
             return Err(format!("`{size}`: not supported; give the count alone"));
         }
         let count = limit.get("count").unwrap_or(limit).as_u64().ok_or_else(wrong)?;
+        let count = usize::try_from(count).map_err(|_| wrong())?;
         match name.as_str() {
-            "image" => most = usize::try_from(count).map_err(|_| wrong())?,
-            "video" | "audio" => {}
+            "image" => most.images = Some(count),
+            "audio" => most.sounds = Some(count),
+            "video" => {}
             _ => return Err(format!("`{name}`: no such kind of media: image, video, audio")),
         }
     }

@@ -198,6 +198,7 @@ impl<'a> Check<'a> {
                 ..ChatDefaults::default()
             },
             image_column: self.args.images.image_column.clone(),
+            audio_column: self.args.images.audio_column.clone(),
             media: self.media.clone(),
             names: self.names.clone(),
             allows_empty: self.args.allow_empty_prompts,

@@ -93,7 +93,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         },
         max_model_len: args.model.max_model_len,
         language_model_only: args.engine.language_model_only
-            || args.input.images.limit_mm_per_prompt == Some(0),
+            || args.input.images.limit_mm_per_prompt.is_some_and(|most| most.images == Some(0)),
         load_format: match args.model.load_format {
             None | Some(LoadFormatArg::Auto) => LoadFormat::Auto,
             Some(LoadFormatArg::Dummy) => LoadFormat::Dummy,

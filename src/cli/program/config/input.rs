@@ -102,6 +102,7 @@ pub(super) fn input_config(
             own_params: args.row_params.unwrap_or_default(),
             allows_empty: args.chats.allow_empty_prompts,
             image_column: args.images.image_column.clone(),
+            audio_column: args.images.audio_column.clone(),
             name_files: sources.name_files(),
             media: media_options(&args.images)?,
             has_priorities: false,
@@ -134,8 +135,10 @@ pub fn media_options(args: &ImageArgs) -> Result<MediaOptions, CliError> {
     }
     let urls =
         args.allow_media_urls.then(|| UrlOptions { domains: args.allowed_media_domains.clone() });
+    let most = args.limit_mm_per_prompt.unwrap_or_default();
+    let (max_images, max_sounds) = (most.images, most.sounds);
     let drawing = args.pages.options().drawing;
-    Ok(MediaOptions { allowed_folder, max_images: args.limit_mm_per_prompt, urls, drawing })
+    Ok(MediaOptions { allowed_folder, max_images, max_sounds, urls, drawing })
 }
 
 /// `--chat-template-kwargs`.

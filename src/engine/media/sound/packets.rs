@@ -50,6 +50,8 @@ pub(super) struct Packets<'a> {
     /// Samples of each channel, as the file says. None: it does not.
     said: Option<u64>,
     counted: u64,
+    /// Packets that may still come: each has a byte of the file.
+    num_left: usize,
     /// Samples in front of the recording, which decoders do not take away.
     priming: u64,
 }
@@ -87,8 +89,19 @@ impl<'a> Packets<'a> {
             return Err(unsupported(format, format_args!("{num_channels} channels")));
         }
         let priming = if format == SoundFormat::Mp4 { mp4::priming(bytes, rate) } else { 0 };
-        let counted = 0;
-        Ok(Packets { format, reader, track, params, rate, num_channels, said, counted, priming })
+        let (counted, num_left) = (0, bytes.len() + 1);
+        Ok(Packets {
+            format,
+            reader,
+            track,
+            params,
+            rate,
+            num_channels,
+            said,
+            counted,
+            num_left,
+            priming,
+        })
     }
 
     pub(super) fn rate(&self) -> u32 {
@@ -112,6 +125,9 @@ impl<'a> Packets<'a> {
     /// The next packet of the recording.
     pub(super) fn next(&mut self) -> Result<Option<Packet>, MediaError> {
         loop {
+            self.num_left = self.num_left.checked_sub(1).ok_or_else(|| {
+                damaged(self.format, "it says that it has more packets than bytes")
+            })?;
             match self.reader.next_packet() {
                 Ok(Some(packet)) if packet.track_id == self.track => return Ok(Some(packet)),
                 Ok(Some(_)) => {}
@@ -232,6 +248,7 @@ fn made(params: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>, Error> {
 fn fault(format: SoundFormat, error: &Error) -> MediaError {
     match error {
         Error::Unsupported(what) => unsupported(format, what),
+        Error::ResetRequired => unsupported(format, "several recordings one behind the other"),
         Error::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
             damaged(format, "it is cut")
         }

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::urls::{Failure, Fetcher};
 use vllm_batch_media::{
-    Encoded, Format, Header, ImageHeader, Limits, MediaError, MediaId, Medium, SoundFormat,
-    SoundHeader,
+    Encoded, Format, Header, ImageHeader, Limits, MediaError, MediaId, MediaKind, Medium,
+    SoundFormat, SoundHeader,
 };
 
 /// Formats, in the order of their numbers. More may follow, and none may leave.
@@ -46,6 +46,10 @@ impl FetchedImage {
 
     pub(super) fn of(url: &str, medium: &Medium) -> Self {
         Self { url: hash(url), id: medium.id(), header: *medium.header() }
+    }
+
+    pub(super) fn kind(&self) -> MediaKind {
+        self.header.kind()
     }
 
     pub(super) fn is_at(&self, url: &str) -> bool {

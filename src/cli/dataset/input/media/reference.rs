@@ -1,8 +1,11 @@
-//! `Reference`: what a row says of an image.
+//! `Reference`: what a row says of an image or a recording.
 
 use serde_json::Value;
 
-/// What a row says of an image.
+use crate::input::base64;
+use vllm_batch_media::MediaKind;
+
+/// What a row says of a medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// A path, a URL, a `data:` URI, or base64 where it can be nothing else.
@@ -15,9 +18,11 @@ pub enum Reference {
     Document(String),
 }
 
-/// An image of a row, and its place there as messages name it.
+/// A medium of a row, and its place there as messages name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
+    /// What it is.
+    pub kind: MediaKind,
     /// The place.
     pub place: String,
     /// What is said of it.
@@ -29,11 +34,14 @@ pub(in crate::input) const EXPECTED: &str =
     "a path, a data: URI, base64 or an object with `bytes` and `path`";
 
 impl Reference {
-    /// That of a value: a text, or an object as the hub's files have it. None: there is no image.
+    /// That of a value: a text, or an object as the hub's files have it. None: there is nothing.
     ///
     /// # Errors
     /// In words, it is none of these.
-    pub(in crate::input) fn of(value: &Value) -> Result<Option<Self>, String> {
+    pub(in crate::input) fn of(kind: MediaKind, value: &Value) -> Result<Option<Self>, String> {
+        if kind == MediaKind::Sound && value.get("array").is_some_and(Value::is_array) {
+            return of_samples(value).map(|wav| Some(Reference::Base64(base64::encode(&wav))));
+        }
         let given = |name: &str| value.get(name).filter(|value| !is_nothing(value));
         let text = |name: &str| match given(name) {
             None => Ok(None),
@@ -56,6 +64,27 @@ impl Reference {
     }
 }
 
+/// The WAV of samples that a row has as numbers, as `datasets` decodes them.
+fn of_samples(value: &Value) -> Result<Vec<u8>, String> {
+    let rate = value["sampling_rate"].as_u64().and_then(|rate| u32::try_from(rate).ok());
+    let rate = rate.ok_or("`array` has no `sampling_rate` beside it that is a number")?;
+    let samples = value["array"].as_array().expect("it is one");
+    let num_bytes = u32::try_from(samples.len() * 4).map_err(|_| "`array` is too long")?;
+    let mut wav = b"RIFF".to_vec();
+    wav.extend(num_bytes.saturating_add(36).to_le_bytes());
+    // Floats of 32 bits in one channel.
+    wav.extend(b"WAVEfmt \x10\0\0\0\x03\0\x01\0");
+    wav.extend(rate.to_le_bytes());
+    wav.extend(rate.saturating_mul(4).to_le_bytes());
+    wav.extend(b"\x04\0\x20\0data");
+    wav.extend(num_bytes.to_le_bytes());
+    for sample in samples {
+        let sample = sample.as_f64().ok_or("`array` is no list of numbers")?;
+        wav.extend((sample as f32).to_le_bytes());
+    }
+    Ok(wav)
+}
+
 /// Whether a value says nothing.
 pub(in crate::input) fn is_nothing(value: &Value) -> bool {
     match value {
@@ -66,7 +95,7 @@ pub(in crate::input) fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Whether an object is what the hub's files have in place of an image.
+/// Whether an object is what the hub's files have in place of a medium.
 fn has_only_nulls(value: &Value) -> bool {
     value.as_object().is_some_and(|fields| fields.values().all(is_nothing))
 }

@@ -34,7 +34,7 @@ fn plain() -> Given {
 
 impl Given {
     fn read(&self, reference: Reference) -> Result<Medium, Fault> {
-        self.reader.medium(&reference)
+        self.reader.medium(MediaKind::Image, &reference)
     }
 
     fn text(&self, text: &str) -> Result<Medium, Fault> {
@@ -195,7 +195,11 @@ fn a_file_that_is_too_large_is_not_read() {
 
 #[test]
 fn a_row_has_no_more_images_than_are_allowed() {
-    let image = Named { place: "`image`".to_owned(), reference: Reference::Path("a.gif".into()) };
+    let image = Named {
+        kind: MediaKind::Image,
+        place: "`image`".to_owned(),
+        reference: Reference::Path("a.gif".into()),
+    };
     let two = vec![image.clone(), image.clone()];
     let limited = given(|_| MediaOptions { max_images: Some(1), ..MediaOptions::default() });
     assert_eq!(limited.reader.read(&[image], 1).unwrap().unwrap().len(), 1);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::endpoint::Endpoint;
 use super::named::{Named, NamedRow};
 use super::near_miss::NearMisses;
+use super::own_images::flag;
 use super::prompt::PromptBuilder;
 use super::remarks::Remarks;
 use super::shape::{NoShape, RowShape};
@@ -15,6 +16,7 @@ use crate::input::overrides::names_for;
 use crate::input::own_params::is_parameter;
 use crate::input::reader::{InputError, InputFormat, Records};
 use crate::input::row_error::{RowError, code};
+use vllm_batch_media::MediaKind;
 
 /// Records, and bytes of them, that are read ahead in search of one that decides.
 const MAX_LEADING: (usize, usize) = (1024, 16 << 20);
@@ -39,7 +41,7 @@ impl RowParser {
             field_names: Arc::default(),
             shape: None,
             next_index: 0,
-            has_images: false,
+            beside: None,
             note: None,
             remarks: Remarks::default(),
             near_misses: NearMisses::default(),
@@ -112,7 +114,7 @@ impl RowParser {
                 _ => return Err(NoShape::Lacks(self.not_served(row, line))),
             }
         }
-        self.has_images = !self.task.compares() && self.builder.has_images(row);
+        self.beside = self.builder.beside(row).filter(|_| !self.task.compares());
         let has_text = |name: &str| {
             row.fields.get(name).is_some_and(|json| json.len() > 2 && !json.starts_with(IS_NO_TEXT))
         };
@@ -124,11 +126,16 @@ impl RowParser {
         Ok(())
     }
 
-    /// Names a field that may hold images, and is not read.
+    /// Names a field that may hold media, and is not read.
     fn say_unread_images(&mut self, is_there: impl Fn(&str) -> bool) {
-        let found = self.builder.unread_images(is_there);
-        if let Some(name) = found.filter(|_| !self.has_images && !self.task.compares()) {
-            let note = format!("`{name}` is not read as an image; --image-column {name} reads it");
+        let found = self.builder.unread_media(is_there);
+        if let Some((kind, name)) = found.filter(|_| self.beside.is_none() && !self.task.compares())
+        {
+            let (flag, noun) = match kind {
+                MediaKind::Image => (flag(kind), "an image"),
+                MediaKind::Sound => (flag(kind), "a recording"),
+            };
+            let note = format!("`{name}` is not read as {noun}; {flag} {name} reads it");
             self.remarks.say(note);
         }
     }
@@ -148,7 +155,7 @@ impl RowParser {
     pub(super) fn decide_by_columns(&mut self) -> Result<(), InputError> {
         let names = Arc::clone(&self.field_names);
         let shape = self.builder.shape_of_columns(&names)?;
-        self.has_images = !self.task.compares() && self.builder.has_image_column(&names);
+        self.beside = self.builder.beside_of_columns(&names).filter(|_| !self.task.compares());
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.say_unread_images(|name| names.contains(&name));
@@ -161,8 +168,8 @@ impl RowParser {
             RowShape::Template => "fill --template".to_owned(),
             shape => format!("are {shape}"),
         };
-        let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape, self.has_images));
-        if has_system && !self.has_images && !self.builder.is_chat(&shape) {
+        let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape, self.beside));
+        if has_system && self.beside.is_none() && !self.builder.is_chat(&shape) {
             note.push_str("; their `system` field is not sent without --chat");
         }
         self.note = Some(note);
@@ -188,8 +195,8 @@ impl RowParser {
     }
 
     fn say_params(&mut self, what: &str, names: &[&str]) {
-        let is_chat =
-            self.has_images || self.shape.as_ref().is_some_and(|shape| self.builder.is_chat(shape));
+        let is_chat = self.beside.is_some()
+            || self.shape.as_ref().is_some_and(|shape| self.builder.is_chat(shape));
         let own_params = self.builder.own_params();
         let sets = |name: &str| match name {
             "lora" => self.builder.names().has_adapters(),

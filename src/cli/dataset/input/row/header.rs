@@ -47,7 +47,7 @@ pub(super) fn field_names(names: &[String], task: Task) -> Vec<String> {
     let sides = compared::spellings(task).unwrap_or(compared::PAIR);
     let sides = sides.iter().flat_map(|sides| [sides.queries, sides.documents]);
     let others = ["system", Likelihoods::CHOICES].into_iter();
-    let others = others.chain(own_images::KNOWN.iter().copied());
+    let others = others.chain(own_images::KINDS.into_iter().flat_map(own_images::known).copied());
     let mut fields = names.to_vec();
     for known in PROMPT_COLUMNS.iter().copied().chain(sides).chain(others) {
         let is_there = fields.iter().any(|name| name == known);
@@ -77,11 +77,14 @@ impl RowOptions {
             (None, None) => None,
         };
         if told.as_ref().is_some_and(Vec::is_empty) {
-            // Only images tell the rows of such a template apart.
-            let names = match self.image_column.as_deref() {
-                Some(name) => vec![name],
-                None => own_images::KNOWN.to_vec(),
-            };
+            // Only media tell the rows of such a template apart.
+            let flags = [self.image_column.as_deref(), self.audio_column.as_deref()];
+            let names =
+                own_images::KINDS.into_iter().zip(flags).flat_map(|(kind, flag)| match flag {
+                    Some(name) => vec![name],
+                    None => own_images::known(kind).to_vec(),
+                });
+            let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
             let lists = names.into_iter().map(|name| vec![name.to_owned()]);
             return HeaderNames::any_of(lists).needing_columns();
         }

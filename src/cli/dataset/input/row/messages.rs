@@ -124,8 +124,8 @@ impl Fault {
     }
 }
 
-/// A message has a role and a content: text, or parts that are text or images. An assistant that
-/// calls tools may have none, and so may what a tool gave back. Images become parts of our own.
+/// A message has a role and a content: text, or parts that are text or media. An assistant that
+/// calls tools may have none, and so may what a tool gave back. Media become parts of our own.
 fn check(message: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> {
     if message.get("role").and_then(Value::as_str).is_none() {
         return Err(Fault::invalid("has no `role` that is a string"));
@@ -175,8 +175,8 @@ fn check_all(parts: &mut Vec<Value>, place: &impl Fn() -> String) -> Result<(), 
 }
 
 fn check_part(part: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault> {
-    if image_parts::is_image(part) {
-        return image_parts::read(part, &place()).map_err(|(code, what)| Fault(code, what));
+    if let Some(kind) = image_parts::kind_of(part) {
+        return image_parts::read(kind, part, &place()).map_err(|(code, what)| Fault(code, what));
     }
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(_)) => Ok(()),
@@ -189,8 +189,9 @@ fn check_part(part: &mut Value, place: &impl Fn() -> String) -> Result<(), Fault
             Err(Fault::invalid("has a text part without `text`"))
         }
         (Some(kind), _) => {
-            let what =
-                format!("has a part of type '{kind}': only text, images and PDFs are supported");
+            let what = format!(
+                "has a part of type '{kind}': only text, images, recordings and PDFs are supported"
+            );
             Err(Fault(code::UNSUPPORTED_FIELD, what))
         }
         (None, _) => Err(Fault::invalid("has a part without `type`")),

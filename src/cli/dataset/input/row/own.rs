@@ -95,8 +95,8 @@ pub(super) fn read(
     Ok(match builder.likelihoods() {
         Likelihoods::None => asked,
         likelihoods => {
-            if let Some(image) = asked.images.first() {
-                return Err(unsupported::images(&image.place, "with --loglikelihood", line));
+            if let Some(medium) = asked.images.first() {
+                return Err(unsupported::media(medium, "with --loglikelihood", line));
             }
             let prompt = likelihoods.ask(asked.prompt, &named.fields, line)?;
             // Nothing is said that could have parts.

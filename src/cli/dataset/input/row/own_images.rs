@@ -1,20 +1,23 @@
-//! Images in fields of a row beside its prompt: which fields they are in, and their places in the
+//! Media in fields of a row beside its prompt: which fields they are in, and their places in the
 //! chat that is made of both.
 
 use serde_json::{Value, json};
 
 use super::{RowOptions, image_parts};
 use crate::input::fields::JsonFields;
-use crate::input::media::{EXPECTED, Named, Reference};
+use crate::input::media::{EXPECTED, Named, Reference, kind_of_name, nouns};
 use crate::input::parts::PART;
 use crate::input::path;
-use crate::input::pictures::has_extension;
 use crate::input::reader::Brought;
 use crate::input::referred::Referred;
 use crate::input::row_error::{RowError, code};
+use vllm_batch_media::MediaKind;
 
 /// Fields that hold images where no flag names one.
 pub(super) const KNOWN: &[&str] = &["image", "images"];
+
+/// The same of recordings.
+const KNOWN_SOUNDS: &[&str] = &["audio", "audios"];
 
 /// Fields that often hold images, and hold something else as often: a user names them.
 const UNREAD: &[&str] = &[
@@ -32,101 +35,198 @@ const UNREAD: &[&str] = &[
     "photos",
 ];
 
-/// What stands for an image in the texts of LLaVA's rows.
-const MARK: &str = "<image>";
+/// The same of recordings.
+const UNREAD_SOUNDS: &[&str] = &[
+    "audio_path",
+    "audio_paths",
+    "audio_filepath",
+    "audio_url",
+    "audio_urls",
+    "audio_file",
+    "audio_base64",
+    "recording",
+    "recordings",
+    "sound",
+    "wav",
+];
 
-/// Which fields of rows hold images.
+/// Which fields of rows hold media of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ImageFields {
+enum Fields {
     /// None does.
     None,
-    /// The one of `--image-column`.
+    /// The one of `--image-column` or `--audio-column`.
     Named(String),
     /// Those of the known names.
     Known,
-    /// Those that name files beside them, as Hugging Face's imagefolder has them.
+    /// Those that name files beside them, as Hugging Face's imagefolder and audiofolder have them.
     OfFiles,
-    /// Those of members of an archive with the extension of an image.
+    /// Those of members of an archive with an extension of the kind.
     OfMembers,
     /// The part of a file that the row is.
     OfPart,
 }
 
-impl ImageFields {
+/// Which fields of rows hold media.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MediaFields {
+    images: Fields,
+    sounds: Fields,
+}
+
+/// The flag that names the field of a kind.
+pub(super) fn flag(kind: MediaKind) -> &'static str {
+    match kind {
+        MediaKind::Image => "--image-column",
+        MediaKind::Sound => "--audio-column",
+    }
+}
+
+/// Fields that hold media of a kind where no flag names one.
+pub(super) fn known(kind: MediaKind) -> &'static [&'static str] {
+    match kind {
+        MediaKind::Image => KNOWN,
+        MediaKind::Sound => KNOWN_SOUNDS,
+    }
+}
+
+/// The kinds, in the order in which they stand before a prompt.
+pub(super) const KINDS: [MediaKind; 2] = [MediaKind::Image, MediaKind::Sound];
+
+impl MediaFields {
     pub(super) fn of(options: &RowOptions) -> Self {
-        match (options.image_column.as_deref(), options.name_files) {
-            (Some(""), _) => ImageFields::None,
-            (Some(name), _) => ImageFields::Named(name.to_owned()),
-            (None, false) => ImageFields::Known,
-            (None, true) => ImageFields::OfFiles,
-        }
+        let of = |column: Option<&str>| match (column, options.name_files) {
+            (Some(""), _) => Fields::None,
+            (Some(name), _) => Fields::Named(name.to_owned()),
+            (None, false) => Fields::Known,
+            (None, true) => Fields::OfFiles,
+        };
+        let (images, sounds) = (options.image_column.as_deref(), options.audio_column.as_deref());
+        MediaFields { images: of(images), sounds: of(sounds) }
     }
 
-    /// Goes on with rows that have such images with them.
+    /// Goes on with rows that have such media with them.
     pub(super) fn begin_records(&mut self, brought: Brought) {
-        if matches!(self, ImageFields::Known | ImageFields::OfMembers | ImageFields::OfPart) {
-            *self = match brought {
-                Brought::Nothing => ImageFields::Known,
-                Brought::Members => ImageFields::OfMembers,
-                Brought::Part => ImageFields::OfPart,
-            };
+        for fields in [&mut self.images, &mut self.sounds] {
+            if matches!(fields, Fields::Known | Fields::OfMembers | Fields::OfPart) {
+                *fields = match brought {
+                    Brought::Nothing => Fields::Known,
+                    Brought::Members => Fields::OfMembers,
+                    Brought::Part => Fields::OfPart,
+                };
+            }
         }
     }
 
-    /// The one that the user named.
-    pub(super) fn named(&self) -> Option<&str> {
-        match self {
-            ImageFields::Named(name) => Some(name),
+    fn fields(&self, kind: MediaKind) -> &Fields {
+        match kind {
+            MediaKind::Image => &self.images,
+            MediaKind::Sound => &self.sounds,
+        }
+    }
+
+    /// Those that the user named, and by which flags.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        KINDS.into_iter().filter_map(|kind| Some((flag(kind), self.named_of(kind)?)))
+    }
+
+    /// The one of a kind that the user named.
+    pub(super) fn named_of(&self, kind: MediaKind) -> Option<&str> {
+        match self.fields(kind) {
+            Fields::Named(name) => Some(name),
             _ => None,
         }
     }
 
-    /// Whether a table of these columns may have images. `is_prompt`: whether a column is a part
-    /// of the prompt's text.
-    pub(super) fn are_in(&self, columns: &[String], is_prompt: impl Fn(&str) -> bool) -> bool {
-        match self {
-            ImageFields::None => false,
-            ImageFields::Named(_) => true,
-            ImageFields::Known => {
-                KNOWN.iter().any(|name| !is_prompt(name) && columns.iter().any(|c| c == name))
+    /// Whether a table of these columns may have media of a kind. `is_prompt`: whether a column is
+    /// a part of the prompt's text.
+    pub(super) fn are_in(
+        &self,
+        kind: MediaKind,
+        columns: &[String],
+        is_prompt: impl Fn(&str) -> bool,
+    ) -> bool {
+        match self.fields(kind) {
+            Fields::None => false,
+            Fields::Named(_) => true,
+            Fields::Known => {
+                let mut known = known(kind).iter();
+                known.any(|name| !is_prompt(name) && columns.iter().any(|c| c == name))
             }
-            ImageFields::OfFiles => columns.iter().any(|name| names_files(name)),
+            Fields::OfFiles => columns.iter().any(|name| names_files(name)),
             // No table is an archive or a part of a file.
-            ImageFields::OfMembers | ImageFields::OfPart => false,
+            Fields::OfMembers | Fields::OfPart => false,
         }
     }
 
-    /// A field that may hold images and is not read, where no flag says which fields do.
-    pub(super) fn unread(&self, is_there: impl Fn(&str) -> bool) -> Option<&'static str> {
-        let is_open = *self == ImageFields::Known;
-        UNREAD.iter().copied().find(|name| is_open && is_there(name))
+    /// A field that may hold media and is not read, where no flag says which fields do.
+    pub(super) fn unread(
+        &self,
+        is_there: impl Fn(&str) -> bool,
+    ) -> Option<(MediaKind, &'static str)> {
+        let of_kind = |kind, unread: &[&'static str]| {
+            let is_open = *self.fields(kind) == Fields::Known;
+            let name = unread.iter().copied().find(|name| is_open && is_there(name));
+            name.map(|name| (kind, name))
+        };
+        of_kind(MediaKind::Image, UNREAD).or_else(|| of_kind(MediaKind::Sound, UNREAD_SOUNDS))
     }
 
-    /// The images of a row.
-    pub(super) fn images(
+    /// The media of a row: its images, then its recordings.
+    pub(super) fn media(
         &self,
         is_prompt: impl Fn(&str) -> bool,
         referred: Option<&Referred>,
+        row: (&JsonFields, u64),
+    ) -> Result<Vec<Named>, RowError> {
+        let mut media = Vec::new();
+        for kind in KINDS {
+            media.extend(self.of_kind(kind, &is_prompt, referred, row)?);
+        }
+        Ok(media)
+    }
+
+    /// Those of one kind.
+    pub(super) fn of_kind(
+        &self,
+        kind: MediaKind,
+        is_prompt: &impl Fn(&str) -> bool,
+        referred: Option<&Referred>,
         (fields, line): (&JsonFields, u64),
     ) -> Result<Vec<Named>, RowError> {
-        match self {
-            ImageFields::None => Ok(Vec::new()),
-            ImageFields::Named(name) => match path::find(fields, name) {
-                Ok(json) => of_field(name, json, referred, line),
+        let referred = referred.filter(|_| kind == MediaKind::Image);
+        match self.fields(kind) {
+            Fields::None => Ok(Vec::new()),
+            Fields::Named(name) => match path::find(fields, name) {
+                Ok(json) => of_field((kind, name), json, referred, line),
                 Err(_) => {
-                    let message = format!("the row has no field '{name}' for --image-column");
+                    let flag = flag(kind);
+                    let message = format!("the row has no field '{name}' for {flag}");
                     Err(RowError::new(code::ROW_SHAPE, line, message))
                 }
             },
-            ImageFields::OfFiles => of_all(names_files, fields, line),
-            ImageFields::OfMembers => of_all(has_extension, fields, line),
-            ImageFields::OfPart => {
-                let reference = Reference::Path(PART.to_owned());
-                Ok(vec![Named { place: "its part of the file".to_owned(), reference }])
+            Fields::OfFiles => {
+                let mut media = of_all(kind, names_files, fields, line)?;
+                media.retain(|medium| kind_of_file(medium) == kind);
+                Ok(media)
             }
-            ImageFields::Known => of_known(is_prompt, referred, (fields, line)),
+            Fields::OfMembers => {
+                of_all(kind, |name| kind_of_name(name) == Some(kind), fields, line)
+            }
+            // Parts are pictures.
+            Fields::OfPart if kind == MediaKind::Image => {
+                let place = "its part of the file".to_owned();
+                Ok(vec![Named { kind, place, reference: Reference::Path(PART.to_owned()) }])
+            }
+            Fields::OfPart => Ok(Vec::new()),
+            Fields::Known => of_known(kind, is_prompt, referred, (fields, line)),
         }
     }
+}
+
+/// The kind of a file by its name: what is no recording is an image, or a fault of one.
+fn kind_of_file(medium: &Named) -> MediaKind {
+    medium.file_name().and_then(kind_of_name).unwrap_or(MediaKind::Image)
 }
 
 /// Whether a field of imagefolder names files: `file_name`, `front_file_name`, or lists of them.
@@ -135,72 +235,83 @@ fn names_files(field: &str) -> bool {
     name == "file_name" || name.ends_with("_file_name")
 }
 
-/// The images of all fields of which a test says so, in their order.
+/// The media of all fields of which a test says so, in their order.
 fn of_all(
-    holds_images: impl Fn(&str) -> bool,
+    kind: MediaKind,
+    holds_media: impl Fn(&str) -> bool,
     fields: &JsonFields,
     line: u64,
 ) -> Result<Vec<Named>, RowError> {
     let mut images = Vec::new();
-    for field in fields.iter().filter(|field| holds_images(&field.name)) {
-        images.extend(of_field(&field.name, field.value, None, line)?);
+    for field in fields.iter().filter(|field| holds_media(&field.name)) {
+        images.extend(of_field((kind, &field.name), field.value, None, line)?);
     }
     Ok(images)
 }
 
-/// The images of fields of known names.
+/// The media of fields of known names.
 fn of_known(
+    kind: MediaKind,
     is_prompt: impl Fn(&str) -> bool,
     referred: Option<&Referred>,
     (fields, line): (&JsonFields, u64),
 ) -> Result<Vec<Named>, RowError> {
-    let known = KNOWN.iter().filter(|name| !is_prompt(name));
+    let known = known(kind).iter().filter(|name| !is_prompt(name));
     let known = known.filter_map(|name| Some((*name, fields.get(name)?)));
     let mut images = Vec::new();
     // A number is the user's own: a count, or the name of an image.
     for (name, json) in known.filter(|(_, json)| json.starts_with(['"', '[', '{'])) {
-        let found = of_field(name, json, referred, line)?;
+        let found = of_field((kind, name), json, referred, line)?;
         if !images.is_empty() && !found.is_empty() {
-            let what = "the row has images in `image` and in `images`";
+            let (nouns, name, flag) = (nouns(kind), kind.name(), flag(kind));
+            let what = format!("the row has {nouns} in `{name}` and in `{name}s`");
             return Err(RowError::new(code::INVALID_PROMPT, line, what)
-                .with_help("name the field with --image-column"));
+                .with_help(format!("name the field with {flag}")));
         }
         images.extend(found);
     }
     Ok(images)
 }
 
-/// The images of a field: one, or a list of them.
+/// The media of a field: one, or a list of them.
 fn of_field(
-    name: &str,
+    (kind, name): (MediaKind, &str),
     json: &str,
     referred: Option<&Referred>,
     line: u64,
 ) -> Result<Vec<Named>, RowError> {
     let wrong = |what: String| {
-        RowError::new(code::INVALID_PROMPT, line, format!("`{name}`: {what}"))
-            .with_help("a field that holds no images is left alone with --image-column ''")
+        RowError::new(code::INVALID_PROMPT, line, format!("`{name}`: {what}")).with_help(format!(
+            "a field that holds no {} is left alone with {} ''",
+            nouns(kind),
+            flag(kind)
+        ))
     };
     let value: Value =
         serde_json::from_str(json).map_err(|error| wrong(super::prompt::reason(&error)))?;
+    // How an answer should sound, as OpenAI has it: refused by its name.
+    if value.get("voice").is_some_and(|voice| !voice.is_null()) {
+        return Ok(Vec::new());
+    }
     let cell = value.as_str().and_then(|cell| referred?.cell(cell));
     let items = match cell.map_or(value, Value::String) {
         Value::Array(items) => items,
         value => match value.as_str().and_then(listed) {
             Some(items) => items,
             None => {
-                let reference = Reference::of(&value).map_err(wrong)?;
-                let named = |reference| Named { place: format!("`{name}`"), reference };
+                let reference = Reference::of(kind, &value).map_err(wrong)?;
+                let named = |reference| Named { kind, place: format!("`{name}`"), reference };
                 return Ok(reference.map(named).into_iter().collect());
             }
         },
     };
     let mut images = Vec::new();
+    let noun = nouns(kind).trim_end_matches('s');
     for (number, item) in items.iter().enumerate() {
-        let reference = Reference::of(item)
+        let reference = Reference::of(kind, item)
             .and_then(|reference| reference.ok_or_else(|| format!("expected {EXPECTED}")))
-            .map_err(|what| wrong(format!("image {number}: {what}")))?;
-        images.push(Named { place: format!("`{name}`: image {number}"), reference });
+            .map_err(|what| wrong(format!("{noun} {number}: {what}")))?;
+        images.push(Named { kind, place: format!("`{name}`: {noun} {number}"), reference });
     }
     Ok(images)
 }
@@ -246,57 +357,89 @@ fn python_list(cell: &str) -> Option<Vec<String>> {
     Some(items)
 }
 
-/// Puts the images of a row into its messages: where parts or marks stand for them, else before the
-/// first text of the user.
-pub(super) fn place(messages: &mut [Value], images: Vec<Named>, line: u64) -> Result<(), RowError> {
-    if images.is_empty() {
-        return Ok(());
-    }
-    let count = images.len();
-    let wrong = |what: String| RowError::new(code::MEDIA_COUNT, line, what);
-    let parts = || messages.iter().filter_map(|message| message["content"].as_array()).flatten();
-    let is_own = |part: &&Value| part["type"] == "image" && !image_parts::is_place(part);
-    if parts().any(|part| is_own(&part)) {
-        let what = "the messages have images of their own, and the row has some beside them";
-        return Err(wrong(what.to_owned()));
-    }
-    let num_places = parts().filter(|part| image_parts::is_place(part)).count();
-    let num_marks: usize = messages.iter().map(num_marks).sum();
-    let mut images = images.into_iter().map(image_parts::part);
-    match (num_places, num_marks) {
-        (0, 0) => put_first(messages, images, line),
-        (0, marks) if marks == count => {
-            for message in messages.iter_mut().filter(|message| is_of_user(message)) {
-                fill_marks(&mut message["content"], &mut images);
-            }
-            Ok(())
-        }
-        (0, marks) => Err(wrong(format!(
-            "marks `{MARK}` in the prompt: {marks}, images of the row: {count}; \
-             help: write one mark for each image, or none"
-        ))),
-        (places, _) if places == count => {
-            let contents = messages.iter_mut().filter_map(|m| m["content"].as_array_mut());
-            for part in contents.flatten().filter(|part| image_parts::is_place(part)) {
-                *part = images.next().expect("as many as places");
-            }
-            Ok(())
-        }
-        (places, _) => Err(wrong(format!(
-            "parts of type 'image' without an image: {places}, images of the row: {count}; \
-             help: write one part for each image, or none"
-        ))),
+/// What stands for a medium in the texts of LLaVA's rows, and of those like them.
+fn mark(kind: MediaKind) -> &'static str {
+    match kind {
+        MediaKind::Image => "<image>",
+        MediaKind::Sound => "<audio>",
     }
 }
 
-/// Puts images before the first text of the user, as vLLM does.
-fn put_first(
+/// Puts the media of a row into its messages: where parts or marks stand for them, else before the
+/// first text of the user.
+pub(super) fn place(messages: &mut [Value], media: Vec<Named>, line: u64) -> Result<(), RowError> {
+    // Those that are placed last are first.
+    for kind in KINDS.into_iter().rev() {
+        let of_kind = media.iter().filter(|medium| medium.kind == kind).cloned().collect();
+        place_of(kind, messages, of_kind, line)?;
+    }
+    Ok(())
+}
+
+fn place_of(
+    kind: MediaKind,
     messages: &mut [Value],
-    images: impl Iterator<Item = Value>,
+    media: Vec<Named>,
+    line: u64,
+) -> Result<(), RowError> {
+    if media.is_empty() {
+        return Ok(());
+    }
+    let (count, nouns, mark) = (media.len(), nouns(kind), mark(kind));
+    let wrong = |what: String| RowError::new(code::MEDIA_COUNT, line, what);
+    let parts = || messages.iter().filter_map(|message| message["content"].as_array()).flatten();
+    let is_place = |part: &Value| image_parts::is_place(kind, part);
+    if parts().any(|part| part["type"] == kind.name() && !is_place(part)) {
+        let what =
+            format!("the messages have {nouns} of their own, and the row has some beside them");
+        return Err(wrong(what));
+    }
+    let num_places = parts().filter(|part| is_place(part)).count();
+    let num_marks: usize = messages.iter().map(|message| num_marks(message, mark)).sum();
+    let mut media = media.into_iter().map(image_parts::part);
+    match (num_places, num_marks) {
+        (0, 0) => put_first(kind, messages, media, line),
+        (0, marks) if marks == count => {
+            for message in messages.iter_mut().filter(|message| is_of_user(message)) {
+                fill_marks(&mut message["content"], mark, &mut media);
+            }
+            Ok(())
+        }
+        (0, marks) => {
+            let noun = nouns.trim_end_matches('s');
+            Err(wrong(format!(
+                "marks `{mark}` in the prompt: {marks}, {nouns} of the row: {count}; \
+                 help: write one mark for each {noun}, or none"
+            )))
+        }
+        (places, _) if places == count => {
+            let contents = messages.iter_mut().filter_map(|m| m["content"].as_array_mut());
+            for part in contents.flatten().filter(|part| is_place(part)) {
+                *part = media.next().expect("as many as places");
+            }
+            Ok(())
+        }
+        (places, _) => {
+            let (name, noun) = (kind.name(), nouns.trim_end_matches('s'));
+            let nothing = if kind == MediaKind::Image { "an image" } else { "a recording" };
+            Err(wrong(format!(
+                "parts of type '{name}' without {nothing}: {places}, {nouns} of the row: {count}; \
+                 help: write one part for each {noun}, or none"
+            )))
+        }
+    }
+}
+
+/// Puts media before the first text of the user, as vLLM does.
+fn put_first(
+    kind: MediaKind,
+    messages: &mut [Value],
+    media: impl Iterator<Item = Value>,
     line: u64,
 ) -> Result<(), RowError> {
     let Some(message) = messages.iter_mut().find(|message| is_of_user(message)) else {
-        let what = "the row has images, and no message of the user that they could be in";
+        let nouns = nouns(kind);
+        let what = format!("the row has {nouns}, and no message of the user that they could be in");
         return Err(RowError::new(code::INVALID_PROMPT, line, what));
     };
     let content = &mut message["content"];
@@ -305,7 +448,7 @@ fn put_first(
         Value::String(text) => text_part(&text).into_iter().collect(),
         _ => Vec::new(),
     };
-    *content = Value::Array(images.chain(parts).collect());
+    *content = Value::Array(media.chain(parts).collect());
     Ok(())
 }
 
@@ -314,8 +457,8 @@ fn is_of_user(message: &Value) -> bool {
 }
 
 /// The marks in the texts of a message.
-fn num_marks(message: &Value) -> usize {
-    let marks = |text: &str| text.matches(MARK).count();
+fn num_marks(message: &Value, mark: &str) -> usize {
+    let marks = |text: &str| text.matches(mark).count();
     match &message["content"] {
         _ if !is_of_user(message) => 0,
         Value::String(text) => marks(text),
@@ -326,15 +469,17 @@ fn num_marks(message: &Value) -> usize {
     }
 }
 
-/// Puts an image in the place of each mark. The text beside it stays as it is.
-fn fill_marks(content: &mut Value, images: &mut impl Iterator<Item = Value>) {
+/// Puts a medium in the place of each mark. The text beside it stays as it is.
+fn fill_marks(content: &mut Value, mark: &str, media: &mut impl Iterator<Item = Value>) {
     let mut filled = Vec::new();
     match content.take() {
-        Value::String(text) => fill_text(&text, images, &mut filled),
+        Value::String(text) => fill_text((&text, mark), media, &mut filled),
         Value::Array(parts) => {
             for part in parts {
                 match part["text"].as_str() {
-                    Some(text) if text.contains(MARK) => fill_text(text, images, &mut filled),
+                    Some(text) if text.contains(mark) => {
+                        fill_text((text, mark), media, &mut filled);
+                    }
                     _ => filled.push(part),
                 }
             }
@@ -344,10 +489,14 @@ fn fill_marks(content: &mut Value, images: &mut impl Iterator<Item = Value>) {
     *content = Value::Array(filled);
 }
 
-fn fill_text(text: &str, images: &mut impl Iterator<Item = Value>, parts: &mut Vec<Value>) {
-    for (number, piece) in text.split(MARK).enumerate() {
+fn fill_text(
+    (text, mark): (&str, &str),
+    media: &mut impl Iterator<Item = Value>,
+    parts: &mut Vec<Value>,
+) {
+    for (number, piece) in text.split(mark).enumerate() {
         if number > 0 {
-            parts.push(images.next().expect("as many as marks"));
+            parts.push(media.next().expect("as many as marks"));
         }
         parts.extend(text_part(piece));
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use self::images::refuse_images;
+use self::images::refuse_media;
 use super::alpaca::alpaca;
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::header::{field_names, no_prompt_column};
 use super::named::NamedRow;
-use super::own_images::{self, ImageFields};
+use super::own_images::{self, MediaFields};
 use super::shape::{
     MAY_BE_NULL, NoShape, PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name,
 };
@@ -25,6 +25,7 @@ use crate::input::path::{self, Missing};
 use crate::input::reader::InputError;
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::prompt::Prompt;
+use vllm_batch_media::MediaKind;
 
 /// Makes prompts of rows.
 pub(super) struct PromptBuilder {
@@ -39,7 +40,7 @@ pub(super) struct PromptBuilder {
     own_params: OwnParams,
     allows_empty: bool,
     pub(super) has_priorities: bool,
-    image_fields: ImageFields,
+    media_fields: MediaFields,
     media: MediaReader,
 }
 
@@ -97,7 +98,7 @@ impl PromptBuilder {
             own_params: options.own_params.clone(),
             allows_empty: options.allows_empty,
             has_priorities: options.has_priorities,
-            image_fields: ImageFields::of(options),
+            media_fields: MediaFields::of(options),
             media: MediaReader::new(&options.media),
         })
     }
@@ -172,13 +173,11 @@ impl PromptBuilder {
         if self.likelihoods == Likelihoods::OfChoices && !has(Likelihoods::CHOICES) {
             return Err(missing("--loglikelihood choices", Likelihoods::CHOICES));
         }
-        if let Some(name) = self.image_fields.named()
-            && !has(name)
-        {
-            return Err(missing("--image-column", name));
+        if let Some((flag, name)) = self.media_fields.named().find(|(_, name)| !has(name)) {
+            return Err(missing(flag, name));
         }
         if let Some(template) = &self.template {
-            if template.names().next().is_none() && !self.has_image_column(names) {
+            if template.names().next().is_none() && self.beside_of_columns(names).is_none() {
                 return Err(Template::refuse_constant());
             }
             return match template.names().find(|name| !has(name)) {
@@ -197,10 +196,10 @@ impl PromptBuilder {
             None if matches!(names, [only] if only == "column_1") => "column_1",
             None => match PROMPT_COLUMNS.iter().copied().find(|name| has(name)) {
                 Some(name) => name,
-                None if self.task.takes_images_alone() && self.has_image_column(names) => {
-                    return self.accept(RowShape::Images);
-                }
-                None => return Err(no_prompt_column(names)),
+                None => match self.of_media_columns(names) {
+                    Some(shape) => return self.accept(shape),
+                    None => return Err(no_prompt_column(names)),
+                },
             },
         };
         let shape = match name {
@@ -235,13 +234,11 @@ impl PromptBuilder {
             };
         }
         let is_batch = RowShape::of(row).is_some_and(|shape| shape.is_batch());
-        if let Some(name) = self.image_fields.named().filter(|_| !is_batch)
-            && let Err(why) = path::find(&row.fields, name)
-        {
-            return Err(missing("--image-column", name, &why));
+        for (flag, name) in self.media_fields.named().filter(|_| !is_batch) {
+            path::find(&row.fields, name).map_err(|why| missing(flag, name, &why))?;
         }
         if let Some(template) = &self.template {
-            if template.names().next().is_none() && !self.has_images(row) {
+            if template.names().next().is_none() && self.beside(row).is_none() {
                 return Err(Template::refuse_constant().into());
             }
             let lacks = |name| template_value(row, name).err().map(|missing| (name, missing));
@@ -272,7 +269,7 @@ impl PromptBuilder {
         if !row.is_bare && self.is_pair(|name| row.fields.get(name).is_some()) {
             return Ok(RowShape::Compared(compared::PAIR));
         }
-        let shape = RowShape::of(row).or_else(|| self.of_images(row)).ok_or_else(|| {
+        let shape = RowShape::of(row).or_else(|| self.of_media(row)).ok_or_else(|| {
             let found = field_list(&row.fields);
             let message = format!("line {line}: the row has no prompt; it has {found}");
             let help = match own::nested_messages(&row.fields) {
@@ -296,7 +293,7 @@ impl PromptBuilder {
             return None;
         }
         let mut shapes = RowShape::all_of(row).into_iter().filter(|shape| shape.is_plain_in(row));
-        let (shape, another) = (shapes.next().or_else(|| self.of_images(row))?, shapes.next());
+        let (shape, another) = (shapes.next().or_else(|| self.of_media(row))?, shapes.next());
         another.is_none().then(|| self.accept(shape).ok()).flatten()
     }
 
@@ -341,15 +338,19 @@ impl PromptBuilder {
                 "leave out --row-params",
             ));
         }
-        if shape.is_batch() && self.image_fields.named().is_some() {
+        if shape.is_batch()
+            && let Some((flag, _)) = self.media_fields.named().next()
+        {
+            let media =
+                if flag == own_images::flag(MediaKind::Image) { "images" } else { "recordings" };
             return Err(InputError::refused(
-                format!("--image-column: the rows are {shape}, whose images are in their messages"),
-                "leave out --image-column",
+                format!("{flag}: the rows are {shape}, whose {media} are in their messages"),
+                format!("leave out {flag}"),
             ));
         }
         match (&shape, self.chat) {
-            (RowShape::Images, ChatMode::Never) => Err(InputError::refused(
-                "--no-chat: the rows are images, which are turns of a user",
+            (RowShape::Media(_), ChatMode::Never) => Err(InputError::refused(
+                format!("--no-chat: the rows are {shape}, which are turns of a user"),
                 "leave out --no-chat",
             )),
             (_, ChatMode::Always | ChatMode::Never) if shape.is_batch() => {
@@ -377,15 +378,18 @@ impl PromptBuilder {
         is_messages(shape) || self.chat == ChatMode::Always
     }
 
-    /// Treatment of rows of a shape, in words. `with_images`: they have some beside their prompts.
-    pub(super) fn treatment(&self, shape: &RowShape, with_images: bool) -> &'static str {
+    /// Treatment of rows of a shape, in words. `beside`: what they have beside their prompts.
+    pub(super) fn treatment(&self, shape: &RowShape, beside: Option<MediaKind>) -> &'static str {
         if let Some(treatment) = self.likelihoods.treatment() {
             return treatment;
         }
         match shape {
-            RowShape::Images => "each a user turn without text",
-            _ if with_images && !self.task.compares() && !self.is_chat(shape) => {
-                "each sent as a user turn with its images"
+            RowShape::Media(_) => "each a user turn without text",
+            _ if beside.is_some() && !self.task.compares() && !self.is_chat(shape) => {
+                match beside {
+                    Some(MediaKind::Sound) => "each sent as a user turn with its recordings",
+                    _ => "each sent as a user turn with its images",
+                }
             }
             RowShape::OpenAiBatch if self.task == Task::Embed => "each `input` embedded",
             RowShape::OpenAiBatch if self.task.compares() => "scored or ranked by their `url`",
@@ -428,13 +432,13 @@ impl PromptBuilder {
             return Err(RowError::new(code::ROW_SHAPE, line, message));
         }
         let fields = &row.fields;
-        let images = self.images(row, line)?;
+        let images = self.media_of(row, line)?;
         let beside = |images| Beside { fields, settings, images, line };
         let (name, kind) = match shape {
             RowShape::Template => {
                 return self.text(self.fill(row, line)?, beside(images));
             }
-            RowShape::Images => return self.alone(beside(images)),
+            RowShape::Media(_) => return self.alone(beside(images)),
             RowShape::Alpaca => {
                 let is_chat = self.chat == ChatMode::Always || !images.is_empty();
                 return self
@@ -452,7 +456,7 @@ impl PromptBuilder {
             RowShape::Field(name, kind) => (name.as_str(), *kind),
             RowShape::Bare(kind) => ("prompt", *kind),
             RowShape::Compared(spellings) => {
-                refuse_images(&images, "beside what is compared", line)?;
+                refuse_media(&images, "beside what is compared", line)?;
                 let sides = compared::spelling(spellings, |name| fields.get(name).is_some());
                 let sides = sides.expect("the shape fits");
                 let (compared, images) = compared::read(sides, fields, self.allows_empty, line)?;
@@ -468,7 +472,7 @@ impl PromptBuilder {
         match kind {
             PromptKind::Text => self.text(string(name, json, line)?, beside(images)),
             PromptKind::TokenIds => {
-                refuse_images(&images, "beside token ids", line)?;
+                refuse_media(&images, "beside token ids", line)?;
                 let ids = serde_json::from_str(json).map_err(|error| {
                     let message = format!("{name}: not token ids: {}", reason(&error));
                     RowError::new(code::INVALID_PROMPT, line, message)
@@ -512,7 +516,7 @@ impl PromptBuilder {
     fn text(&self, text: String, beside: Beside<'_>) -> Result<Built, RowError> {
         let Beside { fields, settings, images, line } = beside;
         if self.chat == ChatMode::Never {
-            refuse_images(&images, "with --no-chat", line)?;
+            refuse_media(&images, "with --no-chat", line)?;
         }
         if self.chat != ChatMode::Always && images.is_empty() {
             return Ok(Prompt::Text(text).into());
@@ -543,7 +547,7 @@ fn is_messages(shape: &RowShape) -> bool {
         RowShape::Conversations
             | RowShape::Field(_, PromptKind::Messages)
             | RowShape::Bare(PromptKind::Messages)
-            | RowShape::Images
+            | RowShape::Media(_)
     )
 }
 

@@ -8,6 +8,7 @@ use crate::input::media::{Named, Reference};
 use crate::input::row_error::{RowError, code};
 use vllm_batch_api::compared::{ScoreContent, ScoreInput};
 use vllm_batch_base::files::quoted;
+use vllm_batch_media::MediaKind;
 
 /// One of what is compared or several, and whether it was a list. Images go behind `images`.
 pub(super) fn inputs(
@@ -106,7 +107,7 @@ fn parts(fields: Map<String, Value>, place: &str, line: u64) -> Result<Value, Ro
     }
     let mut all = Vec::new();
     for image in parts {
-        match Reference::of(&image) {
+        match Reference::of(MediaKind::Image, &image) {
             Ok(Some(_)) => all.push(json!({"type": "image", "image": image})),
             Ok(None) => {}
             Err(what) => {
@@ -146,6 +147,7 @@ mod tests {
         assert_eq!(contents[3], json!([image, text("e")]));
         assert_eq!(contents[4..], [json!([image, image]), json!([text("i")])]);
         let named = |number: usize, path: &str| Named {
+            kind: MediaKind::Image,
             place: format!("documents: item {number}"),
             reference: Reference::Text(path.to_owned()),
         };

@@ -5,8 +5,10 @@ use std::fmt;
 use super::compared::{self, Sides};
 use super::named::NamedRow;
 use crate::input::fields::JsonFields;
+use crate::input::media::nouns;
 use crate::input::path::{self, Missing};
 use crate::input::reader::InputError;
+use vllm_batch_media::MediaKind;
 
 /// Kind of prompt of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +47,8 @@ pub(super) enum RowShape {
     Bare(PromptKind),
     /// `--template` makes the prompt.
     Template,
-    /// Its images alone are what vectors or classes are made of.
-    Images,
+    /// Its media alone are asked about: images of which vectors or classes are made, recordings.
+    Media(MediaKind),
     /// Texts that are compared, in fields of one of these spellings.
     Compared(&'static [Sides]),
 }
@@ -167,7 +169,7 @@ impl RowShape {
             RowShape::Template => true,
             RowShape::Bare(kind) => row.is_bare && is_kind("prompt", *kind),
             _ if row.is_bare => false,
-            RowShape::Images => Self::of(row).is_none(),
+            RowShape::Media(_) => Self::of(row).is_none(),
             RowShape::Compared(spellings) => {
                 compared::spelling(spellings, |name| value(name).is_some()).is_some()
             }
@@ -220,7 +222,7 @@ impl fmt::Display for RowShape {
             RowShape::Field(name, kind) => write!(f, "`{name}` {}", kind_text(kind)),
             RowShape::Bare(kind) => write!(f, "bare {}", kind_text(kind)),
             RowShape::Template => f.write_str("fields for --template"),
-            RowShape::Images => f.write_str("images"),
+            RowShape::Media(kind) => f.write_str(nouns(*kind)),
             RowShape::Compared(spellings) => f.write_str(&compared::described(spellings)),
         }
     }

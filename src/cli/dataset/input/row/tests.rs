@@ -2,6 +2,7 @@
 
 mod chats;
 mod images;
+mod sounds;
 
 use std::io::Cursor;
 
@@ -219,7 +220,6 @@ fn fields_that_ask_for_what_is_not_there_are_refused_by_name() {
         r#""response_format":"letter""#,
         r#""echo":"hello""#,
         r#""suffix":"end""#,
-        r#""audio":"a.wav""#,
         r#""best_of":1"#,
         r#""images":[]"#,
         r#""structured_outputs":null"#,

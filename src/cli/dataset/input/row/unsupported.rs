@@ -3,7 +3,9 @@
 
 use serde_json::{Value, json};
 
+use super::own_images::flag;
 use crate::input::fields::JsonFields;
+use crate::input::media::{Named, nouns};
 use crate::input::row_error::{RowError, code};
 
 /// Where a field stands.
@@ -72,6 +74,7 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     // Pictures and sound.
     ("image", BODIES, is_nothing),
     ("images", BODIES, is_nothing),
+    ("audios", BODIES, is_nothing),
     ("multi_modal_data", EVERYWHERE, is_nothing),
     ("mm_processor_kwargs", EVERYWHERE, is_nothing),
     ("mm_processor_kwargs", &[Embeddings, Score], is_nothing),
@@ -134,11 +137,13 @@ pub(super) fn check(fields: &JsonFields, place: Place, line: u64) -> Result<(), 
     Ok(())
 }
 
-/// The error of images where none can be used.
-pub(super) fn images(places: &str, why: &str, line: u64) -> RowError {
-    let message = format!("{places}: images are not supported {why}");
-    RowError::new(code::UNSUPPORTED_FIELD, line, message)
-        .with_help("leave the images out; a field of your own is left alone with --image-column ''")
+/// The error of media where none can be used.
+pub(super) fn media(medium: &Named, why: &str, line: u64) -> RowError {
+    let (place, nouns, flag) = (&medium.place, nouns(medium.kind), flag(medium.kind));
+    let message = format!("{place}: {nouns} are not supported {why}");
+    RowError::new(code::UNSUPPORTED_FIELD, line, message).with_help(format!(
+        "leave the {nouns} out; a field of your own is left alone with {flag} ''"
+    ))
 }
 
 /// Whether a field of a place is looked at here.

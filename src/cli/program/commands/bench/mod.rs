@@ -343,9 +343,12 @@ impl Bench {
 
 /// Refuses flags of images where there are none: random rows are token ids.
 fn refuse_idle(args: &BenchArgs) -> Result<(), CliError> {
-    let ImageArgs { image_column, allowed_local_media_path, allow_media_urls, .. } = &args.images;
+    let ImageArgs {
+        image_column, audio_column, allowed_local_media_path, allow_media_urls, ..
+    } = &args.images;
     let typed = [
         ("--image-column", image_column.is_some()),
+        ("--audio-column", audio_column.is_some()),
         ("--allowed-local-media-path", allowed_local_media_path.is_some()),
         ("--allow-media-urls", *allow_media_urls),
     ];

@@ -10,7 +10,7 @@ use crate::request::{MediaRun, Whole};
 use vllm_batch_api::prompt::{Prompt, WithMedia};
 use vllm_batch_api::request::{RequestError, SamplingParams};
 use vllm_batch_checkpoint::spec::{Bidirectional, ImageText, TokenId};
-use vllm_batch_media::Layout;
+use vllm_batch_media::{Layout, MediaKind};
 use vllm_batch_text::{Chat, Tokenizer};
 
 /// Images of a prompt that comes soon, which are decoded while this is kept.
@@ -267,6 +267,9 @@ impl InputProcessor {
         limit: usize,
     ) -> Result<(Vec<u32>, Vec<MediaRun>), ProcessError> {
         let WithMedia { chat, media } = prompt;
+        if media.iter().any(|medium| medium.kind() == MediaKind::Sound) {
+            return Err(no_sounds().into());
+        }
         let images = self.images.as_ref().ok_or_else(no_images)?;
         if self.reads_images_alone() {
             check_alone(&chat, media.len(), images.reads_texts)?;
@@ -378,6 +381,12 @@ pub(in crate::serve) fn refuse_cut(
     }
     let message = "truncate_prompt_tokens: a prompt with images is not cut; leave it out";
     Err(RequestError::new("invalid_parameter", message))
+}
+
+/// A row with recordings in a model or a task that takes none.
+fn no_sounds() -> RequestError {
+    let message = "the model takes no recordings here; leave them out, or give a model that hears";
+    RequestError::new("no_audio_input", message)
 }
 
 /// A row with images in a model or a task that takes none.

@@ -215,8 +215,8 @@ fn what_is_wrong_is_named() {
         (
             blocks("assistant", json!({"type": "server_tool_use", "id": "t"})),
             ("unsupported_field", "messages"),
-            "params.messages: message 1 has a part of type 'server_tool_use': only text and images \
-             are supported",
+            "params.messages: message 1 has a part of type 'server_tool_use': only text, images, \
+             recordings and PDFs are supported",
         ),
     ];
     for (fields, (code, param), message) in cases {

@@ -124,14 +124,16 @@ fn content(item: &Value, name: &str) -> Result<Value, Fault> {
 }
 
 fn part(part: &Value) -> Result<Value, Fault> {
-    if part["type"] == "input_image" || part["type"] == "input_file" {
+    if matches!(part["type"].as_str(), Some("input_image" | "input_audio" | "input_file")) {
         return Ok(part.clone());
     }
     let text = match part["type"].as_str() {
         Some("input_text" | "output_text" | "text") => &part["text"],
         Some("refusal") => &part["refusal"],
         Some(kind) => {
-            let what = format!("has a part of type '{kind}': only text and images are supported");
+            let what = format!(
+                "has a part of type '{kind}': only text, images, recordings and PDFs are supported"
+            );
             return Err((code::UNSUPPORTED_FIELD, what));
         }
         None => return Err(invalid("has a part without `type`")),

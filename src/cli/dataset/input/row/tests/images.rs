@@ -161,8 +161,11 @@ fn wrong_parts_say_what_is_wrong() {
         (json!({"type": "image", "image": 7}), invalid, "`image`: expected a path"),
         (json!({"type": "image", "source": {"type": "file"}}), unsupported, "the type `file`"),
         (json!({"type": "image", "source": {}}), invalid, "has no `type`"),
-        (json!({"type": "audio_url"}), unsupported, "only text and images are supported"),
-        (json!({"type": "video_url"}), unsupported, "only text and images are supported"),
+        (
+            json!({"type": "video_url"}),
+            unsupported,
+            "only text, images, recordings and PDFs are supported",
+        ),
         (json!({"type": "document"}), invalid, "document whose `source` has no `type`"),
         (json!({"type": "document", "source": {"type": "file"}}), unsupported, "the type `file`"),
         (json!({"type": "file", "file": {"file_id": "f"}}), unsupported, "with `file_id`"),
