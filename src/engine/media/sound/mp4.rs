@@ -1,8 +1,45 @@
-//! Where a recording in an MP4 file begins: encoders put samples in front of it, and an edit list
-//! says how many.
+//! What of an MP4 file is looked at before its reader does: where the recording begins, since
+//! encoders put samples in front of it, and an edit list says how many; and tables that would cost
+//! the reader much more time than they have bytes.
 
-/// Boxes within boxes that are looked into.
-const MAX_BOXES: usize = 4096;
+/// Edits that are looked at.
+const MAX_EDITS: u64 = 4096;
+
+/// Steps that a reader may take through tables, which it goes through from their beginning for each
+/// packet. Those of an hour of sound are far less.
+const MAX_STEPS: u64 = 1 << 32;
+
+/// Whether tables are what a reader gets through.
+pub(super) fn is_sensible(bytes: &[u8]) -> bool {
+    let mut steps = 0u64;
+    let mut add = |more: Option<u64>| {
+        steps = steps.saturating_add(more.unwrap_or_default());
+        steps <= MAX_STEPS
+    };
+    boxes(bytes).all(|(kind, content)| match &kind {
+        b"moof" => all(content, b"traf", |traf| {
+            all(traf, b"trun", |run| {
+                let count = number(run, 4, 4);
+                add(count.map(|count| count.saturating_mul(count)))
+            })
+        }),
+        b"moov" => all(content, b"trak", |track| {
+            let table = || child(child(child(track, b"mdia")?, b"minf")?, b"stbl");
+            let Some(table) = table() else { return true };
+            let count = |kind, at| number(child(table, kind)?, at, 4);
+            let num_packets = count(b"stsz", 8).unwrap_or_default();
+            [count(b"stts", 4), count(b"stsc", 4)]
+                .into_iter()
+                .all(|entries| add(entries.map(|entries| entries.saturating_mul(num_packets))))
+        }),
+        _ => true,
+    })
+}
+
+/// Whether something holds for all boxes of a kind.
+fn all(bytes: &[u8], wanted: &[u8; 4], mut holds: impl FnMut(&[u8]) -> bool) -> bool {
+    boxes(bytes).filter(|(kind, _)| kind == wanted).all(|(_, content)| holds(content))
+}
 
 /// Samples in front of the first recording, at its rate. 0: the file has no edit list.
 pub(super) fn priming(bytes: &[u8], rate: u32) -> u64 {
@@ -22,7 +59,7 @@ fn of_track(track: &[u8], rate: u32) -> Option<u64> {
     let list = child(child(track, b"edts")?, b"elst")?;
     let is_long = *list.first()? == 1;
     let (size, time_len) = if is_long { (20, 8) } else { (12, 4) };
-    let count = number(list, 4, 4)?.min(MAX_BOXES as u64) as usize;
+    let count = number(list, 4, 4)?.min(MAX_EDITS) as usize;
     // Empty edits have the time -1: they are silence, which no decoder makes.
     let times = (0..count).map_while(|edit| number(list, 8 + edit * size + time_len, time_len));
     let empty = u64::MAX >> (64 - 8 * time_len);
@@ -51,7 +88,7 @@ fn boxes(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
         rest = &rest[len..];
         Some((kind, content))
     };
-    std::iter::from_fn(next).take(MAX_BOXES)
+    std::iter::from_fn(next)
 }
 
 /// A number of so many bytes, the largest first.

@@ -68,6 +68,11 @@ impl<'a> Packets<'a> {
     /// Reads what is in front of the first packet.
     pub(super) fn new(format: SoundFormat, bytes: &'a [u8]) -> Result<Self, MediaError> {
         let fault = |error| fault(format, &error);
+        if format == SoundFormat::Mp4
+            && !mp4::is_sensible(&bytes[tag_len(bytes).min(bytes.len())..])
+        {
+            return Err(unsupported(format, "tables of more packets than a recording has"));
+        }
         let reader = reader(format, bytes).map_err(fault)?;
         let nothing = || unsupported(format, "no sound of a known kind");
         let track = reader.first_track(TrackType::Audio).ok_or_else(nothing)?;

@@ -150,6 +150,20 @@ fn what_is_known_and_not_read_is_refused_by_name() {
     }
 }
 
+/// The reader takes a step for each, whatever the file holds.
+#[test]
+fn tables_that_say_more_than_a_file_can_hold_are_refused() {
+    let mut bytes = sounds::file("fragments.mp4");
+    let at = bytes.windows(4).position(|four| four == b"trun").expect("a run");
+    bytes[at + 8..at + 12].copy_from_slice(&u32::MAX.to_be_bytes());
+    let error = probe(&bytes, &Limits::default()).unwrap_err();
+    assert_eq!(error.code(), "media_unsupported", "{error}");
+    let mut bytes = sounds::file("mono.m4a");
+    let at = bytes.windows(4).position(|four| four == b"stsz").expect("sizes");
+    bytes[at + 12..at + 16].copy_from_slice(&u32::MAX.to_be_bytes());
+    assert!(probe(&bytes, &Limits::default()).is_err());
+}
+
 #[test]
 fn cut_files_of_every_format_are_faults_or_shorter() {
     for line in sounds::lines("decoded.jsonl") {
