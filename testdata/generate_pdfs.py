@@ -82,9 +82,9 @@ def laughs():
 
 
 def bomb():
-    """A picture of 40 GB in a few bytes."""
+    """A picture of 40 GB in a few bytes, of a depth that is none."""
     data = zlib.compress(bytes(1 << 16))
-    picture = "/Type /XObject /Subtype /Image /ColorSpace /DeviceRGB /BitsPerComponent 8 "
+    picture = "/Type /XObject /Subtype /Image /ColorSpace /DeviceRGB /BitsPerComponent 9 "
     picture += "/Width 120000 /Height 120000 /Filter /FlateDecode"
     objects = pages(["200 0 0 100 0 0 cm /I Do"], resources="<< /XObject << /I 6 0 R >> >>")
     return file(objects + [stream(data, picture)])

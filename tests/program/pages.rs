@@ -137,7 +137,8 @@ fn files_that_mean_harm_are_error_rows_and_the_run_goes_on() {
         ("no_pages.pdf", "media_decode"),
     ];
     let names: Vec<&str> = bad.iter().map(|(name, _)| *name).collect();
-    let folder = docs(&[&names[..], &["laughs.pdf", "round.pdf", "unpacked.pdf"]].concat());
+    let folder =
+        docs(&[&names[..], &["bomb.pdf", "laughs.pdf", "round.pdf", "unpacked.pdf"]].concat());
     let path = folder.path();
     let started = Instant::now();
     let said = run(path, &["-i", "docs", "--page-timeout", "2"]);
@@ -145,6 +146,8 @@ fn files_that_mean_harm_are_error_rows_and_the_run_goes_on() {
     let mut expected: Vec<_> = bad.iter().map(|(name, code)| of(name, 0, code)).collect();
     expected.insert(4, of("laughs.pdf", 1, "media_timeout"));
     expected.push(of("round.pdf", 1, ""));
+    // It has not the memory for its picture.
+    expected.insert(0, of("bomb.pdf", 1, "media_decode"));
     let (last, others) = said.rows.split_last().unwrap();
     assert_eq!((said.code, pages(others)), (3, expected), "{}", said.errors);
     // Its memory or its time is over first.
