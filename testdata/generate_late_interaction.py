@@ -27,6 +27,7 @@ import transformers
 from generate_vision import random_weights, rgb
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
+from transformers.models.colmodernvbert.processing_colmodernvbert import ColModernVBertProcessor
 from transformers.models.colpali.processing_colpali import ColPaliProcessor
 from transformers.models.colqwen2.processing_colqwen2 import ColQwen2Processor
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor
@@ -177,6 +178,40 @@ def model_and(model, processor) -> tuple:
     )
 
 
+def colmodernvbert(folder: Path) -> None:
+    ids = ids_of(folder)
+    num_tokens = max(ids.values()) + 1
+    text = dict(model_type="modernbert", hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+                num_attention_heads=2, vocab_size=num_tokens, max_position_embeddings=512,
+                local_attention=16, global_attn_every_n_layers=2, bos_token_id=ids["<bos>"],
+                cls_token_id=ids["<bos>"], sep_token_id=ids["<|im_end|>"], pad_token_id=ids["<pad>"],
+                eos_token_id=ids["<|im_end|>"])
+    vision = dict(model_type="siglip_vision_model", hidden_size=24, intermediate_size=40,
+                  num_hidden_layers=2, num_attention_heads=3, image_size=32, patch_size=8)
+    vlm = dict(model_type="modernvbert", text_config=text, vision_config=vision,
+               pixel_shuffle_factor=2, image_token_id=ids["<image>"])
+    model = transformers.ColModernVBertForRetrieval(
+        transformers.ColModernVBertConfig(vlm_config=vlm, embedding_dim=WIDTH)
+    )
+    random_weights(model)
+    model.bfloat16().save_pretrained(folder)
+    Idefics3ImageProcessor(
+        size=dict(longest_edge=64), max_image_size=dict(longest_edge=32)
+    ).save_pretrained(folder)
+    words = dict(processor_class="ColModernVBertProcessor", query_prefix="Find: ")
+    (folder / "processor_config.json").write_text(json.dumps(words, indent=2) + "\n")
+
+
+def of_colmodernvbert(folder: Path) -> tuple:
+    model = transformers.ColModernVBertForRetrieval.from_pretrained(folder, dtype=torch.float32)
+    words = json.loads((folder / "processor_config.json").read_text())
+    processor = ColModernVBertProcessor(
+        Idefics3ImageProcessor.from_pretrained(folder), tokenizer_of(folder), image_seq_len=4,
+        query_prefix=words["query_prefix"],
+    )
+    return model_and(model.eval(), processor)
+
+
 def engine_names(model, projection: torch.nn.Linear, name: str, renamed) -> dict:
     tensors = {renamed(key): value for key, value in model.state_dict().items()}
     for part in ("weight", "bias"):
@@ -293,6 +328,7 @@ def engine_model_and(model, projection, processor, prompt: str, token: str) -> t
 
 MODELS = {
     "colidefics3": (colidefics3, of_colidefics3),
+    "colmodernvbert": (colmodernvbert, of_colmodernvbert),
     "colpali": (colpali, of_colpali),
     "colqwen2": (colqwen2, of_colqwen2),
     "colqwen2_engine": (lambda folder: engine_qwen(folder, False), of_engine_qwen),

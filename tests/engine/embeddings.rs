@@ -102,7 +102,7 @@ fn every_family_has_a_golden_folder() {
     alike.extend(["CLIPModel", "SiglipModel", "Siglip2Model"]);
     // In `golden_late`.
     alike.extend(["ColIdefics3", "ColPaliForRetrieval", "ColQwen2", "ColQwen2ForRetrieval"]);
-    alike.push("ColQwen2_5");
+    alike.extend(["ColModernVBertForRetrieval", "ColQwen2_5"]);
     let docs = include_str!("../../docs/EMBEDDINGS.md");
     for known in ENCODERS {
         assert!(docs.contains(&format!("`{}`", known.name)), "{} is not in the docs", known.name);

@@ -2,6 +2,8 @@
 //! colpali-engine's arithmetic, makes them (testdata/generate_late_interaction.py), and no byte of
 //! one depends on what runs beside it.
 
+use std::fs;
+
 use serde::Deserialize;
 use serde_json::json;
 use vllm_batch::engine::api::compared::{Compared, ScoreContent, ScoreInput, Scoring};
@@ -15,8 +17,14 @@ use vllm_batch::engine::core::serve::pooling::{PoolingEngine, PoolingSummary};
 use super::image_vectors::{medium, seen};
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 
-const MODELS: [&str; 5] =
-    ["colidefics3", "colpali", "colqwen2", "colqwen2_engine", "colqwen2_5_engine"];
+const MODELS: [&str; 6] = [
+    "colidefics3",
+    "colmodernvbert",
+    "colpali",
+    "colqwen2",
+    "colqwen2_engine",
+    "colqwen2_5_engine",
+];
 
 const TOLERANCE: f32 = 1e-5;
 
@@ -135,8 +143,9 @@ fn no_byte_of_a_vector_depends_on_what_runs_beside_it() {
         let of = |limits, caches: bool| {
             let mut config = config(model, limits);
             config.model.dtype = Some(dtype);
-            // All tokens of ColPali see each other, so that it has no KV cache.
-            config.cache.enable_prefix_caching = caches || model == "colpali";
+            // Where all tokens see each other there is no KV cache.
+            let has_cache = !["colmodernvbert", "colpali"].contains(&model);
+            config.cache.enable_prefix_caching = caches || !has_cache;
             config.cache.tower_cache_bytes = (!caches).then_some(1);
             let golden = golden(model);
             let prompts = [prompts(&golden), prompts(&golden)].concat();
@@ -189,4 +198,55 @@ fn control_tokens_of_a_query_are_text() {
     config.model.pooling_type = Some(PoolingType::Mean);
     let output = run(&config, vec![image("rgb.png")]);
     assert!(matches!(&output[0].texts[0], Pooled::Vector(vector) if vector.len() == 12));
+}
+
+/// A golden folder whose tensors have other names: of each pair the second for the first.
+fn renamed(model: &str, names: &[[&str; 2]]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(testdata("golden_late").join(model)).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let path = folder.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let behind = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header = String::from_utf8(bytes[8..behind].to_vec()).unwrap();
+    for [own, other] in names {
+        assert!(header.contains(own), "{own}");
+        header = header.replace(own, other);
+    }
+    let len = (header.len() as u64).to_le_bytes();
+    fs::write(path, [&len[..], header.as_bytes(), &bytes[behind..]].concat()).unwrap();
+    folder
+}
+
+/// As transformers 4 saved them, and later.
+#[test]
+fn tensors_have_the_names_of_published_files_too() {
+    for (model, names) in [
+        ("colqwen2", &[["vlm.language_model.", "vlm.model."]][..]),
+        (
+            "colqwen2",
+            &[
+                ["vlm.language_model.", "vlm.model.language_model."],
+                ["vlm.visual.", "vlm.model.visual."],
+            ],
+        ),
+        (
+            "colpali",
+            &[
+                ["vlm.language_model.model.", "vlm.language_model."],
+                ["vlm.vision_tower.", "vlm.vision_tower.vision_model."],
+            ],
+        ),
+    ] {
+        let (golden, folder) = (golden(model), renamed(model, names));
+        let config = pooled::config(folder.path().to_owned(), WIDE);
+        for (output, of) in
+            run(&config, prompts(&golden)[golden.texts.len()..].to_vec()).iter().zip(&golden.images)
+        {
+            let far = distance(&output.texts[0], &of.vectors);
+            assert!(far < TOLERANCE, "{model}, {names:?}: off by {far}");
+        }
+    }
 }

@@ -2,10 +2,16 @@
 //! sees, with a projection behind each of its states. A row is a text, which is a query, or one
 //! image; each has words around it.
 
+use super::modernbert;
+use crate::families::siglip::{self, SIGLIP};
+use crate::families::vision::{self, VisionKeys};
 use crate::families::{self, Sight};
 use crate::hf_config::HfConfig;
 use crate::limits;
-use crate::spec::{EncoderSpec, HeadLayer, HeadSpec, LinearSpec, TowerSpec};
+use crate::spec::{
+    ConnectorSpec, ConnectorStep, EncoderSpec, HeadLayer, HeadSpec, ImageText, LinearSpec,
+    NormSpec, TokenId, TowerSpec,
+};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 
@@ -82,9 +88,17 @@ const COLIDEFICS3: RowWords = RowWords {
     ..OF_ENGINE
 };
 
+/// ColModernVBert, as `processing_colmodernvbert.py` of transformers writes rows.
+const COLMODERNVBERT: RowWords = RowWords {
+    image: "<|begin_of_text|>User:<image>Describe the image.<end_of_utterance>\nAssistant:",
+    is_of_file: true,
+    ..COLIDEFICS3
+};
+
 /// The words of the first class of these names that has some.
 pub(crate) fn row_words(names: &[&str]) -> Option<RowWords> {
     let words = |name: &&str| match *name {
+        "ColModernVBertForRetrieval" => Some(COLMODERNVBERT),
         "ColPaliForRetrieval" => Some(COLPALI),
         "ColQwen2ForRetrieval" => Some(COLQWEN2),
         "ColQwen2" | "ColQwen2_5" => Some(OF_ENGINE),
@@ -159,6 +173,55 @@ pub(super) fn colqwen2(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     Ok(spec)
 }
 
+/// ColModernVBert: ModernBERT, and SigLIP's tower, whose patches are brought together by squares.
+pub(super) fn colmodernvbert(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
+    // Its keys are this spec's too.
+    colmodernvbert_tower(config)?;
+    let vlm = config.vlm_part();
+    // Of heads, and of training.
+    vlm.root().ignore(&[
+        "classifier_bias",
+        "classifier_dropout",
+        "classifier_pooling",
+        "initializer_cutoff_factor",
+        "tie_word_embeddings",
+    ]);
+    let text = vlm.text_part();
+    text.root().expect("model_type", "modernbert")?;
+    text.root().ignore(&["tie_word_embeddings"]);
+    let spec = EncoderSpec { of_heads: OF_IMAGES, ..modernbert::spec(text)? };
+    projected(config, spec, "embedding_proj_layer")
+}
+
+/// What no state of a text depends on.
+const OF_IMAGES: &[&str] = &["connector.", "vision_model."];
+
+/// Its tower.
+pub(super) fn colmodernvbert_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
+    let vlm = config.vlm_part();
+    vlm.root().expect("model_type", "modernvbert")?;
+    let keys = vision::section(vlm)?;
+    keys.expect("model_type", "siglip_vision_model")?;
+    keys.ignore(&["vision_use_head"]);
+    let merge_size = vlm.root().size_or("pixel_shuffle_factor", 4)?;
+    let vision = VisionKeys::read(vlm, SIGLIP, merge_size)?;
+    let VisionKeys { width, eps, .. } = vision;
+    let (merged, hidden_size) = (merge_size * merge_size * width, vlm.text_part().hidden_size()?);
+    let connector = ConnectorSpec {
+        steps: vec![ConnectorStep::Merge],
+        last: LinearSpec::new("model.connector.modality_projection", hidden_size, merged),
+    };
+    let image_token_id = vlm.root().size_or("image_token_id", 50_407)? as u32;
+    let place = (TokenId::Known(image_token_id), ImageText::Tiles);
+    let prefix = "model.vision_model";
+    Ok(TowerSpec {
+        merge_size,
+        final_norm: Some(NormSpec::layer(format!("{prefix}.post_layernorm"), width, eps)),
+        unused: vec!["vision_model.head.".to_owned()],
+        ..siglip::tower_at(prefix, &vision, place, connector)
+    })
+}
+
 /// The tower of either.
 pub(super) fn tower_of_vlm(config: &HfConfig) -> Result<TowerSpec, EngineError> {
     let all: Vec<_> = SEEING.iter().map(|(model_type, _)| *model_type).collect();
@@ -214,18 +277,28 @@ fn of(
     projection: &str,
     is_causal: bool,
 ) -> Result<EncoderSpec, EngineError> {
-    let (root, vlm) = (config.root(), config.vlm_part());
-    let width = root.size_or("embedding_dim", WIDTH)?;
-    if config.is_wrapped() {
-        // Those of the inner class, which nobody asks.
-        vlm.root().ignore(&["architectures", "vocab_size"]);
-        root.ignore(&["initializer_range"]);
-    }
+    let vlm = config.vlm_part();
     let family = families::find(family).expect("a family of the registry");
     let decoder = (family.spec)(vlm)?;
     limits::check(&decoder).map_err(|text| vlm.error(text))?;
     let spec = EncoderSpec::of_decoder(decoder, is_causal)
         .map_err(|part| vlm.error(format!("{part} is not supported in models of vectors")))?;
+    projected(config, spec, projection)
+}
+
+/// The same with a projection of this name behind each state.
+fn projected(
+    config: &HfConfig,
+    spec: EncoderSpec,
+    projection: &str,
+) -> Result<EncoderSpec, EngineError> {
+    let root = config.root();
+    let width = root.size_or("embedding_dim", WIDTH)?;
+    if config.is_wrapped() {
+        // Those of the inner class, which nobody asks.
+        config.vlm_part().root().ignore(&["architectures", "vocab_size"]);
+        root.ignore(&["initializer_range"]);
+    }
     let projection = LinearSpec::new(projection, width, spec.hidden_size()).with_bias(true);
     let projection = Some(HeadSpec { layers: vec![HeadLayer::new(projection)] });
     Ok(EncoderSpec { projection, compares_tokens: true, ..spec })

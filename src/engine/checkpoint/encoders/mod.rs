@@ -83,6 +83,12 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
         "ColSmol",
     ),
     of_two_towers(
+        "ColModernVBertForRetrieval",
+        late_interaction::colmodernvbert,
+        late_interaction::colmodernvbert_tower,
+        "ColModernVBERT",
+    ),
+    of_two_towers(
         "ColPaliForRetrieval",
         late_interaction::colpali,
         late_interaction::tower_of_vlm,

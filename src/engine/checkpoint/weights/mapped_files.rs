@@ -432,6 +432,7 @@ impl MappedFiles {
             format!("language_model.{shorter}"),
             format!("model.language_model.{shorter}"),
             format!("model.text_model.{shorter}"),
+            format!("text_model.{shorter}"),
             // As those of DeepSeek-VL2 have it.
             format!("language.{name}"),
             // As the files of HyperCLOVA X have it.
