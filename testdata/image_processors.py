@@ -33,6 +33,7 @@ from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
 from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.got_ocr2.processing_got_ocr2 import GotOcr2Processor
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
@@ -151,6 +152,24 @@ def phi4_tokens(pixels) -> list[int]:
     return counts
 
 
+class GotOcr2Images(GotOcr2ImageProcessor):
+    """GOT-OCR 2's own, which cuts no image."""
+
+
+class GotOcr2Prompts(GotOcr2Processor):
+    """Of a text with `<image>` in the places of its images, of so many tokens."""
+
+    num_tokens = 4
+
+    def __call__(self, text, images=None, return_tensors=None):
+        if images is None:
+            return self.tokenizer(text, return_tensors=return_tensors)
+        return super().__call__(
+            text=text, images=images[0], num_image_tokens=self.num_tokens,
+            return_tensors=return_tensors,
+        )
+
+
 class DotsOcrImages(Qwen2VLImageProcessor):
     """dots.ocr's, whose patches have one frame."""
 
@@ -173,6 +192,7 @@ MODELS = [
     ("glm4v", Glm4vImageProcessor, 2048, 16384),
     ("glm4v_moe", Glm4vImageProcessor, 1024, 8192),
     ("glm_ocr", Glm46VImageProcessor, 1024, 8192),
+    ("got_ocr2", GotOcr2Images, 64, 64),
     ("granite_vision", LlavaNextImageProcessor, 26, 26),
     ("hyperclovax_vision", Qwen2VLImageProcessor, 1024, 8192),
     ("idefics3", Idefics3ImageProcessor, 32, 32),
@@ -400,6 +420,12 @@ def preprocessor_config(cls, longest: int, tile: int) -> dict | None:
             max_pixels=tile, merge_size=2, min_pixels=longest, patch_size=8,
             processor_class="PaddleOCRVLProcessor", resample=3, rescale_factor=1 / 255,
         )
+    if cls is GotOcr2Images:
+        keys = preprocessor_config(GotOcr2ImageProcessor, longest, tile)
+        return keys | dict(
+            image_mean=[0.48145466, 0.4578275, 0.40821073], processor_class="GotOcr2Processor",
+            image_std=[0.26862954, 0.26130258, 0.27577711],
+        )
     if cls is DotsOcrImages:
         keys = preprocessor_config(Qwen2VLImageProcessor, longest, tile)
         return keys | dict(temporal_patch_size=1, processor_class="Qwen2VLProcessor")
@@ -506,6 +532,13 @@ def make_processor(folder: Path, config: dict, image_processor, tile: int):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, extra_special_tokens=names)
         return Phi4MultimodalProcessor(images, Phi4MultimodalFeatureExtractor(), tokenizer)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    if image_processor is GotOcr2Images:
+        processor = GotOcr2Prompts(images, tokenizer)
+        processor.image_token = "<image>"
+        processor.image_token_id = tokenizer.convert_tokens_to_ids("<image>")
+        patch = config["vision_config"]["patch_size"]
+        processor.num_tokens = (images.size["height"] // patch // 4) ** 2
+        return processor
     if image_processor is Molmo2ImageProcessor:
         file = folder / "processor_config.json"
         whole = json.loads(file.read_text()) if file.exists() else {}

@@ -139,6 +139,12 @@ for base in ("qwen2_vl", "qwen2_5_vl"):
     case(base, "merge4", vision(**small), {"merge_size": 4, "patch_size": 4})
     sections = {"type": "mrope", "mrope_section": [1, 5, 2]}
     case(base, "sections", {"rope_scaling": sections, "tie_word_embeddings": True})
+case("got_ocr2", "window", vision(window_size=5, layer_norm_eps=1e-6))
+case("got_ocr2", "even", vision(window_size=4, global_attn_indexes=[]))
+case("got_ocr2", "whole", vision(global_attn_indexes=[0, 1, 2], qkv_bias=False))
+case("got_ocr2", "sizes", vision(hidden_size=32, num_attention_heads=2, output_channels=20, mlp_dim=8))
+case("got_ocr2", "larger", vision(image_size=96), {"size": {"height": 96, "width": 96}})
+case("got_ocr2", "tiles", {}, {"crop_to_patches": True})
 case("dots_ocr", "bias", vision(use_bias=True, post_norm=False))
 case("dots_ocr", "merge", vision(spatial_merge_size=1, rms_norm_eps=1e-5), {"merge_size": 1})
 case("dots_ocr", "sizes", vision(embed_dim=32, num_attention_heads=2, num_hidden_layers=1))

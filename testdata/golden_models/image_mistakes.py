@@ -164,7 +164,32 @@ def columns_first(model: nn.Module) -> None:
 DOTS = [
     without_norm("patchifier.norm"), without_norm("post_trunk_norm"), gate_is_up, columns_first,
 ]
+
+
+def without_distances(axis: str):
+    def change(model: nn.Module) -> None:
+        for layer in tower_of(model).layers:
+            getattr(layer.attn, f"rel_pos_{axis}").zero_()
+
+    return named(f"without rel_pos_{axis}", change)
+
+
+def other_windows(model: nn.Module) -> None:
+    """What is beyond an edge is not seen."""
+    for layer in tower_of(model).layers:
+        layer.attn.qkv.bias.data[layer.attn.qkv.bias.shape[0] // 3 :].zero_()
+
+
+def distances_of_scaled(model: nn.Module) -> None:
+    for layer in tower_of(model).layers:
+        for axis in "hw":
+            getattr(layer.attn, f"rel_pos_{axis}").mul_(layer.attn.scale)
+
+
+GOT = [
+    without_distances("h"), without_distances("w"), other_windows, distances_of_scaled,
+]
 MISTAKES: dict[str, list[Callable[[nn.Module], None]]] = {
     "phi4_multimodal": PHI4, "phi4_multimodal_untied": PHI4, "phi4mm": PHI4,
-    "deepseek_vl2": VL2, "dots_ocr": DOTS, "deepseek_vl2_tiny": VL2, "kimi_k25": MOONVIT, "kimi_vl": MOONVIT,
+    "deepseek_vl2": VL2, "dots_ocr": DOTS, "got_ocr2": GOT, "deepseek_vl2_tiny": VL2, "kimi_k25": MOONVIT, "kimi_vl": MOONVIT,
 }

@@ -130,6 +130,7 @@ families! {
     glm_moe_dsa
     glm_moe_dsa_sparse
     glm_ocr
+    got_ocr2
     gpt2
     gpt_bigcode
     gpt_neo

@@ -18,7 +18,7 @@ use vllm_batch::engine::text::Chat;
 
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 49] = [
+const MODELS: [&str; 50] = [
     "testdata/golden/smolvlm",
     "testdata/golden/idefics3",
     "testdata/golden/qwen2_vl",
@@ -40,6 +40,7 @@ const MODELS: [&str; 49] = [
     "testdata/golden/glm4v",
     "testdata/golden/glm4v_moe",
     "testdata/golden/glm_ocr",
+    "testdata/golden/got_ocr2",
     "testdata/golden/ministral3_multimodal",
     "testdata/golden/mistral3",
     "testdata/golden/qwen3_vl_moe",

@@ -44,6 +44,7 @@ mod selective_scan;
 mod shared_rows;
 mod soft_cap;
 mod softmax;
+mod squares;
 mod step;
 mod streams;
 mod text_maxima;
@@ -101,6 +102,7 @@ pub use scale_columns::scale_columns;
 pub use selective_scan::{SelectiveInputs, SelectiveWeights, selective_scan};
 pub use soft_cap::soft_cap;
 pub use softmax::softmax_rows;
+pub use squares::{Squares, SquaresScratch, gather_around};
 pub use step::{Ids, RowSlots, Step, StepInputs, StepLimits, TextLimits};
 pub use streams::{
     MAX_STREAMS, add_to_streams, correct_streams, keep_largest, mean_streams, mixing_weights,

@@ -6,7 +6,7 @@ from . import (
     glm_vision, gpt, internvl, latent, later, lfm2_vl, llama4, llama_kin, longcat, newer, paligemma,
     parallel, parts, peri_norm, phi3, pixtral, post_norm, quantized, qwen_vision, recurrent,
     renamed, selective, towers, paddleocr_vl, kda, altup, zamba, step, sparse, kimi_vision,
-    deepseek_vl2, molmo2, ovis2, phi4_multimodal, elder, dots_ocr,
+    deepseek_vl2, molmo2, ovis2, phi4_multimodal, elder, dots_ocr, got_ocr2,
 )
 
 FAMILIES: dict[str, Family] = {}
@@ -15,7 +15,7 @@ MODULES = (
     quantized, experts, gemma4, delta, towers, qwen_vision, gemma3_vision, internvl, pixtral,
     glm_vision, paligemma, lfm2_vl, cohere_vision, gated, newer,
     bailing, blocks, longcat, peri_norm, parts, selective, llama4, paddleocr_vl, kda, altup, zamba, step, sparse,
-    kimi_vision, deepseek_vl2, molmo2, ovis2, phi4_multimodal, elder, dots_ocr,
+    kimi_vision, deepseek_vl2, molmo2, ovis2, phi4_multimodal, elder, dots_ocr, got_ocr2,
 )
 for _module in MODULES:
     FAMILIES.update(_module.FAMILIES)

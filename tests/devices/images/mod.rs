@@ -24,7 +24,7 @@ use vllm_batch::engine::text::Tokenizer;
 
 use steps::{Row, RowKind, Runner};
 
-const MODELS: [&str; 52] = [
+const MODELS: [&str; 53] = [
     "aya_vision",
     "cohere2_vision",
     "deepseek_vl",
@@ -40,6 +40,7 @@ const MODELS: [&str; 52] = [
     "glm4v",
     "glm4v_moe",
     "glm_ocr",
+    "got_ocr2",
     "hyperclovax_vision",
     "idefics3",
     "internvl",

@@ -21,7 +21,8 @@ fn on_gpus(dtype: DType) -> impl Iterator<Item = &'static str> {
         let are_alike = spec.attentions().all(|attention| !attention.is_causal);
         let is_past_windows = tower.bidirectional == Bidirectional::Prompt
             && spec.attentions().any(|attention| attention.reach != Reach::All);
-        let are_kernels_there = refusal.is_none() && are_alike && !is_past_windows;
+        let has_squares = tower.attentions().any(|attention| attention.squares.is_some());
+        let are_kernels_there = refusal.is_none() && are_alike && !is_past_windows && !has_squares;
         tower.heads().head_dim.is_multiple_of(step) && are_kernels_there
     })
 }
@@ -70,6 +71,7 @@ fn what_no_kernel_computes_of_images_leaves_the_text() {
     for (model, config, why) in [
         ("idefics3", usual("idefics3"), "head_dim is 12, and the kernels take multiples of 8"),
         ("paligemma2", usual("paligemma2"), "see all of it past a window"),
+        ("got_ocr2", usual("got_ocr2"), "say of distances between patches"),
         (
             "qwen3_vl",
             EngineConfig { cache: narrow, ..usual("qwen3_vl") },

@@ -46,6 +46,7 @@ mod glm;
 mod glm4;
 mod glm4_moe;
 mod glm4v;
+mod got_ocr2;
 mod gpt;
 mod gpt2;
 mod gpt_bigcode;
@@ -303,6 +304,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
     family("GlmMoeDsaForCausalLM", dsa::glm5, "GLM-5, GLM-5.1"),
     seeing("GlmOcrForConditionalGeneration", glm4v::ocr, glm4v::ocr_tower, "GLM-OCR"),
+    Architecture {
+        chat_template: Some(got_ocr2::CHAT_TEMPLATE),
+        ..seeing("GotOcr2ForConditionalGeneration", got_ocr2::spec, got_ocr2::tower, "GOT-OCR 2")
+    },
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
     family("GPTJForCausalLM", gptj::spec, "GPT-J"),

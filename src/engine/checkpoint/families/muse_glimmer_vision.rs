@@ -111,7 +111,7 @@ fn windows(
         }
     };
     match is_whole.len() == num_layers {
-        true => Ok(WindowsSpec { side: side / merge_size, is_whole }),
+        true => Ok(WindowsSpec { side: side / merge_size, is_whole, is_filled: false }),
         false => Err(config.error("`vision_config.layer_types` has not one type per layer")),
     }
 }

@@ -121,7 +121,7 @@ fn windows(config: &HfConfig, vision: &QwenVision<'_>) -> Result<WindowsSpec, En
             is_whole
         }
     };
-    Ok(WindowsSpec { side, is_whole })
+    Ok(WindowsSpec { side, is_whole, is_filled: false })
 }
 
 #[cfg(test)]

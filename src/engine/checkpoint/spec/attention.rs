@@ -48,6 +48,8 @@ pub struct AttentionSpec {
     /// Tokens of images attend to none behind them, also where the tower says that they attend to
     /// all of their image (Gemma 4's global layers).
     pub is_causal: bool,
+    /// What the query says of distances in a square of patches is added to the scores (SAM).
+    pub squares: Option<SquaresSpec>,
     /// What the heads' outputs are multiplied by, before `out`.
     pub gate: Option<OutputGate>,
     /// (hidden_size, num_heads * head_dim), or as wide as V heads are
@@ -55,6 +57,17 @@ pub struct AttentionSpec {
     /// What stands before the names of tensors that files may have though nothing reads them: K and
     /// V of a block that has none of its own, a norm that other layers have (A.X K1).
     pub unused: Vec<String>,
+}
+
+/// What is learned of distances between patches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SquaresSpec {
+    /// (2 * side - 1, head_dim) each: of rows and of columns.
+    pub tables: [NamedShape; 2],
+    /// Patches of the side of a tile.
+    pub grid: usize,
+    /// Of the side of what sees each other: a window, or the tile.
+    pub side: usize,
 }
 
 /// A gate of what heads give: a function of what `qkv` gives behind v.
@@ -122,6 +135,7 @@ impl AttentionSpec {
             reach: Reach::All,
             choice: None,
             is_causal: false,
+            squares: None,
             gate: None,
             out,
             unused: Vec::new(),

@@ -48,12 +48,29 @@ pub enum ConnectorStep {
     },
     /// Product of each row.
     Linear(LinearSpec),
+    /// A convolution over squares of three rows of a tile's.
+    Convolve(ConvolutionSpec),
     /// Shares of each row: e^value over the sum of these (Ovis 2).
     Softmax,
     /// Of each value.
     Activate(Activation),
     /// The activations of the first half of each row, times its second half.
     Gate(Activation),
+}
+
+/// A convolution over a square of rows: each is of the three by three around it, with zeros beyond
+/// the edge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvolutionSpec {
+    /// (outputs, width of the rows, 3, 3)
+    pub linear: LinearSpec,
+    /// Rows of the side of the square.
+    pub side: usize,
+    /// Every so many of a row and of a column are the middle of one.
+    pub stride: usize,
+    /// Patches of the side of a token, where rows are still by the tokens that they are of; None:
+    /// they are row after row.
+    pub by_token: Option<usize>,
 }
 
 /// Attention of one learned query over all patches of a tile.
@@ -83,6 +100,7 @@ impl ConnectorSpec {
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let of_steps = self.steps.iter().flat_map(|step| match step {
             ConnectorStep::Linear(linear) => vec![linear],
+            ConnectorStep::Convolve(convolution) => vec![&convolution.linear],
             ConnectorStep::AttentionPool(pool) => vec![&pool.qkv],
             ConnectorStep::GroupPool(pool) => vec![&pool.q, &pool.kv],
             _ => Vec::new(),

@@ -26,10 +26,10 @@ mod tower;
 
 pub use attention::{
     AttentionSpec, GateFunction, GateSpan, KvSource, NormSpan, OutputGate, PositionScale,
-    QkNormOrder, QkNormSpec,
+    QkNormOrder, QkNormSpec, SquaresSpec,
 };
 pub use choice::{ChoiceSpec, ChoiceUnit, IndexerSpec};
-pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep, GroupPool};
+pub use connector::{AttentionPool, ConnectorSpec, ConnectorStep, ConvolutionSpec, GroupPool};
 pub use delta_net::{DeltaGate, DeltaNetSpec, LowRankGates, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec, TextEnd};
 pub use ends::{
@@ -247,7 +247,9 @@ impl LayerSpec {
         let scales = self.block_norms().filter_map(|norms| norms.layer_scale.clone());
         let side_scale = self.mixing.iter().filter_map(|mixing| mixing.side_scale.clone());
         let others = others.chain(sinks).chain(self.scalar_tensor()).chain(scales);
-        let others = others.chain(side_scale);
+        let squares = self.attention.iter().filter_map(|block| block.squares.as_ref());
+        let squares = squares.flat_map(|squares| squares.tables.clone());
+        let others = others.chain(side_scale).chain(squares);
         linears.chain(norms).chain(others).chain(recurrent)
     }
 

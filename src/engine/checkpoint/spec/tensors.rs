@@ -154,6 +154,11 @@ pub enum Layout {
         /// of a square (outputs, channels, side, side), one of frames (outputs, channels, frames).
         num_axes: usize,
     },
+    /// (side, side, inputs): outputs are the places of a square, row after row.
+    Places {
+        /// Of the square.
+        side: usize,
+    },
     /// (outputs, inputs), where inputs are the samples of a patch, frame after frame: (frames, 3,
     /// size, size).
     ByFrame {
@@ -179,7 +184,7 @@ impl Layout {
                 };
                 Some((0..num_columns).map(column).collect())
             }
-            Self::Rows | Self::Transposed | Self::Patches { .. } => None,
+            Self::Rows | Self::Transposed | Self::Patches { .. } | Self::Places { .. } => None,
         }
     }
 }
@@ -250,6 +255,11 @@ impl LinearSpec {
     /// The same over so many frames: a convolution.
     pub fn of_taps(self, num_taps: usize) -> Self {
         Self { layout: Layout::ByChannel { num_merged: num_taps, num_axes: 1 }, ..self }
+    }
+
+    /// The same of a table of the places of a square of this side.
+    pub fn of_places(self, side: usize) -> Self {
+        Self { layout: Layout::Places { side }, ..self }
     }
 
     /// A layer over the samples of patches of an image, without biases.
@@ -333,6 +343,7 @@ impl LinearSpec {
                     vec![part.rows, k]
                 }
                 Layout::Transposed => vec![k, part.rows],
+                Layout::Places { side } => vec![side, side, k],
                 Layout::Patches { frames, size } => {
                     let bands = [part.rows, 3].into_iter().chain(frames);
                     bands.chain([size, size]).collect()

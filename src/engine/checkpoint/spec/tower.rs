@@ -109,6 +109,16 @@ pub struct WindowsSpec {
     pub side: usize,
     /// Of each layer, whether patches see the whole tile all the same.
     pub is_whole: Vec<bool>,
+    /// Those at the right and the lower edge are filled up, with zeros in place of normed rows
+    /// (SAM).
+    pub is_filled: bool,
+}
+
+impl WindowsSpec {
+    /// Windows of a tile that are filled up.
+    pub fn num_filled(&self, layout: (usize, usize)) -> usize {
+        layout.0.div_ceil(self.side) * layout.1.div_ceil(self.side)
+    }
 }
 
 /// What a tower gives of one of its layers.

@@ -47,6 +47,8 @@ fn refusal(
         "no kernel lets the tokens of a prompt see all of it past a window"
     } else if tower.connector.steps.iter().any(is_of_channels) {
         "no kernel of a GPU standardizes what it gives yet"
+    } else if tower.attentions().any(|attention| attention.squares.is_some()) {
+        "no kernel of a GPU adds what queries say of distances between patches yet"
     } else if tower.layers.iter().any(LayerSpec::is_bounded) {
         "no kernel of a GPU bounds what its layers read yet"
     } else if config.device.quantization.is_some() {

@@ -46,7 +46,10 @@ pub(super) fn read(
     let whole = keys.text("processor_class")?;
     const SPLITS: [&str; 3] = ["AyaVisionProcessor", "InternVLProcessor", "QianfanOCRProcessor"];
     let splits = whole.is_some_and(|whole| SPLITS.contains(&whole));
-    let is_split = keys.flag("crop_to_patches", choice == GridChoice::LeastScale)? || splits;
+    // And another one that they are not.
+    let is_whole = whole == Some("GotOcr2Processor");
+    let is_asked = keys.flag("crop_to_patches", choice == GridChoice::LeastScale)?;
+    let is_split = splits || is_asked && !is_whole;
     let (tile, grid) = tiles_of_grids(keys, size, choice)?;
     Ok(match is_split {
         true => Sizing::Grid { tile, grid },

@@ -138,6 +138,12 @@ fn images_of_internvl_are_cut_whatever_their_own_file_says() {
     };
     assert_eq!(tiles(with("crop_size", Value::Null).unwrap()), (0, 0, 1, 1));
     assert_eq!(tiles(with("processor_class", json!("InternVLProcessor")).unwrap()), (1, 2, 3, 3));
+    let mut got = json!({"image_processor_type": "GotOcr2ImageProcessor", "crop_to_patches": true,
+        "processor_class": "GotOcr2Processor", "size": {"height": 28, "width": 28}});
+    let of = |config: &Value| ImageProcessor::from_config(config, tower, Backend::Torchvision);
+    assert_eq!(tiles(of(&got).unwrap()), (0, 0, 1, 1));
+    got["processor_class"] = Value::Null;
+    assert_eq!(tiles(of(&got).unwrap()), (1, 2, 3, 3));
     for (key, value) in [("max_patches", json!(0)), ("min_patches", json!(13))] {
         let error = with(key, value).expect_err(key).to_string();
         assert!(error.contains("_patches"), "{error}");

@@ -8,7 +8,7 @@ use super::tower::Tower;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{
-    AttentionPool, ConnectorSpec, ConnectorStep, GroupPool, TowerSpec,
+    AttentionPool, ConnectorSpec, ConnectorStep, ConvolutionSpec, GroupPool, TowerSpec,
 };
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
@@ -40,9 +40,38 @@ enum Step {
     Standardize(ops::Standardization),
     /// (outputs, inputs)
     Linear(LinearWeight),
+    Convolve(Convolution),
     Softmax,
     Activate(Activation),
     Gate(Activation),
+}
+
+/// A convolution over squares of rows.
+#[derive(Debug)]
+struct Convolution {
+    /// (outputs, 9 * width): of what is around a row, place after place.
+    weight: LinearWeight,
+    side: usize,
+    stride: usize,
+    /// The row of each place of a tile.
+    rows: Vec<u32>,
+}
+
+impl Convolution {
+    fn load(loader: &mut Loader<'_>, spec: &ConvolutionSpec) -> Result<Self, EngineError> {
+        let ConvolutionSpec { ref linear, side, stride, by_token } = *spec;
+        let merged = by_token.unwrap_or(1);
+        let row = |place: usize| {
+            let (y, x) = (place / side, place % side);
+            let tokens = match by_token {
+                None => return place as u32,
+                Some(_) => y / merged * (side / merged) + x / merged,
+            };
+            (tokens * merged * merged + y % merged * merged + x % merged) as u32
+        };
+        let rows = (0..side * side).map(row).collect();
+        Ok(Self { weight: loader.linear(linear)?, side, stride, rows })
+    }
 }
 
 /// Attention of one query over the patches of a tile.
@@ -148,6 +177,9 @@ impl Connector {
                     Step::Standardize(loader.standardization(*factor, (shift, scale))?)
                 }
                 ConnectorStep::Linear(linear) => Step::Linear(loader.linear(linear)?),
+                ConnectorStep::Convolve(convolution) => {
+                    Step::Convolve(Convolution::load(loader, convolution)?)
+                }
                 ConnectorStep::Softmax => Step::Softmax,
                 ConnectorStep::Activate(activation) => Step::Activate(*activation),
                 ConnectorStep::Gate(activation) => Step::Gate(*activation),
@@ -174,6 +206,7 @@ impl Connector {
     ) -> Result<(), EngineError> {
         let products = self.steps.iter().flat_map(|step| match step {
             Step::Linear(weight) => vec![weight],
+            Step::Convolve(convolution) => vec![&convolution.weight],
             Step::AttentionPool(pool) => vec![&pool.qkv],
             Step::GroupPool(pool) => vec![&pool.q, &pool.kv],
             _ => Vec::new(),
@@ -281,6 +314,15 @@ impl Connector {
                     ops::linear(device, input(device, x, narrowed), weight, product);
                     x = product;
                 }
+                Step::Convolve(Convolution { weight, side, stride, rows }) => {
+                    let (Some(around), Some(product)) = (outputs.next(), outputs.next()) else {
+                        unreachable!("two for each")
+                    };
+                    ops::gather_around(device, (x, rows), (*side, *stride), around);
+                    product.reshape(around.num_rows(), weight.shape().0);
+                    ops::linear(device, input(device, around, narrowed), weight, product);
+                    x = product;
+                }
                 Step::Softmax => ops::softmax_rows(device, x),
                 Step::Activate(activation) => ops::activate(device, *activation, x),
                 Step::Gate(activation) => {
@@ -356,6 +398,13 @@ impl ConnectorBuffers {
                 }
                 Step::Linear(weight) => {
                     (width, _) = weight.shape();
+                    outputs.push(tensor(num_rows, width, Precision::Activation)?);
+                }
+                Step::Convolve(Convolution { weight, stride, .. }) => {
+                    (width, _) = weight.shape();
+                    num_rows /= stride * stride;
+                    // As large as it has to be.
+                    outputs.push(Tensor::zeros(0, 1));
                     outputs.push(tensor(num_rows, width, Precision::Activation)?);
                 }
                 Step::Gate(_) => {

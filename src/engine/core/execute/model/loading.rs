@@ -17,12 +17,13 @@ use vllm_batch_base::config::DType;
 use vllm_batch_base::layers::Activation;
 use vllm_batch_checkpoint::spec::{
     AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, Frequencies, LayerSpec,
-    LearnedPositions, LinearSpec, MlpForm, NamedShape, NormSpec, RopeSpec, Sinusoids, Stage,
+    LearnedPositions, LinearSpec, MlpForm, NamedShape, NormSpec, RopeSpec, Sinusoids, SquaresSpec,
+    Stage,
 };
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Tensor};
 use vllm_batch_ops::{
-    AdaptedLinear, ExpertsWeight, LinearWeight, LoraSlots, NormWeight, RotaryTable,
+    AdaptedLinear, ExpertsWeight, LinearWeight, LoraSlots, NormWeight, RotaryTable, Squares,
     Standardization, StepLimits, TableSlots, WeightValues,
 };
 
@@ -88,6 +89,7 @@ pub(super) struct AttentionWeights {
     pub v_norm: Option<NormWeight>,
     pub alibi: Option<WeightValues>,
     pub sinks: Option<WeightValues>,
+    pub squares: Option<Squares>,
     pub out: AdaptedLinear,
 }
 
@@ -344,6 +346,24 @@ impl Loader<'_> {
         device.upload(values, spec.k)
     }
 
+    /// What attention has of distances, and q, k and v of a row of zeros: their biases.
+    fn squares(
+        &mut self,
+        spec: &AttentionSpec,
+        SquaresSpec { tables, grid, side }: &SquaresSpec,
+    ) -> Result<Squares, EngineError> {
+        let mut table =
+            |tensor: &NamedShape| self.checkpoint.matrix(tensor).map(|matrix| matrix.to_vec());
+        let tables = [table(&tables[0])?, table(&tables[1])?];
+        let mut beyond = Vec::new();
+        for bias in spec.qkv.biases() {
+            beyond.extend(self.checkpoint.vector(&bias, 0.01)?);
+        }
+        beyond.resize(spec.qkv.n(), 0.0);
+        let AttentionSpec { heads, scale, .. } = *spec;
+        Ok(Squares { heads, scale, tables, beyond, grid: *grid, side: *side })
+    }
+
     /// What channels are shifted and scaled by.
     pub(super) fn standardization(
         &mut self,
@@ -456,6 +476,7 @@ impl Loader<'_> {
             v_norm: self.norm(spec.v_norm.as_ref())?,
             alibi,
             sinks,
+            squares: spec.squares.as_ref().map(|own| self.squares(spec, own)).transpose()?,
             out: self.adapted_linear(&spec.out)?,
         })
     }

@@ -64,7 +64,10 @@ impl Loader<'_> {
             }
         }
         match spec.layout {
-            Layout::Rows | Layout::ByFrame { .. } | Layout::ByChannel { num_axes: 0, .. } => {}
+            Layout::Rows
+            | Layout::Places { .. }
+            | Layout::ByFrame { .. }
+            | Layout::ByChannel { num_axes: 0, .. } => {}
             Layout::Transposed => {
                 matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
             }

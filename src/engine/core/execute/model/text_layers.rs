@@ -9,7 +9,8 @@ use vllm_batch_checkpoint::spec::{AttentionSpec, LayerSpec};
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
 use vllm_batch_ops::{
-    EncoderAttentionShape, EncoderScratch, QkvHeads, RelativeBias, RotaryTable, Step, TextLimits,
+    EncoderAttentionShape, EncoderScratch, QkvHeads, RelativeBias, RotaryTable, SquaresScratch,
+    Step, TextLimits,
 };
 
 /// What attention works in, for steps of up to T tokens.
@@ -20,6 +21,7 @@ pub(super) struct TextBuffers {
     /// (T, num_heads * head_dim)
     attended: Tensor,
     scratch: EncoderScratch,
+    squares: SquaresScratch,
 }
 
 impl TextBuffers {
@@ -37,7 +39,8 @@ impl TextBuffers {
         let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
         let widest = |of: fn(&AttentionSpec) -> usize| attentions().map(of).max().unwrap_or(0);
         // What is bounded is no input yet.
-        let is_input = !layers.iter().any(LayerSpec::is_bounded);
+        let has_squares = attentions().any(|attention| attention.squares.is_some());
+        let is_input = !layers.iter().any(LayerSpec::is_bounded) && !has_squares;
         let precision = match is_input && attentions().all(|a| a.v_dim().is_multiple_of(2)) {
             true => Precision::Attended(dtype),
             false => Precision::Activation,
@@ -47,6 +50,7 @@ impl TextBuffers {
             qkv: per_token(widest(|attention| attention.qkv.n()), Precision::Activation)?,
             attended: per_token(widest(|attention| attention.out.k), precision)?,
             scratch: EncoderScratch::new((device, dtype), heads, limits)?,
+            squares: SquaresScratch::default(),
         })
     }
 }
@@ -98,8 +102,13 @@ impl TextLayers<'_> {
         (stream, buffers): (&mut Stream, &mut TextBuffers),
     ) {
         let device = self.device;
-        let TextBuffers { qkv, attended, scratch } = buffers;
+        let TextBuffers { qkv, attended, scratch, squares } = buffers;
         stream.qkv(device, (spec, weights), qkv, None);
+        if let Some(own) = &weights.squares {
+            attended.reshape(qkv.num_rows(), spec.out.k);
+            own.attend(device, (qkv, seen), (squares, scratch), attended);
+            return stream.last_product(device, attended, &weights.out);
+        }
         let rope = spec.rope.map(|rope| &self.ropes[rope]);
         let left = begin_heads(device, (spec, weights), rope, seen, qkv);
         ops::rotate_texts(device, (qkv, spec.heads), left, seen, scratch);

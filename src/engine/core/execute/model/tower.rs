@@ -216,7 +216,12 @@ impl Tower {
                 };
                 num_tokens += of_tokens.max(images[tile.image].num_patches_of(tile.index));
                 num_tokens += num_class_tokens;
-                num_texts += tile.windows.as_ref().map_or(1, |windows| windows.ends.len());
+                let of_filled = self
+                    .spec
+                    .windows
+                    .as_ref()
+                    .map_or(1, |w| w.num_filled((layout.rows, layout.columns)));
+                num_texts += tile.windows.as_ref().map_or(of_filled, |own| own.ends.len());
             }
             let fits = num_tokens <= Tower::STEP_PATCHES && num_texts <= Tower::STEP_TEXTS;
             if num_tiles > 0 && !fits {
@@ -311,7 +316,7 @@ impl Tower {
 
     /// The windows of each tile of an image.
     fn windows_of(&self, image: &Patches) -> Option<Windows> {
-        let windows = self.spec.windows.as_ref()?;
+        let windows = self.spec.windows.as_ref().filter(|windows| !windows.is_filled)?;
         assert_eq!(image.order, PatchOrder::Merged, "windows are of tokens");
         Some(Windows::new(image.layout, windows.side))
     }
@@ -333,7 +338,8 @@ impl Tower {
         self.group(&tiles);
         let num_texts = self.batch.query_start_loc.len().max(self.windows.query_start_loc.len());
         let num_rows = self.batch.logits_indices.len() / self.spec.num_states();
-        self.reserve(device, self.batch.num_tokens().max(num_rows), num_texts)?;
+        let num_tokens = self.batch.num_tokens().max(self.windows.num_tokens());
+        self.reserve(device, num_tokens.max(num_rows), num_texts)?;
         let Self { spec, weights, batch, mixed, groups, windows, buffers, .. } = self;
         mixed.upload(device)?;
         groups.upload(device)?;
@@ -444,6 +450,12 @@ impl Tower {
             if let Some(of_tile) = tile.windows {
                 let ends = of_tile.ends.iter().map(|end| first as u32 + end);
                 windows.query_start_loc.extend(ends);
+            } else if let Some(own) = &spec.windows {
+                let first = windows.query_start_loc.last().copied().unwrap_or(0);
+                let of_window = (own.side * own.side) as u32;
+                let ends = (1..=own.num_filled((layout.rows, layout.columns)) as u32)
+                    .map(|end| first + end * of_window);
+                windows.query_start_loc.extend(ends);
             }
             batch.query_start_loc.push(batch.positions.len() as u32);
             placed.push(tile);
@@ -456,6 +468,10 @@ impl Tower {
             windows.input_ids.clone_from(&batch.input_ids);
             windows.positions.clone_from(&batch.positions);
             windows.axes.clone_from(&batch.axes);
+            // With rows beyond edges, where windows are filled up.
+            let num_rows = windows.query_start_loc.last().map_or(0, |end| *end as usize);
+            windows.input_ids.resize(num_rows, 0);
+            windows.positions.resize(num_rows, 0);
         }
         placed
     }
