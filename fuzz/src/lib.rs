@@ -42,7 +42,7 @@ const fn target_of_contained(name: &'static str, check: fn(&[u8])) -> Target {
 }
 
 /// Every target, by name.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     target("adapter", adapter::check),
     target("csv", csv_records::check),
     target("gguf", gguf::check),

@@ -117,6 +117,7 @@ fn recordings_are_written_down_as_by_transformers() {
             let all = in_prompt.chain(answer.token_ids.iter().map(|id| json!(id)));
             let expected = before.iter().chain(case["token_ids"].as_array().unwrap());
             assert!(all.eq(expected.cloned()), "{model} {case} {:?}", answer.token_ids);
+            assert_eq!(answer.text.starts_with("<|"), case["return_timestamps"] == true);
             let logprobs = answer.logprobs.as_ref().unwrap()[num_before..].iter();
             for (got, expected) in logprobs.zip(case["logprobs"].as_array().unwrap()) {
                 let distance = f64::from(got.token.logprob) - expected.as_f64().unwrap();

@@ -235,7 +235,7 @@ fn a_changed_image_is_compared_again() {
     let continued = fed(command(&["--journal", &journal]), &input);
     let said = errors(&continued);
     assert!(said.contains("Continuing a run"), "{said}");
-    assert!(said.contains("Images: 1,"), "{said}");
+    assert!(said.contains("Media: 1,"), "{said}");
     let straight = fed(command(&[]), &input);
     assert!(continued.stdout == straight.stdout, "{said}");
     let answers = lines(&straight);

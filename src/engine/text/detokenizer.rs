@@ -94,6 +94,11 @@ impl Detokenizer {
         self.advance(tokenizer)
     }
 
+    /// Appends what stands for a token that the tokenizer has no text of.
+    pub fn push_mark(&mut self, mark: &str) {
+        self.text.push_str(mark);
+    }
+
     /// Makes the tokens whose text is out the context of the next.
     fn advance(&mut self, tokenizer: &Tokenizer) -> Result<(), TextError> {
         let mut pending = self.window[self.context..].to_vec();

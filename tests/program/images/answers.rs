@@ -40,7 +40,7 @@ fn images_are_counted_in_summaries_and_plans() {
     // Of three kinds: four rows have one, four have two, four another.
     assert_eq!((num("num_images"), num("num_encoded")), (16, 3), "{images}");
     let seconds = images["encode_time"].as_f64().unwrap();
-    let expected = format!("Images: 16, {} tokens; 3 encoded in {seconds:.1} s", num("num_tokens"));
+    let expected = format!("Media: 16, {} tokens; 3 encoded in {seconds:.1} s", num("num_tokens"));
     assert!(said.errors.contains(&expected), "{}", said.errors);
     let plan = ["plan", "--model", SEES, "-i", "data/in.jsonl", "--max-tokens", "2"];
     let said = program(folder.path(), &plan);
@@ -61,7 +61,7 @@ fn a_benchmark_takes_rows_with_images() {
         ["-i", "data/in.jsonl", "--output-json", "bench.json", "--no-enable-prefix-caching"];
     let (code, out, errors) = bench(&flags);
     assert_eq!(code, 0, "{errors}");
-    assert!(out.contains("\nImages: 16, ") && out.contains(" tokens; 3 encoded in "), "{out}");
+    assert!(out.contains("\nMedia: 16, ") && out.contains(" tokens; 3 encoded in "), "{out}");
     let text = fs::read_to_string(folder.path().join("bench.json")).unwrap();
     let result: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(

@@ -29,7 +29,8 @@ pub struct JoinArgs {
     /// The complete output of a run; -: standard input
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// Where each text goes, with {file} or {name} in it
+    /// Where each text goes, with {file} or {name} in it; subtitles where it ends with .srt or
+    /// .vtt
     #[arg(long, value_name = "TEMPLATE")]
     pub to: String,
     /// Field or column that says which rows belong together

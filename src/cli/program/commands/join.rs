@@ -1,5 +1,7 @@
 //! `join`: the answers of an output as one file for each file that its rows are parts of.
 
+mod subtitles;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -12,6 +14,7 @@ use crate::args::JoinArgs;
 use crate::ledger::LedgerError;
 use crate::ledger::claim::Claim;
 use crate::ledger::storage::{Disk, Storage};
+use subtitles::{Cue, TextForm};
 use vllm_batch_base::files::quoted;
 use vllm_batch_dataset::input::fields::JsonFields;
 use vllm_batch_dataset::input::path;
@@ -50,8 +53,14 @@ struct Row {
     line: u64,
     /// What it is a part of.
     of: String,
-    /// Its text; None of an error row.
-    text: Option<String>,
+    /// What is said; None of an error row.
+    said: Option<Said>,
+}
+
+/// What a row adds to its file.
+enum Said {
+    Text(String),
+    Cues(Vec<Cue>),
 }
 
 /// The rows of the output.
@@ -98,12 +107,18 @@ impl<'a> Rows<'a> {
             return Err(wrong(&format!("no text in `{}` (--by)", self.args.by)));
         };
         let has_failed = value("error").is_some_and(|e| !e.is_null() && e != "");
-        let text = match value(&self.args.field) {
+        let is_plain = TextForm::of(&self.args.to) == TextForm::Plain;
+        let said = match value(&self.args.field) {
             _ if has_failed => None,
-            Some(Value::String(text)) => Some(text),
+            _ if !is_plain => {
+                let without = "no `segments`, of which subtitles are made: `run \
+                               --return-timestamps` writes them, to JSON lines";
+                Some(Said::Cues(subtitles::cues(value).ok_or_else(|| wrong(without))?))
+            }
+            Some(Value::String(text)) => Some(Said::Text(text)),
             _ => return Err(wrong(&format!("no text in `{}` (--field)", self.args.field))),
         };
-        Ok(Some(Row { line, of, text }))
+        Ok(Some(Row { line, of, said }))
     }
 
     /// The values of a record, by their names.
@@ -140,6 +155,7 @@ struct Current {
     text: String,
     num_rows: u64,
     num_failed: u64,
+    num_cues: usize,
 }
 
 /// The texts on their way to files.
@@ -170,14 +186,22 @@ impl<'a> Joined<'a> {
             self.write_current()?;
         }
         let of = row.of;
-        let new = || Current { of, text: String::new(), num_rows: 0, num_failed: 0 };
+        let form = TextForm::of(&self.args.to);
+        let text = form.head().to_owned();
+        let new = || Current { of, text, num_rows: 0, num_failed: 0, num_cues: 0 };
         let current = self.current.get_or_insert_with(new);
-        if current.num_rows > 0 {
+        if current.num_rows > 0 && form == TextForm::Plain {
             current.text += self.args.separator.as_deref().unwrap_or(SEPARATOR);
         }
         current.num_rows += 1;
-        match row.text {
-            Some(text) => current.text += &text,
+        match row.said {
+            Some(Said::Text(text)) => current.text += &text,
+            Some(Said::Cues(cues)) => {
+                for cue in &cues {
+                    current.num_cues += 1;
+                    form.push(current.num_cues, cue, &mut current.text);
+                }
+            }
             None => current.num_failed += 1,
         }
         if current.text.len() > MAX_ROW {

@@ -214,12 +214,12 @@ impl Report {
     }
 }
 
-/// Images of rows, if there were any.
+/// Media of rows, if there were any.
 pub fn images_said(images: &ImageStats) -> Option<String> {
     let ImageStats { num_images, num_tokens, num_encoded, encode_time } = *images;
     (num_images > 0).then(|| {
         format!(
-            "Images: {}, {} tokens; {} encoded in {:.1} s",
+            "Media: {}, {} tokens; {} encoded in {:.1} s",
             grouped(num_images),
             grouped(num_tokens),
             grouped(num_encoded),
@@ -356,7 +356,7 @@ Output: out.jsonl";
             encode_time: Duration::from_millis(12_340),
         };
         let summary = report.summary(Style::plain());
-        let expected = "\nImages: 3,000, 192,000 tokens; 300 encoded in 12.3 s\n";
+        let expected = "\nMedia: 3,000, 192,000 tokens; 300 encoded in 12.3 s\n";
         assert!(summary.contains(expected), "{summary}");
         assert_eq!(report.stats(0)["images"]["encode_time"], 12.34);
     }

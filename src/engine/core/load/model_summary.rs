@@ -111,12 +111,14 @@ impl ModelSummary {
         self.spec.stages(count, num_deep)
     }
 
-    /// Whether chats have a template: a flag's, or one of the files that have the tokenizer.
+    /// Whether chats have a template, or need none: a flag's, or one of the files that have the
+    /// tokenizer.
     ///
     /// # Errors
     /// A file cannot be read.
     pub fn has_chat_template(&self, config: &ModelConfig) -> Result<bool, EngineError> {
-        if config.chat_template.is_some() || self.chat_template.is_some() {
+        let needs_none = self.spec.source().is_some();
+        if config.chat_template.is_some() || self.chat_template.is_some() || needs_none {
             return Ok(true);
         }
         let other = config.tokenizer_dir.as_ref();

@@ -165,7 +165,7 @@ impl Completion {
         });
         let old_len = detokenizer.text().len();
         if let Some(token_id) = shown_token {
-            detokenizer.push(tokenizer, token_id).map_err(detokenize_error)?;
+            push(detokenizer, (request, tokenizer), token_id).map_err(detokenize_error)?;
         }
         let num_new_bytes = detokenizer.text().len() - old_len;
         if num_new_bytes == 0 || num_output_tokens <= params.min_tokens as usize {
@@ -222,9 +222,28 @@ impl Completion {
         let mut detokenizer =
             Detokenizer::new(tokenizer, &request.prompt_token_ids, params.skip_special_tokens);
         for &token_id in &output_token_ids[..output_token_ids.len() - num_hidden] {
-            detokenizer.push(tokenizer, token_id)?;
+            push(&mut detokenizer, (request, tokenizer), token_id)?;
         }
         Ok(detokenizer.text().into())
+    }
+}
+
+/// Appends the text of a token. Timestamps of a transcript are seconds, which older tokenizers have
+/// no tokens of.
+fn push(
+    detokenizer: &mut Detokenizer,
+    (request, tokenizer): (&Request, &Tokenizer),
+    token_id: u32,
+) -> Result<(), TextError> {
+    let speech = request.guidance.as_ref().and_then(|guidance| guidance.speech.as_ref());
+    let first = speech.filter(|speech| speech.has_timestamps).map(|s| s.tokens.first_timestamp());
+    match first.and_then(|first| token_id.checked_sub(first)) {
+        None => detokenizer.push(tokenizer, token_id),
+        Some(fiftieths) => {
+            let (seconds, hundredths) = (fiftieths / 50, fiftieths % 50 * 2);
+            detokenizer.push_mark(&format!("<|{seconds}.{hundredths:02}|>"));
+            Ok(())
+        }
     }
 }
 

@@ -334,9 +334,9 @@ impl InputProcessor {
         default_sampling_params(&self.generation_config)
     }
 
-    /// Whether the model has a chat template.
+    /// Whether the model has a chat template, or needs none.
     pub fn has_chat_template(&self) -> bool {
-        self.chat_template.is_some()
+        self.chat_template.is_some() || self.writes_down_sounds()
     }
 
     /// Whether the chat template mentions a variable.
@@ -371,7 +371,8 @@ impl InputProcessor {
 
     /// Whether a tokenized prompt begins with two BOS: its text had one already.
     pub fn begins_with_two_bos(&self, prompt_token_ids: &[u32]) -> bool {
-        let bos = self.tokenizer.bos_token_id();
+        // Recordings are filled with it.
+        let bos = self.tokenizer.bos_token_id().filter(|_| !self.writes_down_sounds());
         bos.is_some_and(|bos| prompt_token_ids.starts_with(&[bos, bos]))
     }
 

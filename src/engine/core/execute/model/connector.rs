@@ -133,6 +133,37 @@ impl Pool {
         let query = products.row(0)[..learned.width()].to_vec();
         Ok(Self { query, qkv, num_heads: *num_heads })
     }
+
+    /// A row of each tile, whose rows of `x` these are, in the last of these buffers.
+    fn run<'a>(
+        &self,
+        device: &Device,
+        (x, tiles): (&Tensor, &[Range<usize>]),
+        narrowed: &mut Option<Tensor>,
+        [products, pooled]: [&'a mut Tensor; 2],
+    ) -> &'a mut Tensor {
+        products.reshape(x.num_rows(), self.qkv.shape().0);
+        ops::linear(device, input(device, x, narrowed), &self.qkv, products);
+        ops::attention_pool(device, (&self.query, self.num_heads), (products, tiles), pooled);
+        pooled
+    }
+}
+
+impl Convolution {
+    /// Its outputs of the squares of `x`, in the last of these buffers.
+    fn run<'a>(
+        &self,
+        device: &Device,
+        x: &Tensor,
+        narrowed: &mut Option<Tensor>,
+        [around, product]: [&'a mut Tensor; 2],
+    ) -> &'a mut Tensor {
+        let Self { weight, side, stride, rows } = self;
+        ops::gather_around(device, (x, rows), (*side, *stride), around);
+        product.reshape(around.num_rows(), weight.shape().0);
+        ops::linear(device, input(device, around, narrowed), weight, product);
+        product
+    }
 }
 
 /// What its steps work in, for up to T patches.
@@ -270,19 +301,14 @@ impl Connector {
         for step in &self.steps {
             match step {
                 Step::ClassToken => {}
-                Step::AttentionPool(Pool { query, qkv, num_heads }) => {
-                    let (Some(products), Some(pooled)) = (outputs.next(), outputs.next()) else {
-                        unreachable!("two for each")
-                    };
-                    products.reshape(x.num_rows(), qkv.shape().0);
-                    ops::linear(device, input(device, x, narrowed), qkv, products);
-                    ops::attention_pool(device, (query, *num_heads), (products, tiles), pooled);
-                    x = pooled;
+                Step::AttentionPool(pool) => {
+                    let mut next = || outputs.next().expect("two for each");
+                    let buffers = [next(), next()];
+                    x = pool.run(device, (x, tiles), narrowed, buffers);
                 }
                 Step::TileMean => {
                     let Some(means) = outputs.next() else { unreachable!("one for each") };
-                    let same = tiles.windows(2).all(|pair| pair[0].len() == pair[1].len());
-                    assert!(same, "tiles are as the tower was made for");
+                    assert!(tiles.windows(2).all(|pair| pair[0].len() == pair[1].len()));
                     means.reshape(tiles.len(), x.width());
                     ops::mean_rows(device, x, means);
                     x = means;
@@ -314,14 +340,10 @@ impl Connector {
                     ops::linear(device, input(device, x, narrowed), weight, product);
                     x = product;
                 }
-                Step::Convolve(Convolution { weight, side, stride, rows }) => {
-                    let (Some(around), Some(product)) = (outputs.next(), outputs.next()) else {
-                        unreachable!("two for each")
-                    };
-                    ops::gather_around(device, (x, rows), (*side, *stride), around);
-                    product.reshape(around.num_rows(), weight.shape().0);
-                    ops::linear(device, input(device, around, narrowed), weight, product);
-                    x = product;
+                Step::Convolve(convolution) => {
+                    let mut next = || outputs.next().expect("two for each");
+                    let buffers = [next(), next()];
+                    x = convolution.run(device, x, narrowed, buffers);
                 }
                 Step::Softmax => ops::softmax_rows(device, x),
                 Step::Activate(activation) => ops::activate(device, *activation, x),

@@ -460,6 +460,13 @@ impl Tower {
             batch.query_start_loc.push(batch.positions.len() as u32);
             placed.push(tile);
         }
+        self.end_batch();
+        placed
+    }
+
+    /// Fills what follows from the texts of the batch.
+    fn end_batch(&mut self) {
+        let Self { spec, batch, windows, .. } = self;
         let num_tokens = batch.positions.len();
         batch.input_ids.resize(num_tokens, 0);
         let rows = &batch.logits_indices;
@@ -473,7 +480,6 @@ impl Tower {
             windows.input_ids.resize(num_rows, 0);
             windows.positions.resize(num_rows, 0);
         }
-        placed
     }
 
     /// The patches of each token of the step, where tiles share tokens.
