@@ -247,7 +247,7 @@ impl Found {
         let parted =
             self.parted.into_iter().map(|(kind, path)| (Some(kind), MediaKind::Image, path));
         let media = self.media.into_iter().map(|(medium, path)| (None, medium, path));
-        let files: Vec<_> = media.chain(parted).collect();
+        let files: Vec<_> = parted.chain(media).collect();
         let Some(&(kind, medium, ref first)) = files.first() else {
             let message = format!("cannot read {shown}: it is a folder without pictures");
             let files = folder.join("*.jsonl");

@@ -96,7 +96,7 @@ fn what_is_not_there_is_refused_by_name() {
         ("n", json!(2)),
         ("tools", json!([{"type": "web_search"}])),
         ("input", json!([{"type": "item_reference", "id": "a"}])),
-        ("input", json!([{"role": "user", "content": [{"type": "input_file"}]}])),
+        ("input", json!([{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}])),
     ] {
         let mut body = json!({"input": "hi"});
         body[field] = value;
