@@ -1,5 +1,5 @@
-//! Images and recordings of rows: from what a row says of one to its bytes. Files are read beneath the folder of
-//! the dataset's file, and beneath the one that the user allows; nothing else is.
+//! Images and recordings of rows: from what a row says of one to its bytes. Files are read beneath
+//! the folder of the dataset's file, and beneath the one that the user allows; nothing else is.
 
 mod ahead;
 mod documents;

@@ -1,6 +1,6 @@
 //! Files of images or recordings that are rows themselves, and files whose parts are: those that
-//! `--input` names, and those beneath a folder. A folder with Hugging Face's `metadata.jsonl` has the
-//! rows of that file instead.
+//! `--input` names, and those beneath a folder. A folder with Hugging Face's `metadata.jsonl` has
+//! the rows of that file instead.
 
 use std::fs;
 use std::io;

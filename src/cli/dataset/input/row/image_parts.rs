@@ -1,6 +1,6 @@
 //! Content parts of messages that are images or recordings, in the spellings of OpenAI, Anthropic,
-//! transformers and vLLM. While a row is read such a part is an object of our own; the template sees
-//! `{"type": "image"}` or `{"type": "audio"}`.
+//! transformers and vLLM. While a row is read such a part is an object of our own; the template
+//! sees `{"type": "image"}` or `{"type": "audio"}`.
 
 use serde_json::{Map, Value, json};
 

@@ -338,13 +338,9 @@ impl PromptBuilder {
                 "leave out --row-params",
             ));
         }
-        if shape.is_batch()
-            && let Some((flag, _)) = self.media_fields.named().next()
-        {
-            let media =
-                if flag == own_images::flag(MediaKind::Image) { "images" } else { "recordings" };
+        if let Some((flag, _)) = self.media_fields.named().next().filter(|_| shape.is_batch()) {
             return Err(InputError::refused(
-                format!("{flag}: the rows are {shape}, whose {media} are in their messages"),
+                format!("{flag}: the rows are {shape}, whose media are in their messages"),
                 format!("leave out {flag}"),
             ));
         }

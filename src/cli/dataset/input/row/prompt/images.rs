@@ -1,4 +1,4 @@
-//! Images and recordings beside the prompt of a row: whether there are some, and where there can be none.
+//! Media beside the prompt of a row: whether there are some, and where there can be none.
 
 use super::{Beside, Built, PromptBuilder, system_text};
 use crate::input::media::{MediaReader, Named};

@@ -12,8 +12,8 @@ use vllm_batch_media::{MediaId, MediaKind};
 /// A valid recording, told apart by its samples.
 fn wav(name: &str) -> Vec<u8> {
     let samples: Vec<u8> = name.bytes().cycle().take(64).collect();
-    let head = b"RIFF\x64\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\x80\x3e\0\0\x01\0\x08\0data@\0\0\0";
-    [&head[..], &samples].concat()
+    let format = b"WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\x80\x3e\0\0\x01\0\x08\0";
+    [&b"RIFF\x64\0\0\0"[..], format, b"data@\0\0\0", &samples].concat()
 }
 
 fn id(name: &str) -> MediaId {
