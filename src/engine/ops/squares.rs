@@ -167,8 +167,8 @@ impl Default for SquaresScratch {
 }
 
 impl Squares {
-    /// `out` (patches, heads * head_dim) = what the patches of tiles attend to, whose q, k and v are
-    /// in `qkv`. `seen`: windows as texts, with those beyond the edge.
+    /// `out` (patches, heads * head_dim) = what the patches of tiles attend to, of whose q, k and
+    /// v `qkv` is. `seen`: windows as texts, with those beyond the edge.
     pub fn attend(
         &self,
         device: &Device,
@@ -187,8 +187,8 @@ impl Squares {
     }
 }
 
-/// Of squares of rows (side², width) of each tile, the rows around each `stride`-th one beside each
-/// other: a square of three, with zeros beyond the edge, for a product that is a convolution.
+/// Of squares of rows (side², width) of each tile, the rows around each `stride`-th one, beside
+/// each other: a square of three, with zeros beyond the edge, for a product that is a convolution.
 /// `from`: the row of each place of a tile.
 pub fn gather_around(
     device: &Device,
