@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::images::no_images;
 use super::{InputProcessor, ProcessError};
 use crate::media_table::MediaTable;
 use crate::plan::structured_output::{Prelude, Speech, SpeechTokens};
 use crate::request::{MediaRun, Whole};
 use vllm_batch_api::prompt::WithMedia;
 use vllm_batch_api::request::{RequestError, SamplingParams, SpeechParams, SpeechTask};
+use vllm_batch_media::MediaKind;
 use vllm_batch_text::{AnswerParser, Chat, Language};
 
 /// What the model's prompts have for sounds.
@@ -118,6 +120,9 @@ impl InputProcessor {
     ) -> Result<SpokenPrompt, ProcessError> {
         refuse_beside_speech(params)?;
         let WithMedia { chat, media } = prompt;
+        if media.iter().any(|medium| medium.kind() != MediaKind::Sound) {
+            return Err(no_images().into());
+        }
         let text = text_of(&chat, media.len())?;
         let placed = sounds.table.place(&media).map_err(|(_, error)| {
             RequestError::new(error.code(), format!("the recording: {error}"))
