@@ -28,6 +28,7 @@ fn model_of(side: Side) -> Option<&'static str> {
         Side::Choices => "golden/minimax_m3",
         Side::SharedKv => "golden/gemma4",
         Side::VisionTower => "golden/smolvlm",
+        Side::SoundTower => "golden_sounds/english",
         Side::WideNorms => "golden/olmo2",
         Side::AttentionGates | Side::AttentionSinks | Side::LayerInputs | Side::TableLora => {
             return None;
@@ -115,7 +116,8 @@ fn refusal(row: &Combination) -> Option<EngineError> {
     let device = DeviceConfig { kind: DeviceKind::Auto, ..DeviceConfig::default() };
     let mut config = EngineConfig { model, device, ..EngineConfig::default() };
     [row.refused, row.beside].into_iter().for_each(|side| give(&mut config, side));
-    let loaded = match folder.starts_with("golden/") || folder.starts_with("gguf/") {
+    let writes_texts = ["golden/", "golden_sounds/", "gguf/"];
+    let loaded = match writes_texts.iter().any(|kind| folder.starts_with(kind)) {
         true => Engine::load(&config).map(drop),
         false => PoolingEngine::load(&config).map(drop),
     };

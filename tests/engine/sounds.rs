@@ -8,14 +8,14 @@ use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{
     NumLogprobs, RequestOutput, RowKey, SamplingParams, SpeechParams, SpeechTask,
 };
-use vllm_batch::engine::base::config::{DType, EngineConfig};
+use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
 use vllm_batch::engine::media::{MediaKind, Medium};
 use vllm_batch::engine::text::Chat;
 
 use super::images::path;
-use super::speculation::{self, BATCHES};
+use super::speculation::{self, BATCHES, Method};
 
 const MODELS: [&str; 2] = ["testdata/golden_sounds/multilingual", "testdata/golden_sounds/english"];
 
@@ -141,8 +141,11 @@ fn rows(model: &str) -> Vec<(Prompt, SamplingParams)> {
 #[test]
 fn no_byte_of_a_recording_depends_on_what_runs_beside_it() {
     for model in MODELS {
-        let config = |batch, num_tokens: usize, caches| {
-            let mut config: EngineConfig = speculation::config(model, batch, None);
+        let ngram = Method::Of(SpeculationMethod::Ngram { min: 1, max: 3 });
+        let config = |batch, num_tokens: usize, caches: bool| {
+            // Drafts where there are no caches.
+            let drafts = (!caches && num_tokens < 256).then_some(&ngram);
+            let mut config: EngineConfig = speculation::config(model, batch, drafts);
             config.scheduler.max_num_batched_tokens = Some(num_tokens);
             config.cache.enable_prefix_caching = caches;
             // No room for more than one sound.

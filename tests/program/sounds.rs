@@ -1,5 +1,5 @@
-//! Rows with recordings through the program. The demo model hears nothing, so that every such row is
-//! an error row of `run`; `check` looks at recordings without a model.
+//! Rows with recordings through the program. The demo model hears nothing, so that every such row
+//! is an error row of `run`; `check` looks at recordings without a model.
 
 use std::fs;
 use std::path::Path;

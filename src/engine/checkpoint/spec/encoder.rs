@@ -154,6 +154,9 @@ impl EncoderSpec {
     /// # Errors
     /// It has a part that encoders are not given; the text names it.
     pub fn of_decoder(decoder: DecoderSpec, is_causal: bool) -> Result<Self, String> {
+        if decoder.source().is_some() {
+            return Err("attention to recordings".to_owned());
+        }
         let DecoderSpec { max_model_len, embedding, layers, ropes, mut output, .. } = decoder;
         let EmbeddingSpec {
             tokens,

@@ -176,6 +176,7 @@ impl ModelSummary {
         Sides::of_config(config).with_layers(&self.spec.layers, self.dtype).with([
             (Side::LayerInputs, self.spec.embedding.of_layers.is_some()),
             (Side::VisionTower, self.tower.is_some()),
+            (Side::SoundTower, self.sound_tower.is_some()),
             (Side::QuantizedCheckpoint, self.quantization.is_some()),
             (Side::Gguf, self.gguf_types.is_some()),
         ])

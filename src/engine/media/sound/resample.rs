@@ -1,5 +1,5 @@
-//! Another rate, by torchaudio's filter in 64 bits: a sinc of six zero crossings under a Hann window, cut
-//! off at 0.99 of the lower rate's half.
+//! Another rate, by torchaudio's filter in 64 bits: a sinc of six zero crossings under a Hann
+//! window, cut off at 0.99 of the lower rate's half.
 
 use std::f64::consts::PI;
 

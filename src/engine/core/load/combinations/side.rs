@@ -100,6 +100,8 @@ pub enum Side {
     LayerInputs,
     /// One that sees images.
     VisionTower,
+    /// One that hears.
+    SoundTower,
     /// A quantized checkpoint.
     QuantizedCheckpoint,
     /// A GGUF file.
@@ -194,6 +196,7 @@ impl Side {
             Side::AttentionSinks => ("the model", "for models with attention sinks"),
             Side::LayerInputs => ("the model", "for models whose layers have inputs of their own"),
             Side::VisionTower => ("a vision tower", "for models with a vision tower"),
+            Side::SoundTower => ("the model", "for models that hear"),
             Side::QuantizedCheckpoint => ("the model", "for quantized checkpoints"),
             Side::Gguf => ("the model", "for GGUF files"),
         };
