@@ -56,7 +56,7 @@ pub use pooling::{
     RewardArgs, TaskArg, VectorArgs,
 };
 pub use prompt::PromptArgs;
-pub use sampling::{SamplingArgs, SpeechTaskArg, TruncationSideArg};
+pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use scores::{RerankArgs, ScoreArgs};
 pub use serve::{ServeArgs, ServerArgs};
 pub use settings::{Origins, Settings, Variables};

@@ -121,9 +121,9 @@ pub struct SamplingArgs {
     /// What is spoken in recordings, as en or english [default: the model finds it]
     #[arg(long, value_name = "LANGUAGE", value_parser = NonEmpty::new(), hide_short_help = true)]
     pub language: Option<String>,
-    /// What is written of recordings: what is said, or the same in English [default: transcribe]
-    #[arg(long, value_name = "TASK", hide_short_help = true)]
-    pub task: Option<SpeechTaskArg>,
+    /// Write recordings down in English, whatever is spoken
+    #[arg(long, hide_short_help = true)]
+    pub translate: bool,
     /// Write where each piece of a recording's text begins and ends
     #[arg(long, hide_short_help = true)]
     pub return_timestamps: bool,
@@ -131,16 +131,6 @@ pub struct SamplingArgs {
     /// folder
     #[arg(long, value_name = "auto|vllm|DIR", hide_short_help = true)]
     pub generation_config: Option<std::path::PathBuf>,
-}
-
-/// `--task`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum SpeechTaskArg {
-    /// What is said.
-    Transcribe,
-    /// The same in English.
-    Translate,
 }
 
 /// `--truncation-side`.

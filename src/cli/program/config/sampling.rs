@@ -6,9 +6,7 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::args::{
-    FileOrText, SamplingArgs, SpeechTaskArg, StructuredOutputsArgs, TruncationSideArg,
-};
+use crate::args::{FileOrText, SamplingArgs, StructuredOutputsArgs, TruncationSideArg};
 use vllm_batch_api::request::{
     BeamSearchParams, NumLogprobs, SamplingParams, SpeechParams, SpeechTask, StructuredOutputs,
     TruncationSide,
@@ -81,9 +79,9 @@ fn check_json(read: &FileOrText) -> Result<(), CliError> {
 fn speech(args: &SamplingArgs) -> SpeechParams {
     SpeechParams {
         language: args.language.clone(),
-        task: match args.task {
-            Some(SpeechTaskArg::Translate) => SpeechTask::Translate,
-            Some(SpeechTaskArg::Transcribe) | None => SpeechTask::Transcribe,
+        task: match args.translate {
+            true => SpeechTask::Translate,
+            false => SpeechTask::Transcribe,
         },
         return_timestamps: args.return_timestamps,
     }

@@ -52,7 +52,7 @@ impl SoundInput {
             }
             return match task {
                 SpeechTask::Translate => {
-                    Err(refused("task: the model knows English alone, and translates nothing"))
+                    Err(refused("translate: the model knows English alone, and translates nothing"))
                 }
                 SpeechTask::Transcribe => Ok((no_timestamps.into_iter().collect(), Vec::new())),
             };
@@ -61,7 +61,7 @@ impl SoundInput {
             SpeechTask::Transcribe => transcribe,
             SpeechTask::Translate => translate,
         };
-        let task = task.ok_or_else(|| refused("task: the model has no token for it"))?;
+        let task = task.ok_or_else(|| refused("translate: the model has no token for the task"))?;
         let behind = [task].into_iter().chain(no_timestamps);
         match language {
             Some(name) => {
