@@ -71,7 +71,8 @@ fn what_no_kernel_computes_of_images_leaves_the_text() {
     for (model, config, why) in [
         ("idefics3", usual("idefics3"), "head_dim is 12, and the kernels take multiples of 8"),
         ("paligemma2", usual("paligemma2"), "see all of it past a window"),
-        ("got_ocr2", usual("got_ocr2"), "say of distances between patches"),
+        // Its heads of 12 are of no kernel in bfloat16.
+        ("got_ocr2", config("got_ocr2", DType::Float32), "say of distances between patches"),
         (
             "qwen3_vl",
             EngineConfig { cache: narrow, ..usual("qwen3_vl") },
