@@ -131,6 +131,9 @@ const OF_OTHER_ROWS: &[(&str, Fate)] = &[
     ("chat-template", Refused("{{ messages }}")),
     ("allow-special", Refused("")),
     ("allowed-local-media-path", Refused(".")),
+    ("language", Refused("en")),
+    ("translate", Refused("")),
+    ("return-timestamps", Refused("")),
     ("allow-media-urls", Refused("")),
     ("limit-mm-per-prompt", Refused("{\"image\": 1}")),
     ("reasoning-parser", Refused("qwen3")),
@@ -161,7 +164,8 @@ const OF_ALL_ROWS: &str = "model mmproj tokenizer load-format dtype max-model-le
     structured-outputs.json-object structured-outputs.structural-tag \
     structured-outputs.whitespace-pattern structured-outputs.disable-any-whitespace \
     structured-outputs.disable-additional-properties structured-outputs.strict hf-overrides \
-    image-column allowed-media-domains on-resume-media pages dpi longest-side page-timeout \
+    audio-column image-column allowed-media-domains on-resume-media pages dpi longest-side \
+    page-timeout \
     device data-parallel-size \
     tensor-parallel-size pipeline-parallel-size quantization threads cpu-isa prefill-kernel scheduling-policy max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \

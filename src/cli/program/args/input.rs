@@ -57,7 +57,7 @@ pub struct InputArgs {
     /// `--prompt`: the only row.
     #[arg(skip)]
     pub prompt: Option<String>,
-    /// Files of rows, pictures or PDFs, or patterns; - or nothing: standard input
+    /// Files of rows or media, or patterns; nothing: standard input
     #[arg(short = 'i', long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
     /// Which part of a dataset.

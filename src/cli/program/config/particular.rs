@@ -49,6 +49,9 @@ impl ParticularFlags {
             ("--allow-media-urls", UsedBy::Chats, input.images.allow_media_urls),
             ("--on-resume-media", UsedBy::Chats, input.on_resume_media.is_some()),
             ("--limit-mm-per-prompt", UsedBy::Chats, input.images.limit_mm_per_prompt.is_some()),
+            ("--language", UsedBy::Chats, args.sampling.language.is_some()),
+            ("--translate", UsedBy::Chats, args.sampling.translate),
+            ("--return-timestamps", UsedBy::Chats, args.sampling.return_timestamps),
             ("--reasoning-parser", UsedBy::Chats, output.answers.reasoning_parser.is_some()),
             ("--tool-call-parser", UsedBy::Chats, output.answers.tool_call_parser.is_some()),
             (

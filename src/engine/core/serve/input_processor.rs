@@ -17,7 +17,9 @@ use serde_json::{Map, Value, json};
 use crate::plan::structured_output::{GrammarCompiler, Guidance, Thinking};
 use crate::request::{Request, StopIds};
 use vllm_batch_api::prompt::Prompt;
-use vllm_batch_api::request::{Asked, Precedence, RequestError, RowKey, SamplingParams};
+use vllm_batch_api::request::{
+    Asked, Precedence, RequestError, RowKey, SamplingParams, SpeechParams,
+};
 use vllm_batch_api::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::{ModelConfig, Overflow};
@@ -252,6 +254,13 @@ impl InputProcessor {
                 let (ids, media, asked) = self.spoken_prompt(sounds, *prompt, &params)?;
                 speech = Some(asked);
                 (ids, media)
+            }
+            (prompt, None)
+                if prompt.chat().is_some() && params.speech != SpeechParams::default() =>
+            {
+                let message = "language, translate, return_timestamps: the model writes down no \
+                               recordings; leave them out";
+                return Err(RequestError::new("invalid_parameter", message).into());
             }
             (Prompt::WithMedia(prompt), None) => {
                 refuse_cut(params.truncate_prompt_tokens)?;
