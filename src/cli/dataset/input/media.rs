@@ -2,6 +2,7 @@
 //! the folder of the dataset's file, and beneath the one that the user allows; nothing else is.
 
 mod ahead;
+mod data_uri;
 mod documents;
 mod fetched;
 mod local;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::ahead::Ahead;
+use self::data_uri::{DataUri, decoded};
 pub use self::fetched::FetchedImage;
 use self::local::Folders;
 pub(in crate::input) use self::names::kind_of_name;
@@ -256,7 +258,7 @@ impl MediaReader {
 
     fn medium(&self, kind: MediaKind, reference: &Reference) -> Result<Medium, Fault> {
         match reference {
-            Reference::Base64(text) => of_base64(kind, text),
+            Reference::Base64(text) => of_bytes(kind, decoded(text)?),
             Reference::Path(text) => self.of_location(kind, text),
             Reference::Text(text) => match bare_base64(kind, text) {
                 Some(bytes) => of_bytes(kind, bytes),
@@ -432,37 +434,19 @@ fn data_example(kind: MediaKind) -> &'static str {
 fn of_data_uri(kind: MediaKind, rest: &str) -> Result<Medium, Fault> {
     let wrong = |what: &str| {
         let what = format!("{what}; help: write {}", data_example(kind));
-        Err((code::MEDIA_FORMAT, what))
+        (code::MEDIA_FORMAT, what)
     };
-    let Some((head, data)) = rest.split_once(',') else {
-        return wrong("the data: URI has no comma before its data");
-    };
-    let head = head.to_ascii_lowercase();
-    let mut params = head.split(';');
-    let media_type = params.next().unwrap_or_default();
+    let uri = DataUri::parse(rest).map_err(wrong)?;
+    let media_type = &uri.media_type;
     if media_type.split('/').next() != Some(kind.name()) || !media_type.contains('/') {
         let noun = noun(kind);
         let noun = noun.rsplit(' ').next().unwrap_or_default();
-        return wrong(&format!(
+        return Err(wrong(&format!(
             "the data: URI has the type {}, which is no {noun}",
             quoted(media_type)
-        ));
+        )));
     }
-    if params.next_back() != Some("base64") {
-        return wrong("the data: URI is not in base64");
-    }
-    of_base64(kind, data)
-}
-
-fn of_base64(kind: MediaKind, text: &str) -> Result<Medium, Fault> {
-    match base64::decode(text) {
-        Some(bytes) => of_bytes(kind, bytes),
-        None => {
-            let what = "the data are not valid base64; help: encode the file's bytes with padding \
-                        and without line breaks";
-            Err((code::MEDIA_FORMAT, what.to_owned()))
-        }
-    }
+    of_bytes(kind, decoded(uri.base64().map_err(wrong)?)?)
 }
 
 fn of_bytes(kind: MediaKind, bytes: Vec<u8>) -> Result<Medium, Fault> {

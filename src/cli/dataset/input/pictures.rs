@@ -16,10 +16,6 @@ use crate::object_store::is_object;
 use crate::terminal::error::CliError;
 use vllm_batch_media::MediaKind;
 
-/// Extensions of images: what is in a file of such a name is an image, or an error row.
-const EXTENSIONS: &[&str] =
-    &["avif", "bmp", "gif", "heic", "heif", "jpeg", "jpg", "png", "tif", "tiff", "webp"];
-
 /// Files whose rows name the images of their folder, as Hugging Face's imagefolder has them.
 const METADATA: &[&str] = &["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
@@ -35,12 +31,6 @@ fn noun(kind: MediaKind) -> &'static str {
         MediaKind::Image => "picture",
         MediaKind::Sound => "recording",
     }
-}
-
-/// Whether a name ends with the extension of an image, or is one.
-pub(super) fn has_extension(name: &str) -> bool {
-    let found = name.rsplit('.').next().unwrap_or_default();
-    EXTENSIONS.iter().any(|known| found.eq_ignore_ascii_case(known))
 }
 
 /// One of the inputs, by what it is.

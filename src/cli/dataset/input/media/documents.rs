@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::data_uri::{DataUri, decoded};
 use super::{Fault, MediaReader, is_web, scheme};
-use crate::input::base64;
 use crate::input::parts;
 use crate::input::pdf::Origin;
 use crate::input::row_error::code;
@@ -19,7 +19,7 @@ impl MediaReader {
     pub(super) fn pages(&self, text: &str, most: usize) -> Result<Vec<Medium>, Fault> {
         let bytes = match text {
             url if is_web(url) => self.fetched_bytes(url)?,
-            text => Arc::new(decoded(text)?),
+            text => Arc::new(bytes_of(text)?),
         };
         let origin = Origin::Bytes(bytes);
         let pages = parts::pages_of(&self.renderers, origin, self.drawing, most);
@@ -28,33 +28,23 @@ impl MediaReader {
 }
 
 /// The bytes of a `data:` URI, or of base64.
-fn decoded(text: &str) -> Result<Vec<u8>, Fault> {
+fn bytes_of(text: &str) -> Result<Vec<u8>, Fault> {
     let wrong = |what: &str| (code::MEDIA_FORMAT, what.to_owned());
-    let data = match scheme(text) {
-        None => text,
+    match scheme(text) {
+        None => decoded(text),
         Some((known, rest)) if known.eq_ignore_ascii_case("data") => {
-            let no_comma = || wrong("the data: URI has no comma before its data");
-            let (kind, data) = rest.split_once(',').ok_or_else(no_comma)?;
-            let kind = kind.to_ascii_lowercase();
-            let mut params = kind.split(';');
-            let media_type = params.next().unwrap_or_default();
-            if media_type != PDF {
-                let what =
-                    format!("the document has the type {}, and PDFs are read", quoted(media_type));
+            let uri = DataUri::parse(rest).map_err(wrong)?;
+            if uri.media_type != PDF {
+                let media_type = quoted(&uri.media_type);
+                let what = format!("the document has the type {media_type}, and PDFs are read");
                 return Err((code::MEDIA_UNSUPPORTED, what));
             }
-            if params.next_back() != Some("base64") {
-                return Err(wrong("the data: URI is not in base64"));
-            }
-            data
+            decoded(uri.base64().map_err(wrong)?)
         }
         Some((other, _)) => {
             let what =
                 format!("documents of {other}: are not read; help: give the bytes in base64");
-            return Err((code::MEDIA_FORBIDDEN, what));
+            Err((code::MEDIA_FORBIDDEN, what))
         }
-    };
-    let what = "the data are not valid base64; help: encode the file's bytes with padding and \
-                without line breaks";
-    base64::decode(data).ok_or_else(|| wrong(what))
+    }
 }

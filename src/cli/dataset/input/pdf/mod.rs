@@ -106,9 +106,7 @@ impl Renderers {
             if process.loaded() != Some(&file.hash) {
                 let (hash, _) = process.load(&file.origin, self.deadline())?;
                 if hash != file.hash {
-                    let what = "it has changed since its row was read; leave files as they are \
-                                during a run";
-                    return Err(Failure::Fault(MediaError::Changed(what.to_owned())));
+                    return Err(Failure::Fault(MediaError::changed()));
                 }
             }
             process.draw(page, size, self.deadline())

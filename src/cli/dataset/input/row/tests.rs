@@ -1,5 +1,6 @@
 //! Records of every shape to prompts, and what is refused on the way.
 
+mod beside_media;
 mod chats;
 mod images;
 mod sounds;

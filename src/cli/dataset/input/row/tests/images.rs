@@ -1,76 +1,18 @@
 //! Rows with images: every spelling of a part, and images beside a prompt.
 
-use std::fs;
-
 use serde_json::json;
 
+use super::beside_media::*;
 use super::*;
 use crate::input::base64;
-use crate::input::media::Place;
 use vllm_batch_media::{MediaId, MediaKind};
-
-/// Valid images of one pixel, told apart by a comment.
-fn gif(name: &str) -> Vec<u8> {
-    let start = b"GIF89a\x01\0\x01\0\x80\0\0\xff\0\0\0\0\xff!\xfe";
-    let end = b"\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;";
-    [&start[..], &[name.len() as u8], name.as_bytes(), end].concat()
-}
 
 fn id(name: &str) -> MediaId {
     MediaId::new(MediaKind::Image, &gif(name))
 }
 
-/// The last row of an input beside the images `a.gif`, `b.gif` and `c.gif`.
-fn row_of(format: InputFormat, input: &str, options: &RowOptions) -> Result<Row, RowError> {
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in ["a", "b", "c"] {
-        fs::write(folder.path().join(format!("{name}.gif")), gif(name)).expect("a file");
-    }
-    let input = Box::new(Cursor::new(input.to_owned()));
-    let mut records = Records::open(input, format, 1 << 20).expect("text");
-    let mut parser = RowParser::new(&mut records, options).unwrap_or_else(|e| panic!("{e}"));
-    parser.begin(Place::Folder(folder.path()));
-    let rows = records.map(|record| {
-        let row = parser.parse(record.expect("text")).expect("a shape");
-        row.map_err(|bad| bad.error)
-    });
-    rows.last().expect("a row")
-}
-
-fn row(input: &Value, options: &RowOptions) -> Result<Row, RowError> {
-    row_of(InputFormat::Jsonl, &input.to_string(), options)
-}
-
-/// The messages of a row and its images.
-fn seen(row: Result<Row, RowError>) -> (Value, Vec<MediaId>) {
-    match row.unwrap_or_else(|error| panic!("{error:?}")).prompt {
-        Prompt::WithMedia(asked) => {
-            (asked.chat.messages, asked.media.iter().map(|medium| medium.id()).collect())
-        }
-        Prompt::Messages(chat) => (chat.messages, Vec::new()),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn asked(input: &Value) -> (Value, Vec<MediaId>) {
-    seen(row(input, &options()))
-}
-
-fn fault(input: &Value) -> (&'static str, String) {
-    let error = row(input, &options()).expect_err(&input.to_string());
-    (error.code, error.message)
-}
-
 fn image() -> Value {
     json!({"type": "image"})
-}
-
-fn text_part(text: &str) -> Value {
-    json!({"type": "text", "text": text})
-}
-
-fn chat_of(parts: &Value) -> Value {
-    json!({"messages": [{"role": "user", "content": parts}]})
 }
 
 #[test]

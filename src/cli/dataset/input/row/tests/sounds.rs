@@ -1,79 +1,18 @@
 //! Rows with recordings: every spelling of a part, and recordings beside a prompt.
 
-use std::fs;
-
 use serde_json::json;
 
+use super::beside_media::*;
 use super::*;
 use crate::input::base64;
-use crate::input::media::Place;
 use vllm_batch_media::{MediaId, MediaKind};
-
-/// A valid recording, told apart by its samples.
-fn wav(name: &str) -> Vec<u8> {
-    let samples: Vec<u8> = name.bytes().cycle().take(64).collect();
-    let format = b"WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\x80\x3e\0\0\x01\0\x08\0";
-    [&b"RIFF\x64\0\0\0"[..], format, b"data@\0\0\0", &samples].concat()
-}
 
 fn id(name: &str) -> MediaId {
     MediaId::new(MediaKind::Sound, &wav(name))
 }
 
-/// One pixel.
-const GIF: &[u8] = b"GIF89a\x01\0\x01\0\x80\0\0\xff\0\0\0\0\xff!\xf9\x04\0\0\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;";
-
-/// The last row of an input beside `a.wav`, `b.wav` and `c.gif`.
-fn row_of(format: InputFormat, input: &str, options: &RowOptions) -> Result<Row, RowError> {
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in ["a", "b"] {
-        fs::write(folder.path().join(format!("{name}.wav")), wav(name)).expect("a file");
-    }
-    fs::write(folder.path().join("c.gif"), GIF).expect("a file");
-    let input = Box::new(Cursor::new(input.to_owned()));
-    let mut records = Records::open(input, format, 1 << 20).expect("text");
-    let mut parser = RowParser::new(&mut records, options).unwrap_or_else(|e| panic!("{e}"));
-    parser.begin(Place::Folder(folder.path()));
-    let rows = records.map(|record| {
-        let row = parser.parse(record.expect("text")).expect("a shape");
-        row.map_err(|bad| bad.error)
-    });
-    rows.last().expect("a row")
-}
-
-fn row(input: &Value, options: &RowOptions) -> Result<Row, RowError> {
-    row_of(InputFormat::Jsonl, &input.to_string(), options)
-}
-
-/// The messages of a row and its media.
-fn seen(row: Result<Row, RowError>) -> (Value, Vec<MediaId>) {
-    match row.unwrap_or_else(|error| panic!("{error:?}")).prompt {
-        Prompt::WithMedia(asked) => {
-            (asked.chat.messages, asked.media.iter().map(|medium| medium.id()).collect())
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-fn asked(input: &Value) -> (Value, Vec<MediaId>) {
-    seen(row(input, &options()))
-}
-
-fn fault(input: &Value) -> (&'static str, String) {
-    let error = row(input, &options()).expect_err(&input.to_string());
-    (error.code, error.message)
-}
-
 fn audio() -> Value {
     json!({"type": "audio"})
-}
-
-fn text_part(text: &str) -> Value {
-    json!({"type": "text", "text": text})
-}
-
-fn chat_of(parts: &Value) -> Value {
-    json!({"messages": [{"role": "user", "content": parts}]})
 }
 
 fn turn(content: Value) -> Value {
@@ -178,7 +117,7 @@ fn recordings_beside_a_prompt_come_before_its_text_or_where_it_has_marks() {
         (
             json!({"prompt": "x", "audio": "a.wav", "image": "c.gif"}),
             json!([{"type": "image"}, audio(), text_part("x")]),
-            vec![MediaId::new(MediaKind::Image, GIF), id("a")],
+            vec![MediaId::new(MediaKind::Image, &gif("c")), id("a")],
         ),
         (json!({"id": 7, "audio": "b.wav"}), json!([audio()]), vec![id("b")]),
     ] {
