@@ -8,6 +8,7 @@ pub mod custom_ids;
 pub mod fields;
 pub mod files;
 pub mod media;
+pub mod output_records;
 pub mod overrides;
 pub mod own_params;
 pub mod parquet;

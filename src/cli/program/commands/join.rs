@@ -16,17 +16,12 @@ use crate::ledger::claim::Claim;
 use crate::ledger::storage::{Disk, Storage};
 use subtitles::{Cue, TextForm};
 use vllm_batch_base::files::quoted;
-use vllm_batch_dataset::input::fields::JsonFields;
+use vllm_batch_dataset::input::output_records::{MAX_ROW, OutputRecords};
 use vllm_batch_dataset::input::path;
-use vllm_batch_dataset::input::reader::{
-    Content, HeaderNames, InputError, InputFormat, Opened, Reading, Record, Records,
-};
+use vllm_batch_dataset::input::reader::{Content, Record};
 use vllm_batch_dataset::terminal::console::Console;
 use vllm_batch_dataset::terminal::error::{CliError, sanitized};
 use vllm_batch_dataset::terminal::exit::Exit;
-
-/// Longest row, as of an output.
-const MAX_ROW: usize = 1 << 30;
 
 /// What is between two texts.
 const SEPARATOR: &str = "\n\n";
@@ -66,41 +61,20 @@ enum Said {
 /// The rows of the output.
 struct Rows<'a> {
     args: &'a JoinArgs,
-    name: String,
-    records: Records,
+    records: OutputRecords,
 }
 
 impl<'a> Rows<'a> {
     fn open(args: &'a JoinArgs) -> Result<Self, CliError> {
-        let is_stdin = args.out == Path::new("-");
-        let name = if is_stdin { "<stdin>".to_owned() } else { args.out.display().to_string() };
-        let refused = |error| CliError::from_input(error, &name);
-        let (input, format) = match is_stdin {
-            true => (Opened::Stream(Box::new(io::stdin())), InputFormat::Auto),
-            false => {
-                let opened = Opened::named(&args.out);
-                let opened = opened.map_err(|error| refused(InputError::Io(error)))?;
-                (opened, InputFormat::from_path(&args.out))
-            }
-        };
-        let names = HeaderNames::any_of([vec![args.field.clone()]]).needing_columns();
-        let reading = Reading { layout: format.into(), names: Some(&names) };
-        let records = Records::of(input, reading, MAX_ROW).map_err(refused)?;
-        Ok(Self { args, name, records })
+        Ok(Self { args, records: OutputRecords::open(&args.out, &args.field)? })
     }
 
     fn next_row(&mut self) -> Result<Option<Row>, CliError> {
-        let refused = |error| CliError::from_input(InputError::Io(error), &self.name);
-        let Some(record) = self.records.next().transpose().map_err(refused)? else {
-            return Ok(None);
-        };
-        if let Some(error) = &record.error {
-            return Err(CliError::from_row(error, &self.name));
-        }
+        let Some(record) = self.records.next_record()? else { return Ok(None) };
         let line = record.line;
         let value = self.values(record)?;
         let wrong = |what: &str| {
-            let message = format!("{}:{line}: {what}", self.name);
+            let message = format!("{}:{line}: {what}", self.records.name());
             CliError::refused("join", message).help("name fields of the output's rows")
         };
         let Some(Value::String(of)) = value(&self.args.by) else {
@@ -126,13 +100,9 @@ impl<'a> Rows<'a> {
         let line = record.line;
         let (fields, cells) = match record.content {
             Content::Cells(cells) => (None, cells),
-            Content::Line(text) => {
-                let fields = JsonFields::parse(text, line)
-                    .map_err(|bad| CliError::from_row(&bad.1, &self.name))?;
-                (Some(fields), Vec::new())
-            }
+            Content::Line(text) => (Some(self.records.fields(text, line)?), Vec::new()),
             Content::Sample(_) => {
-                let message = format!("{}: an archive is no output", self.name);
+                let message = format!("{}: an archive is no output", self.records.name());
                 return Err(CliError::refused("join", message));
             }
         };

@@ -1,6 +1,5 @@
 //! `OutputRow`: the parts of a row that are compared, from our rows, OpenAI response lines and CSV.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,14 +7,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use vllm_batch_dataset::input::fields::JsonFields;
+use vllm_batch_dataset::input::output_records::OutputRecords;
 use vllm_batch_dataset::input::path;
-use vllm_batch_dataset::input::reader::{
-    Content, HeaderNames, InputError, InputFormat, Opened, Reading, Record, Records,
-};
+use vllm_batch_dataset::input::reader::{Content, Record};
 use vllm_batch_dataset::terminal::error::{CliError, Location};
-
-/// Longest row. One of output may be longer than one of input: it has logprobs.
-const MAX_ROW: usize = 1 << 30;
 
 /// By which fields rows are known, the first that is there. An OpenAI response line's own `id` is
 /// the response's, not the row's.
@@ -47,9 +42,8 @@ pub struct Answer {
 
 /// The rows of one output.
 pub struct OutputFile {
-    name: String,
     field: String,
-    records: Records,
+    records: OutputRecords,
     columns: Option<Columns>,
 }
 
@@ -69,41 +63,24 @@ impl OutputFile {
     /// # Errors
     /// It cannot be read, or is a CSV without that column.
     pub fn open(path: &Path, field: &str) -> Result<Self, CliError> {
-        let is_stdin = path == Path::new("-");
-        let name = if is_stdin { "<stdin>".to_owned() } else { path.display().to_string() };
-        let refused = |error| CliError::from_input(error, &name);
-        let (input, format) = match is_stdin {
-            true => (Opened::Stream(Box::new(io::stdin())), InputFormat::Auto),
-            false => {
-                let opened = Opened::named(path);
-                (
-                    opened.map_err(|error| refused(InputError::Io(error)))?,
-                    InputFormat::from_path(path),
-                )
-            }
-        };
-        // No output is lines of text.
-        let names = HeaderNames::any_of([vec![field.to_owned()]]).needing_columns();
-        let reading = Reading { layout: format.into(), names: Some(&names) };
-        let records = Records::of(input, reading, MAX_ROW).map_err(refused)?;
+        let records = OutputRecords::open(path, field)?;
         let columns = match records.headers() {
             // A CSV without rows has no header.
             Some(names) if names.is_empty() => None,
-            Some(names) => Some(Columns::find(names, field, &name)?),
+            Some(names) => Some(Columns::find(names, field, records.name())?),
             None => None,
         };
-        Ok(Self { name, field: field.to_owned(), records, columns })
+        Ok(Self { field: field.to_owned(), records, columns })
     }
 
     /// As messages name it.
     pub fn name(&self) -> &str {
-        &self.name
+        self.records.name()
     }
 
     /// What was found out of the file and a user may want to know.
     pub fn take_notes(&mut self) -> Vec<String> {
-        let notes = self.records.take_notes().into_iter();
-        notes.map(|note| format!("{}: {note}", self.name)).collect()
+        self.records.take_notes()
     }
 
     /// Whether equal records of both are equal rows.
@@ -116,14 +93,7 @@ impl OutputFile {
     /// # Errors
     /// The file cannot be read, or this record.
     pub fn next_record(&mut self) -> Result<Option<Record>, CliError> {
-        let refused = |error| CliError::from_input(InputError::Io(error), &self.name);
-        let Some(record) = self.records.next().transpose().map_err(refused)? else {
-            return Ok(None);
-        };
-        match &record.error {
-            Some(error) => Err(CliError::from_row(error, &self.name)),
-            None => Ok(Some(record)),
-        }
+        self.records.next_record()
     }
 
     /// What of a record is compared.
@@ -134,8 +104,7 @@ impl OutputFile {
         let row = match (&record.content, &self.columns) {
             (Content::Cells(cells), Some(columns)) => columns.row(cells),
             (Content::Line(line), _) => {
-                let fields = JsonFields::parse(line.clone(), record.line)
-                    .map_err(|error| CliError::from_row(&error.1, &self.name))?;
+                let fields = self.records.fields(line.clone(), record.line)?;
                 json_row(&fields, &self.field).ok_or_else(|| self.no_field(record.line))?
             }
             (Content::Cells(_) | Content::Sample(_), _) => return Err(self.no_field(record.line)),
@@ -144,7 +113,7 @@ impl OutputFile {
     }
 
     fn no_field(&self, line: u64) -> CliError {
-        let location = Location { file: self.name.clone(), line, ..Location::default() };
+        let location = Location { file: self.name().to_owned(), line, ..Location::default() };
         CliError::refused("no_field", format!("the row has no field `{}`", self.field))
             .help("name the field that holds the answer with --field")
             .at(location)

@@ -8,16 +8,12 @@ use std::path::Path;
 use serde_json::Value;
 
 use vllm_batch_dataset::input::fields::JsonFields;
-use vllm_batch_dataset::input::reader::{
-    Content, InputError, InputFormat, Layout, Opened, Records, TextEncoding,
-};
+use vllm_batch_dataset::input::output_records::OutputRecords;
+use vllm_batch_dataset::input::reader::{Content, InputFormat, Layout, Opened, TextEncoding};
 use vllm_batch_dataset::judge::NOT_JUDGED;
 use vllm_batch_dataset::judge::row::{JudgedRow as OwnFields, text_of};
 use vllm_batch_dataset::judge::scorers::perplexity::Loglikelihood;
 use vllm_batch_dataset::terminal::error::{CliError, Location};
-
-/// Longest row: one of output may have logprobs.
-const MAX_ROW: usize = 1 << 30;
 
 /// A row of an output, and what it is worth.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,10 +56,9 @@ pub struct JudgedRow {
 
 /// The rows of one output.
 pub struct JudgedFile {
-    name: String,
     out_field: String,
     expected_column: Option<String>,
-    records: Records,
+    records: OutputRecords,
     num_rows: u64,
 }
 
@@ -74,7 +69,6 @@ impl JudgedFile {
     /// It cannot be read.
     pub fn open(path: &Path, out_field: &str, expected: Option<&str>) -> Result<Self, CliError> {
         let name = path.display().to_string();
-        let refused = |error| CliError::from_input(error, &name);
         // It is read more than once, and to its end.
         let regular = |file: File| match file.metadata()?.is_file() {
             true => Opened::of_file(file),
@@ -82,11 +76,10 @@ impl JudgedFile {
         };
         let mut options = File::options();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).and_then(regular);
-        let input = file.map_err(|error| refused(InputError::Io(error)))?;
         let layout = Layout { encoding: TextEncoding::UTF_8, ..InputFormat::Jsonl.into() };
-        let records = Records::of(input, layout, MAX_ROW).map_err(refused)?;
+        let records = OutputRecords::of(name, file, layout)?;
         let (out_field, expected_column) = (out_field.to_owned(), expected.map(str::to_owned));
-        Ok(Self { name, out_field, expected_column, records, num_rows: 0 })
+        Ok(Self { out_field, expected_column, records, num_rows: 0 })
     }
 
     /// Opens another output whose rows are as those of this one.
@@ -102,21 +95,13 @@ impl JudgedFile {
     /// # Errors
     /// The file cannot be read, or a line of it is no row.
     pub fn next_fields(&mut self) -> Result<Option<(u64, JsonFields)>, CliError> {
-        let refused = |error| CliError::from_input(InputError::Io(error), &self.name);
-        let Some(record) = self.records.next().transpose().map_err(refused)? else {
-            return Ok(None);
-        };
-        if let Some(error) = &record.error {
-            return Err(CliError::from_row(error, &self.name));
-        }
+        let Some(record) = self.records.next_record()? else { return Ok(None) };
         self.num_rows += 1;
         let Content::Line(line) = record.content else {
             let message = "rows with verdicts are JSON lines";
             return Err(CliError::refused("eval", message));
         };
-        let fields = JsonFields::parse(line, record.line)
-            .map_err(|error| CliError::from_row(&error.1, &self.name))?;
-        Ok(Some((record.line, fields)))
+        Ok(Some((record.line, self.records.fields(line, record.line)?)))
     }
 
     /// The next row.
@@ -134,7 +119,8 @@ impl JudgedFile {
 
     /// The refusal of a row.
     pub fn refused(&self, line: u64, message: &str) -> CliError {
-        let location = Location { file: self.name.clone(), line, ..Location::default() };
+        let location =
+            Location { file: self.records.name().to_owned(), line, ..Location::default() };
         CliError::refused("eval", message).at(location)
     }
 }
