@@ -36,6 +36,12 @@ impl MediaError {
         }
     }
 
+    /// Its bytes are others than those that its row was read with.
+    pub fn changed() -> Self {
+        let what = "it has changed since its row was read; leave files as they are during a run";
+        MediaError::Changed(what.to_owned())
+    }
+
     pub(crate) fn decode(what: impl fmt::Display) -> Self {
         MediaError::Decode(what.to_string())
     }

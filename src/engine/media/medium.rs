@@ -138,9 +138,7 @@ impl Medium {
     fn bytes(&self) -> Result<Cow<'_, [u8]>, MediaError> {
         let bytes = self.encoded.read(&self.limits)?;
         if !self.encoded.is_of(self.kind(), self.id, &bytes) {
-            let message = "it has changed since its row was read; leave files as they are during \
-                           a run";
-            return Err(MediaError::Changed(message.to_owned()));
+            return Err(MediaError::changed());
         }
         Ok(bytes)
     }

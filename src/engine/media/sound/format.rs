@@ -48,7 +48,7 @@ impl SoundFormat {
     ///
     /// If it is not known, or not read.
     pub fn of(bytes: &[u8]) -> Result<Self, MediaError> {
-        let bytes = &bytes[tag_len(bytes).min(bytes.len())..];
+        let bytes = untagged(bytes);
         Self::known(bytes).ok_or_else(|| unknown(bytes))
     }
 
@@ -98,8 +98,13 @@ fn is_picture(bytes: &[u8]) -> bool {
     matches!(brand, b"avif" | b"avis" | b"heic" | b"heix" | b"heim" | b"heis" | b"mif1" | b"msf1")
 }
 
-/// Bytes of ID3v2 tags in front of a recording.
-pub(super) fn tag_len(bytes: &[u8]) -> usize {
+/// A recording without the ID3v2 tags in front of it.
+pub(super) fn untagged(bytes: &[u8]) -> &[u8] {
+    bytes.get(tag_len(bytes)..).unwrap_or_default()
+}
+
+/// Bytes that the tags in front of a recording say they have.
+fn tag_len(bytes: &[u8]) -> usize {
     let mut len = 0;
     while let Some(&[b'I', b'D', b'3', _, _, flags, a, b, c, d]) =
         bytes.get(len..).and_then(|rest| rest.first_chunk::<10>())

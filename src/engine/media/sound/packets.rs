@@ -14,7 +14,7 @@ use symphonia::default::formats::{
     AdtsReader, AiffReader, FlacReader, IsoMp4Reader, MpaReader, OggReader, WavReader,
 };
 
-use super::format::{SoundFormat, tag_len};
+use super::format::{SoundFormat, untagged};
 use super::{MAX_CHANNELS, RATES, damaged, mp4, unsupported, wav};
 use crate::error::MediaError;
 
@@ -68,9 +68,8 @@ impl<'a> Packets<'a> {
     /// Reads what is in front of the first packet.
     pub(super) fn new(format: SoundFormat, bytes: &'a [u8]) -> Result<Self, MediaError> {
         let fault = |error| fault(format, &error);
-        if format == SoundFormat::Mp4
-            && !mp4::is_sensible(&bytes[tag_len(bytes).min(bytes.len())..])
-        {
+        let (bytes, num_bytes) = (untagged(bytes), bytes.len());
+        if format == SoundFormat::Mp4 && !mp4::is_sensible(bytes) {
             return Err(unsupported(format, "tables of more packets than a recording has"));
         }
         let reader = reader(format, bytes).map_err(fault)?;
@@ -94,7 +93,7 @@ impl<'a> Packets<'a> {
             return Err(unsupported(format, format_args!("{num_channels} channels")));
         }
         let priming = if format == SoundFormat::Mp4 { mp4::priming(bytes, rate) } else { 0 };
-        let (counted, num_left) = (0, bytes.len() + 1);
+        let (counted, num_left) = (0, num_bytes + 1);
         Ok(Packets {
             format,
             reader,
@@ -222,7 +221,6 @@ impl Decoder {
 }
 
 fn reader<'a>(format: SoundFormat, bytes: &'a [u8]) -> Result<Box<dyn FormatReader + 'a>, Error> {
-    let bytes = &bytes[tag_len(bytes).min(bytes.len())..];
     let cursor = Cursor::new(bytes);
     let source: Box<dyn MediaSource + 'a> = match format {
         SoundFormat::Wav => match wav::ended(bytes) {
