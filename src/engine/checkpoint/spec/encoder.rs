@@ -4,7 +4,8 @@
 use super::{
     AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, ExpertsSpec, HeadSpec, KvSource,
     LayerInputsSpec, LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec,
-    Parameters, QkvHeads, RopeSpec, Sinusoids, Stage, StreamsSpec, distinct,
+    Parameters, QkvHeads, RopeSpec, Sinusoids, Stage, StreamsSpec, attentions, distinct,
+    most_heads,
 };
 use vllm_batch_base::layers::Reach;
 
@@ -176,9 +177,8 @@ impl EncoderSpec {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
         let recurrent = layers.iter().find_map(|layer| layer.recurrent.as_ref());
-        let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
-        let any = |is_it: &dyn Fn(&AttentionSpec) -> bool| attentions().any(is_it);
-        let head_dim = attentions().next().map_or(0, |attention| attention.heads.head_dim);
+        let any = |is_it: &dyn Fn(&AttentionSpec) -> bool| attentions(&layers).any(is_it);
+        let head_dim = attentions(&layers).next().map_or(0, |attention| attention.heads.head_dim);
         let needs_cache = match recurrent {
             Some(recurrent) => Some(recurrent.name()),
             None if any(&|block| block.sinks.is_some()) => Some("a sink of attention"),
@@ -248,12 +248,7 @@ impl EncoderSpec {
 
     /// The most heads of each kind that a layer has, and their width, which is the same in all.
     pub fn heads(&self) -> QkvHeads {
-        let most = |of: fn(&QkvHeads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
-        QkvHeads {
-            num_heads: most(|heads| heads.num_heads).unwrap_or(0),
-            num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
-            head_dim: most(|heads| heads.head_dim).unwrap_or(0),
-        }
+        most_heads(&self.layers)
     }
 
     /// The mixtures of experts.
@@ -263,7 +258,7 @@ impl EncoderSpec {
 
     /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
+        attentions(&self.layers)
     }
 
     /// All normalizations.

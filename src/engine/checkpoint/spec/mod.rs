@@ -282,6 +282,21 @@ pub struct BlockNorms {
     pub layer_scale: Option<NamedShape>,
 }
 
+/// The attention blocks of layers.
+fn attentions(layers: &[LayerSpec]) -> impl Iterator<Item = &AttentionSpec> {
+    layers.iter().filter_map(|layer| layer.attention.as_ref())
+}
+
+/// The most heads of each kind that a layer has, and the widest.
+fn most_heads(layers: &[LayerSpec]) -> QkvHeads {
+    let most = |of: fn(&QkvHeads) -> usize| attentions(layers).map(|a| of(&a.heads)).max();
+    QkvHeads {
+        num_heads: most(|heads| heads.num_heads).unwrap_or(0),
+        num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
+        head_dim: most(|heads| heads.head_dim).unwrap_or(0),
+    }
+}
+
 impl DecoderSpec {
     /// Rows of the embedding table, width of the logits.
     pub fn vocab_size(&self) -> usize {
@@ -295,12 +310,7 @@ impl DecoderSpec {
 
     /// The most and the widest heads of all layers.
     pub fn heads(&self) -> QkvHeads {
-        let most = |of: fn(&QkvHeads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
-        QkvHeads {
-            num_heads: most(|heads| heads.num_heads).unwrap_or(0),
-            num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
-            head_dim: most(|heads| heads.head_dim).unwrap_or(0),
-        }
+        most_heads(&self.layers)
     }
 
     /// The blocks that keep states.
@@ -370,7 +380,7 @@ impl DecoderSpec {
 
     /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
+        attentions(&self.layers)
     }
 
     /// The same with the numbers of their layers, to be changed.

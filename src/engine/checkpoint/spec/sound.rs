@@ -2,8 +2,8 @@
 //! that attends to them.
 
 use super::{
-    AttentionSpec, BlockNorms, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters, QkvHeads,
-    distinct,
+    BlockNorms, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters, QkvHeads, distinct,
+    most_heads,
 };
 use vllm_batch_base::layers::Activation;
 
@@ -58,15 +58,9 @@ impl SoundTowerSpec {
         self.positions.k
     }
 
-    /// The attention blocks.
-    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
-    }
-
     /// The heads of its layers, which are the same in all.
     pub fn heads(&self) -> QkvHeads {
-        let none = QkvHeads { num_heads: 0, num_kv_heads: 0, head_dim: 0 };
-        self.attentions().next().map_or(none, |attention| attention.heads)
+        most_heads(&self.layers)
     }
 
     /// All normalizations.

@@ -3,7 +3,7 @@
 
 use super::{
     AttentionSpec, ConnectorSpec, GridFit, GridPositions, LayerSpec, LinearSpec, NamedShape,
-    NormSpec, Parameters, QkvHeads, RopeSpec, distinct,
+    NormSpec, Parameters, QkvHeads, RopeSpec, attentions, distinct, most_heads,
 };
 use vllm_batch_base::layers::{MAX_JOINED_TOKENS, MAX_SOFT_TOKENS};
 
@@ -290,13 +290,12 @@ impl TowerSpec {
 
     /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
+        attentions(&self.layers)
     }
 
     /// The heads of its layers, which are the same in all.
     pub fn heads(&self) -> QkvHeads {
-        let none = QkvHeads { num_heads: 0, num_kv_heads: 0, head_dim: 0 };
-        self.attentions().next().map_or(none, |attention| attention.heads)
+        most_heads(&self.layers)
     }
 
     /// All normalizations.
