@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::processor_file;
 use crate::media_table::{MediaTable, Processors};
 use crate::serve::input_processor::ImageInput;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::files::{self, quoted, unreadable};
+use vllm_batch_base::files::quoted;
 use vllm_batch_base::weight_files::PROCESSOR_CONFIGS;
 use vllm_batch_checkpoint::gguf::GgufModel;
 use vllm_batch_checkpoint::model_files::ModelFiles;
@@ -18,9 +19,6 @@ use vllm_batch_text::Tokenizer;
 
 /// Bytes that wait for towers, of all requests together.
 pub(super) const MAX_INPUT_BYTES: usize = 256 << 20;
-
-/// Most bytes of such a file.
-pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What the small files of a model that sees say of images.
 #[derive(Clone, Copy, Debug)]
@@ -111,14 +109,7 @@ const OF_WHOLE: [&str; 3] =
 fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
     let mut whole = Value::Null;
     for (name, key) in PROCESSOR_CONFIGS {
-        let path = folder.join(name);
-        let text = match files::read_text(&path, MAX_FILE_BYTES) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(unreadable(&path, &error)),
-        };
-        let config: Value = serde_json::from_str(&text)
-            .map_err(|error| EngineError::Model(format!("{}: {error}", path.display())))?;
+        let Some(config) = processor_file::read(folder, name)? else { continue };
         match key {
             None => return Ok((name, with_whole(config, &whole))),
             Some(key) if config[key].is_object() => {

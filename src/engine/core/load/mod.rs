@@ -9,6 +9,7 @@ pub mod images;
 pub(crate) mod info;
 pub(crate) mod model;
 pub mod model_summary;
+pub(crate) mod processor_file;
 pub mod sounds;
 pub mod step_sizes;
 pub(crate) mod text_alone;

@@ -1,17 +1,17 @@
 //! From a model's files to what its prompts have for sounds.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::images::{MAX_FILE_BYTES, MAX_INPUT_BYTES};
+use super::images::MAX_INPUT_BYTES;
+use super::processor_file;
 use crate::media_table::{MediaTable, Processors, SoundReader};
 use crate::plan::structured_output::SpeechTokens;
 use crate::serve::input_processor::SoundInput;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::files::{self, quoted, unreadable};
+use vllm_batch_base::files::quoted;
 use vllm_batch_checkpoint::hf_config::SpeechConfig;
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_checkpoint::spec::{SoundTowerSpec, SourceSpec};
@@ -106,14 +106,7 @@ fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
     for (name, key) in
         [("processor_config.json", Some("feature_extractor")), ("preprocessor_config.json", None)]
     {
-        let path = folder.join(name);
-        let text = match files::read_text(&path, MAX_FILE_BYTES) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(unreadable(&path, &error)),
-        };
-        let mut config: Value = serde_json::from_str(&text)
-            .map_err(|error| EngineError::Model(format!("{}: {error}", path.display())))?;
+        let Some(mut config) = processor_file::read(folder, name)? else { continue };
         match key {
             None => return Ok((name, config)),
             Some(key) if config[key].is_object() => return Ok((name, config[key].take())),

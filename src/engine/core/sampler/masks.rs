@@ -1,6 +1,7 @@
 //! Tokens that may not be sampled get a logit of -inf: allow-list, bad words, `min_tokens`.
 //! And `logit_bias`, which only shifts.
 
+use super::reduce::sum_weights;
 use super::{SampleTask, TokenMask};
 
 /// Applies the masks and the bias in vLLM's order; false when there was nothing to apply.
@@ -51,11 +52,10 @@ fn max_of(logits: &[f32]) -> f32 {
 
 /// The logarithm of the sum of the exponentials.
 fn log_of_sum(logits: &[f32]) -> f64 {
-    let max = f64::from(max_of(logits));
-    if max == f64::NEG_INFINITY {
-        return max;
+    match max_of(logits) {
+        f32::NEG_INFINITY => f64::NEG_INFINITY,
+        max => f64::from(max) + sum_weights(logits, max).ln(),
     }
-    max + logits.iter().map(|logit| (f64::from(*logit) - max).exp()).sum::<f64>().ln()
 }
 
 /// An id beyond the row cannot be sampled anyway (tokenizers may have more ids than the model).

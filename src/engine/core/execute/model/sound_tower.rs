@@ -86,23 +86,19 @@ impl SoundTower {
     /// The states (num_states, width) of each sound.
     ///
     /// # Errors
-    /// The device failed, or has no memory. Or frames are not as the tower was made for.
+    /// The device failed, or has no memory.
+    ///
+    /// # Panics
+    /// Frames are not as the tower was made for.
     pub fn encode(
         &mut self,
         device: &Device,
         sounds: &[Features],
     ) -> Result<Vec<Tensor>, EngineError> {
-        for sound in sounds {
-            let SoundTowerSpec { num_frames, num_mels, .. } = self.spec;
-            if (sound.num_frames, sound.num_mels) != (num_frames, num_mels) {
-                return Err(EngineError::Model(format!(
-                    "the feature extractor makes {} frames of {} mel bins, and the tower of sounds \
-                     was made for {num_frames} of {num_mels}; help: preprocessor_config.json is \
-                     another model's",
-                    sound.num_frames, sound.num_mels
-                )));
-            }
-        }
+        let SoundTowerSpec { num_frames, num_mels, .. } = self.spec;
+        let is_fit =
+            |sound: &Features| (sound.num_frames, sound.num_mels) == (num_frames, num_mels);
+        assert!(sounds.iter().all(is_fit), "checked when the feature extractor was read");
         let mut states = Vec::with_capacity(sounds.len());
         for step in sounds.chunks(self.sounds_per_step()) {
             self.run(device, step)?;
@@ -204,9 +200,9 @@ impl SoundTower {
         if self.buffers.is_some() {
             return Ok(());
         }
+        let num_sounds = self.sounds_per_step();
         let Self { spec, weights, dtype, .. } = self;
-        let (num_sounds, num_states) = (Self::STEP_STATES / spec.num_states(), spec.num_states());
-        let num_sounds = num_sounds.max(1);
+        let num_states = spec.num_states();
         let max_num_tokens = num_sounds * num_states;
         let limits = TextLimits {
             max_num_tokens,

@@ -2,17 +2,14 @@
 
 use serde_json::Value;
 
+use crate::load::processor_file;
 use vllm_batch_base::EngineError;
-use vllm_batch_base::files::{self, unreadable};
 use vllm_batch_base::weight_files::PROCESSOR_CONFIGS;
 use vllm_batch_checkpoint as checkpoint;
 use vllm_batch_checkpoint::encoders::RowWords;
 use vllm_batch_checkpoint::hf_config::HfConfig;
 use vllm_batch_checkpoint::model_files::ModelFiles;
 use vllm_batch_text::Tokenizer;
-
-/// Most bytes of such a file.
-const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Keys of the processor's file.
 const KEYS: [&str; 2] = ["visual_prompt_prefix", "query_prefix"];
@@ -38,20 +35,16 @@ impl SaidWords {
         let ModelFiles::Folder(folder) = files else { return Ok(Some(Self { words, said })) };
         let of_file = PROCESSOR_CONFIGS.iter().filter(|(_, key)| key.is_some());
         for (name, _) in of_file.filter(|_| words.are_of_file()) {
-            let path = folder.join(name);
-            let text = match files::read_text(&path, MAX_FILE_BYTES) {
-                Ok(text) => text,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(unreadable(&path, &error)),
-            };
-            let wrong = |text| EngineError::Model(format!("{}: {text}", path.display()));
-            let file: Value =
-                serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            let Some(file) = processor_file::read(folder, name)? else { continue };
             for (key, said) in KEYS.iter().zip(&mut said) {
                 *said = match &file[key] {
                     Value::Null => None,
                     Value::String(text) => Some(text.clone()),
-                    _ => return Err(wrong(format!("`{key}` should be a text"))),
+                    _ => {
+                        let path = folder.join(name);
+                        let text = format!("{}: `{key}` should be a text", path.display());
+                        return Err(EngineError::Model(text));
+                    }
                 };
             }
         }
