@@ -211,8 +211,12 @@ fn why_whole(fields: &JsonFields, has_several_prompts: bool) -> Option<&'static 
 /// are written.
 pub(crate) fn may_fetch(line: &str) -> bool {
     let has_url = || line.contains("://") || line.contains("\\/");
-    line.contains("\\u00") || ((line.contains("image") || line.contains("audio")) && has_url())
+    let has_media = || MEDIA_WORDS.iter().any(|word| line.contains(word));
+    line.contains("\\u00") || (has_media() && has_url())
 }
+
+/// Each part of a medium has one of them in its type or a key.
+const MEDIA_WORDS: [&str; 4] = ["image", "audio", "document", "file"];
 
 /// The seed; None: it is wrong, which the row says.
 fn seed(fields: &JsonFields) -> Option<i64> {
@@ -303,11 +307,15 @@ mod tests {
     }
 
     #[test]
-    fn what_may_fetch_images_is_told_from_its_text() {
+    fn what_may_fetch_media_is_told_from_its_text() {
         for line in [
             r#"{"type":"image_url","image_url":{"url":"https://a/b.png"}}"#,
             r#"{"type":"image_url","image_url":{"url":"https:\/\/a\/b.png"}}"#,
             r#"{"type":"im\u0061ge_url","image_url":{"url":"https://a/b.png"}}"#,
+            r#"{"type":"audio_url","audio_url":{"url":"https://a/b.wav"}}"#,
+            r#"{"type":"document","source":{"type":"url","url":"https://a/b.pdf"}}"#,
+            r#"{"type":"input_file","file_url":"https://a/b.pdf"}"#,
+            r#"{"type":"file","file":{"file_data":"https://a/b.pdf"}}"#,
         ] {
             assert!(may_fetch(line), "{line}");
         }
