@@ -36,6 +36,9 @@ pub fn main() -> Exit {
 
 /// The same with another engine for `run`.
 pub fn main_with(load: run::Load<'_>) -> Exit {
+    if let Err(Refused(text)) = machine::reserve_main_stack() {
+        return said(&CliError::from_machine(text));
+    }
     let argv: Vec<OsString> = std::env::args_os().collect();
     if let Some(exit) = vllm_batch_dataset::judge::keeper::keep(&argv) {
         return exit;

@@ -3,12 +3,14 @@
 
 mod abort;
 pub mod address_space;
+mod main_stack;
 
 use std::io;
 
 use super::EngineError;
 pub use abort::{Abort, on_abort};
 pub use address_space::{bound_heaps, has_address_limit, has_room_for_stack};
+pub use main_stack::reserve_main_stack;
 
 /// The payload of a panic, for what cannot return an error: an op that is refused memory. A hook
 /// tells it from a bug by its type.
