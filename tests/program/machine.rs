@@ -2,7 +2,7 @@
 //! asked for it, else with exit 5. It is never "a bug", and no model is to be deleted for it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -180,12 +180,13 @@ fn without_memory_no_command_ends_without_a_word() {
 fn the_stack_of_the_main_thread_is_there_before_others_take_the_address_space() {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
     command.args(["run", "-m", MODEL, "--ready-fd", "2", "-qq", "--device", "cpu"]);
+    command.args(["--max-tokens", "2"]);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut String::new()).unwrap();
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let stack = vllm_batch_base::machine::address_space::meminfo_bytes(&status, "VmStk:");
-    drop(child.stdin.take());
+    child.stdin.take().unwrap().write_all(b"{\"prompt\": \"a\"}\n").unwrap();
     assert!(child.wait().unwrap().success());
     assert!(stack.unwrap() >= 2 << 20, "{stack:?}");
 }
