@@ -6,6 +6,7 @@ mod chats;
 mod check;
 mod classify;
 mod cli;
+mod clips;
 mod completions;
 mod data_files;
 mod decoded;

@@ -165,7 +165,7 @@ const OF_ALL_ROWS: &str = "model mmproj tokenizer load-format dtype max-model-le
     structured-outputs.whitespace-pattern structured-outputs.disable-any-whitespace \
     structured-outputs.disable-additional-properties structured-outputs.strict hf-overrides \
     audio-column image-column allowed-media-domains on-resume-media pages dpi longest-side \
-    page-timeout \
+    page-timeout max-audio-clip-s \
     device data-parallel-size \
     tensor-parallel-size pipeline-parallel-size quantization threads cpu-isa prefill-kernel scheduling-policy max-num-seqs \
     max-num-batched-tokens enforce-eager speculative-config block-size kv-cache-dtype \

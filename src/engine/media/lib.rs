@@ -34,7 +34,7 @@ pub use processor::{
 pub use resize::{Backend, Filter, resize};
 pub use rgb::Rgb8;
 pub use sound::{
-    Features, Samples, SoundFormat, SoundHeader, SoundProcessor, decode as decode_sound,
-    probe as probe_sound,
+    Clip, Clips, Features, Samples, Seekable, SoundFormat, SoundHeader, SoundProcessor,
+    decode as decode_sound, probe as probe_sound,
 };
 pub use thumbnail::thumbnail;

@@ -1,6 +1,7 @@
 //! What a medium may cost, asked before anything is allocated for it.
 
 use crate::error::MediaError;
+use crate::sound::CUT_IT;
 
 /// Bounds of one medium. The defaults are vLLM's, and the side is libjpeg's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl Limits {
         let max_seconds = self.max_seconds;
         match num_samples > u64::from(max_seconds) * u64::from(rate) {
             true => Err(MediaError::TooLarge(format!(
-                "the recording is longer than {max_seconds} seconds; help: cut it into pieces"
+                "the recording is longer than {max_seconds} seconds; help: {CUT_IT}"
             ))),
             false => Ok(()),
         }

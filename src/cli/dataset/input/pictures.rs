@@ -75,13 +75,14 @@ pub(super) fn sorted(
         if path == Path::new("-") || is_told(&path) {
             inputs.push(Input::File(path));
         } else if is_object(&path) {
-            refuse_object(&path)?;
+            refuse_object(&path, options)?;
             inputs.push(Input::File(path));
         } else if path.is_dir() {
             inputs.extend(beneath(&path, options)?);
         } else {
-            let (kind, medium) = (PartKind::of(&path), medium_of(&path));
-            let is_nothing = kind.is_none() && medium.is_none();
+            let kind = PartKind::of(&path, options);
+            let medium = kind.map(|kind| kind.medium).or_else(|| medium_of(&path));
+            let is_nothing = medium.is_none();
             let medium = medium.unwrap_or(MediaKind::Image);
             match inputs.last_mut() {
                 _ if is_nothing => inputs.push(Input::File(path)),
@@ -100,12 +101,19 @@ pub(super) fn sorted(
         }
     }
     refuse_mixed(&inputs)?;
+    let is_cut = |input: &Input| match input {
+        Input::Pictures(files) => files.kind.is_some() && files.medium == MediaKind::Sound,
+        Input::File(_) | Input::Metadata(_) => false,
+    };
+    if !inputs.iter().all(is_cut) {
+        refuse_uncut(options)?;
+    }
     Ok(inputs)
 }
 
 /// Refuses an image, or a file whose parts are rows, that is an object.
-fn refuse_object(path: &Path) -> Result<(), CliError> {
-    let name = PartKind::of(path).map(|kind| format!("{} files", kind.name));
+fn refuse_object(path: &Path, options: &PartOptions) -> Result<(), CliError> {
+    let name = PartKind::of(path, options).map(|kind| format!("{} files", kind.name));
     match name.or_else(|| medium_of(path).map(|kind| format!("{}s", noun(kind)))) {
         None => Ok(()),
         Some(name) => Err(CliError::refused(
@@ -145,6 +153,19 @@ fn refuse_mixed(inputs: &[Input]) -> Result<(), CliError> {
     }
 }
 
+/// Refuses a length of clips, where nothing is cut into them.
+///
+/// # Errors
+/// There is one.
+pub fn refuse_uncut(options: &PartOptions) -> Result<(), CliError> {
+    if options.max_clip_seconds.is_none() {
+        return Ok(());
+    }
+    let what = "--max-audio-clip-s cuts files of recordings, and the input has others";
+    Err(CliError::refused("flag", what)
+        .help("name recordings, as in -i 'rec/*.wav', or a folder of them without metadata"))
+}
+
 /// What a folder and those in it hold: files with rows about images, else the images.
 fn beneath(folder: &Path, options: &PartOptions) -> Result<Vec<Input>, CliError> {
     let mut found = Found::default();
@@ -153,7 +174,7 @@ fn beneath(folder: &Path, options: &PartOptions) -> Result<Vec<Input>, CliError>
         let cannot = |error: io::Error| {
             CliError::refused("input", format!("cannot read {}: {error}", folder.display()))
         };
-        found.look_into(&folder, &mut folders).map_err(cannot)?;
+        found.look_into(&folder, options, &mut folders).map_err(cannot)?;
     }
     found.media.sort_by(|(_, one), (_, other)| one.cmp(other));
     found.parted.sort_by(|(_, one), (_, other)| one.cmp(other));
@@ -175,7 +196,12 @@ struct Found {
 impl Found {
     /// Takes the files of a folder. Links to folders are not followed: they may lead round and
     /// round. Names that begin with a dot are those of programs.
-    fn look_into(&mut self, folder: &Path, folders: &mut Vec<PathBuf>) -> io::Result<()> {
+    fn look_into(
+        &mut self,
+        folder: &Path,
+        options: &PartOptions,
+        folders: &mut Vec<PathBuf>,
+    ) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let (name, path) = (entry.file_name(), entry.path());
@@ -184,10 +210,10 @@ impl Found {
             }
             if entry.file_type()?.is_dir() {
                 folders.push(path);
+            } else if let Some(kind) = PartKind::of(&path, options) {
+                self.parted.push((kind, path));
             } else if let Some(kind) = medium_of(&path) {
                 self.media.push((kind, path));
-            } else if let Some(kind) = PartKind::of(&path) {
-                self.parted.push((kind, path));
             } else if METADATA.iter().any(|known| name == *known) {
                 self.metadata.push(path);
             } else {
@@ -234,8 +260,7 @@ impl Found {
     /// The files, where none has rows about others.
     fn of_one_kind(self, folder: &Path, options: &PartOptions) -> Result<Pictures, CliError> {
         let shown = folder.display();
-        let parted =
-            self.parted.into_iter().map(|(kind, path)| (Some(kind), MediaKind::Image, path));
+        let parted = self.parted.into_iter().map(|(kind, path)| (Some(kind), kind.medium, path));
         let media = self.media.into_iter().map(|(medium, path)| (None, medium, path));
         let files: Vec<_> = parted.chain(media).collect();
         let Some(&(kind, medium, ref first)) = files.first() else {
@@ -269,7 +294,7 @@ impl Pictures {
     /// Files that were named, with the default options.
     #[cfg(test)]
     pub(super) fn of_kind(kind: &'static PartKind, paths: Vec<PathBuf>) -> Self {
-        let (kind, medium, options) = (Some(kind), MediaKind::Image, PartOptions::default());
+        let (medium, kind, options) = (kind.medium, Some(kind), PartOptions::default());
         Self { kind, medium, options, paths, folder: None, others: None }
     }
 

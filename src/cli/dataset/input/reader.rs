@@ -38,7 +38,7 @@ use super::tar::TarRows;
 use crate::object_store::{Object, ObjectName, Store, StoreError};
 use crate::terminal::error::CliError;
 use crate::terminal::exit::Exit;
-use vllm_batch_media::Medium;
+use vllm_batch_media::{MediaKind, Medium};
 
 /// Longest line or CSV record accepted.
 pub const MAX_LINE: usize = 64 << 20;
@@ -202,8 +202,8 @@ pub enum Brought {
     Nothing,
     /// Members of an archive, which fields name.
     Members,
-    /// Each row is a part of a file.
-    Part,
+    /// Each row is a part of a file, which is such a medium.
+    Part(MediaKind),
 }
 
 /// An input that is open, and how it is read.
@@ -397,9 +397,9 @@ impl Records {
 
     /// Which images come with them.
     pub fn brought(&self) -> Brought {
-        match self.body {
+        match &self.body {
             Body::Tar(_) => Brought::Members,
-            Body::Parts(_) => Brought::Part,
+            Body::Parts(parts) => Brought::Part(parts.medium()),
             Body::Lines(_) | Body::Csv(..) | Body::Parquet(_) | Body::Pictures(_) => {
                 Brought::Nothing
             }

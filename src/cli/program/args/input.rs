@@ -191,6 +191,12 @@ pub struct ImageArgs {
     /// error row. No images leaves the vision tower out [default: 999 of each]
     #[arg(long, value_name = "JSON", value_parser = media_limits, hide_short_help = true)]
     pub limit_mm_per_prompt: Option<MediaLimits>,
+    /// Cut recordings of the input into rows of at most so many seconds, where they are quiet
+    ///
+    /// Whisper hears 30. A row has `file`, `start` and `end`
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(hide_short_help = true)]
+    pub max_audio_clip_s: Option<u32>,
     /// Pages of PDF files.
     #[command(flatten)]
     pub pages: PageArgs,
@@ -216,6 +222,13 @@ pub struct PageArgs {
     pub page_timeout: Option<usize>,
 }
 
+impl ImageArgs {
+    /// Which parts of files are rows, as it was typed.
+    pub fn parts(&self) -> PartOptions {
+        PartOptions { max_clip_seconds: self.max_audio_clip_s, ..self.pages.options() }
+    }
+}
+
 impl PageArgs {
     /// What was typed.
     pub fn options(&self) -> PartOptions {
@@ -227,7 +240,8 @@ impl PageArgs {
             (None, None) => drawing.scale,
         };
         let max_seconds = self.page_timeout.map_or(drawing.max_seconds, |seconds| seconds as u64);
-        PartOptions { pages, drawing: Drawing { scale, max_seconds } }
+        let drawing = Drawing { scale, max_seconds };
+        PartOptions { pages, drawing, max_clip_seconds: None }
     }
 }
 

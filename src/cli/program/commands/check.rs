@@ -143,7 +143,7 @@ impl<'a> Check<'a> {
     /// Every row, up to the end or to what ends a run.
     fn read(&mut self) -> Result<(), CliError> {
         let path = self.path.to_owned();
-        let parts = self.args.images.pages.options();
+        let parts = self.args.images.parts();
         let sources = Sources::new(&[path], |path| self.args.layout.resolve(path), &parts)?;
         let sources = Arc::new(sources);
         let options = RowOptions { name_files: sources.name_files(), ..self.options() };

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::args::{BadRowArg, ImageArgs, InputArgs, ResumeMediaArg};
 use vllm_batch_dataset::input::batch_line::BatchLines;
 use vllm_batch_dataset::input::media::{MediaOptions, UrlOptions};
+use vllm_batch_dataset::input::pictures::refuse_uncut;
 use vllm_batch_dataset::input::row::{
     ChatDefaults, ChatMode, Likelihoods, ModelNames, RowOptions, Task, check_kwargs,
 };
@@ -70,12 +71,13 @@ pub(super) fn input_config(
         return Err(CliError::refused("no_input", "no --input, and standard input is a terminal")
             .help("give --input FILE, pipe rows in, or type them after --input -"));
     }
+    let parts = args.images.parts();
     let sources = match &args.prompt {
-        Some(prompt) => Sources::of_prompt(prompt),
-        None => {
-            let parts = args.images.pages.options();
-            Sources::new(&args.input, |path| args.layout.resolve(path), &parts)?
+        Some(prompt) => {
+            refuse_uncut(&parts)?;
+            Sources::of_prompt(prompt)
         }
+        None => Sources::new(&args.input, |path| args.layout.resolve(path), &parts)?,
     };
     let sources = Arc::new(sources);
     args.layout.check(&sources.layouts())?;

@@ -39,6 +39,9 @@ const UNREAD: &[(&str, usize, &[u8])] = &[
     ("WavPack", 0, b"wvpk"),
 ];
 
+/// Tags in front of a recording that are passed over.
+const MAX_TAGS: usize = 64;
+
 const READ: &str = "WAV, FLAC, MP3, Ogg Vorbis, AAC, M4A and AIFF are read";
 
 impl SoundFormat {
@@ -48,13 +51,18 @@ impl SoundFormat {
     ///
     /// If it is not known, or not read.
     pub fn of(bytes: &[u8]) -> Result<Self, MediaError> {
-        let bytes = untagged(bytes);
+        let num_tag_bytes = usize::try_from(num_tag_bytes(bytes)).unwrap_or(usize::MAX);
+        Self::of_untagged(bytes.get(num_tag_bytes..).unwrap_or_default())
+    }
+
+    /// The same of the first bytes behind tags.
+    pub(super) fn of_untagged(bytes: &[u8]) -> Result<Self, MediaError> {
         Self::known(bytes).ok_or_else(|| unknown(bytes))
     }
 
     /// Whether bytes begin as a recording does, as far as they go.
     pub fn begins(bytes: &[u8]) -> bool {
-        let is_tagged = tag_len(bytes) > 0;
+        let is_tagged = num_tag_bytes(bytes) > 0;
         is_tagged || Self::known(bytes).is_some_and(|format| format != SoundFormat::Mp3)
     }
 
@@ -98,18 +106,17 @@ fn is_picture(bytes: &[u8]) -> bool {
     matches!(brand, b"avif" | b"avis" | b"heic" | b"heix" | b"heim" | b"heis" | b"mif1" | b"msf1")
 }
 
-/// A recording without the ID3v2 tags in front of it.
-pub(super) fn untagged(bytes: &[u8]) -> &[u8] {
-    bytes.get(tag_len(bytes)..).unwrap_or_default()
+/// Bytes that the ID3v2 tags in front of a recording say they have.
+fn num_tag_bytes(bytes: &[u8]) -> u64 {
+    tag_len(|at| bytes.get(usize::try_from(at).ok()?..)?.first_chunk().copied())
 }
 
-/// Bytes that the tags in front of a recording say they have.
-fn tag_len(bytes: &[u8]) -> usize {
+/// The same, of what is at a place.
+pub(super) fn tag_len(mut head: impl FnMut(u64) -> Option<[u8; 10]>) -> u64 {
     let mut len = 0;
-    while let Some(&[b'I', b'D', b'3', _, _, flags, a, b, c, d]) =
-        bytes.get(len..).and_then(|rest| rest.first_chunk::<10>())
-    {
-        let size = [a, b, c, d].iter().fold(0, |size, byte| size << 7 | usize::from(byte & 0x7f));
+    for _ in 0..MAX_TAGS {
+        let Some([b'I', b'D', b'3', _, _, flags, a, b, c, d]) = head(len) else { break };
+        let size = [a, b, c, d].iter().fold(0, |size, byte| size << 7 | u64::from(byte & 0x7f));
         let footer = if flags & 0x10 != 0 { 10 } else { 0 };
         len += 10 + size + footer;
     }

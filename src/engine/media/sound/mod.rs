@@ -1,30 +1,42 @@
 //! Recordings: bytes in, features of a model out. A file is read packet by packet, and its channels
 //! are one from then on.
 
+mod clips;
 mod format;
 mod mp4;
 mod packets;
 mod processor;
+mod quiet;
 mod resample;
 mod samples;
+mod source;
 mod wav;
 
 #[cfg(test)]
 mod tests;
+
+use std::io::Cursor;
 
 use vllm_batch_base::contained::contain;
 
 use crate::error::MediaError;
 use crate::limits::Limits;
 
+pub use clips::{Clip, Clips};
 pub use format::SoundFormat;
 pub use processor::{Features, SoundProcessor};
 pub use samples::Samples;
+pub use source::Seekable;
 
 use packets::Packets;
+use source::Source;
 
 /// Rates that are read, in samples of a second.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;
+
+/// What to do about a recording that is too long.
+pub(crate) const CUT_IT: &str =
+    "cut it into pieces, as --max-audio-clip-s does with files that --input names";
 
 /// Channels of the widest recording.
 const MAX_CHANNELS: usize = 64;
@@ -59,7 +71,7 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<SoundHeader, MediaError> {
     limits.check_bytes(bytes)?;
     let format = SoundFormat::of(bytes)?;
     contained(format, || {
-        let mut packets = Packets::new(format, bytes)?;
+        let mut packets = packets(format, bytes)?;
         while let Some(packet) = packets.next()? {
             packets.count(&packet);
             limits.check_samples(packets.num_samples(), packets.rate())?;
@@ -85,7 +97,7 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Samples, MediaError> {
     let header = probe(bytes, limits)?;
     let SoundHeader { format, sample_rate, num_samples, .. } = header;
     contained(format, || {
-        let mut packets = Packets::new(format, bytes)?;
+        let mut packets = packets(format, bytes)?;
         let mut decoder = packets.decoder()?;
         let priming = packets.priming();
         let num_decoded = num_samples + priming;
@@ -107,6 +119,12 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Samples, MediaError> {
             false => Err(damaged(format, "a sample is no number")),
         }
     })
+}
+
+/// The packets of a recording in memory.
+fn packets(format: SoundFormat, bytes: &[u8]) -> Result<Packets<'_>, MediaError> {
+    let source = Source::new(Cursor::new(bytes)).map_err(|error| packets::unreadable(&error))?;
+    Packets::new(format, source)
 }
 
 /// Decoders of others may panic on a damaged file. That costs the recording.

@@ -2,12 +2,46 @@
 //! encoders put samples in front of it, and an edit list says how many; and tables that would cost
 //! the reader much more time than they have bytes.
 
+use std::io;
+
+use super::source::Source;
+
 /// Edits that are looked at.
 const MAX_EDITS: u64 = 4096;
 
 /// Steps that a reader may take through tables, which it goes through from their beginning for each
 /// packet. Those of an hour of sound are far less.
 const MAX_STEPS: u64 = 1 << 32;
+
+/// Bytes of tables, and boxes, that a file of sound may have.
+const MAX_TABLE_BYTES: u64 = 64 << 20;
+const MAX_BOXES: usize = 1 << 20;
+
+/// The boxes with tables, one behind the other. None: there are more than a recording has.
+///
+/// # Errors
+/// The bytes cannot be read.
+pub(super) fn tables(source: &mut Source<'_>) -> io::Result<Option<Vec<u8>>> {
+    let (mut tables, mut at) = (Vec::new(), 0);
+    for _ in 0..MAX_BOXES {
+        let head = source.bytes(at, 16)?;
+        let num_left = source.len().saturating_sub(at);
+        let Some((kind, head_len, len)) = box_head(&head, num_left) else {
+            return Ok(Some(tables));
+        };
+        if len < head_len as u64 || len > num_left {
+            return Ok(Some(tables));
+        }
+        if [*b"moov", *b"moof"].contains(&kind) {
+            if tables.len() as u64 + len > MAX_TABLE_BYTES {
+                return Ok(None);
+            }
+            tables.extend(source.bytes(at, len as usize)?);
+        }
+        at += len;
+    }
+    Ok(None)
+}
 
 /// Whether tables are what a reader gets through.
 pub(super) fn is_sensible(bytes: &[u8]) -> bool {
@@ -76,19 +110,25 @@ fn child<'a>(bytes: &'a [u8], wanted: &[u8; 4]) -> Option<&'a [u8]> {
 fn boxes(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     let mut rest = bytes;
     let next = move || {
-        let (head, _) = rest.split_first_chunk::<8>()?;
-        let kind = *head.last_chunk::<4>()?;
-        let (head_len, len) = match number(rest, 0, 4)? {
-            0 => (8, rest.len() as u64),
-            1 => (16, number(rest, 8, 8)?),
-            len => (8, len),
-        };
+        let (kind, head_len, len) = box_head(rest, rest.len() as u64)?;
         let len = usize::try_from(len).ok()?;
         let content = rest.get(head_len..len)?;
         rest = &rest[len..];
         Some((kind, content))
     };
     std::iter::from_fn(next)
+}
+
+/// The kind of a box, bytes of its head, and of all of it, which are what is left where it says
+/// none.
+fn box_head(bytes: &[u8], num_left: u64) -> Option<([u8; 4], usize, u64)> {
+    let kind = *bytes.first_chunk::<8>()?.last_chunk::<4>()?;
+    let (head_len, len) = match number(bytes, 0, 4)? {
+        0 => (8, num_left),
+        1 => (16, number(bytes, 8, 8)?),
+        len => (8, len),
+    };
+    Some((kind, head_len, len))
 }
 
 /// A number of so many bytes, the largest first.

@@ -1,6 +1,6 @@
 //! Packets of a file, and their samples: symphonia, and what it is told.
 
-use std::io::{Cursor, ErrorKind};
+use std::io::{self, ErrorKind, Seek};
 
 use symphonia::core::codecs::audio::well_known as codecs;
 use symphonia::core::codecs::audio::{
@@ -14,7 +14,8 @@ use symphonia::default::formats::{
     AdtsReader, AiffReader, FlacReader, IsoMp4Reader, MpaReader, OggReader, WavReader,
 };
 
-use super::format::{SoundFormat, untagged};
+use super::format::SoundFormat;
+use super::source::Source;
 use super::{MAX_CHANNELS, RATES, damaged, mp4, unsupported, wav};
 use crate::error::MediaError;
 
@@ -51,7 +52,7 @@ pub(super) struct Packets<'a> {
     said: Option<u64>,
     counted: u64,
     /// Packets that may still come: each has a byte of the file.
-    num_left: usize,
+    num_left: u64,
     /// Samples in front of the recording, which decoders do not take away.
     priming: u64,
 }
@@ -66,13 +67,17 @@ pub(super) struct Decoder {
 
 impl<'a> Packets<'a> {
     /// Reads what is in front of the first packet.
-    pub(super) fn new(format: SoundFormat, bytes: &'a [u8]) -> Result<Self, MediaError> {
+    pub(super) fn new(format: SoundFormat, mut source: Source<'a>) -> Result<Self, MediaError> {
         let fault = |error| fault(format, &error);
-        let (bytes, num_bytes) = (untagged(bytes), bytes.len());
-        if format == SoundFormat::Mp4 && !mp4::is_sensible(bytes) {
-            return Err(unsupported(format, "tables of more packets than a recording has"));
-        }
-        let reader = reader(format, bytes).map_err(fault)?;
+        let num_bytes = source.len();
+        let tables = match format {
+            SoundFormat::Mp4 => mp4::tables(&mut source).map_err(|error| unreadable(&error))?,
+            _ => Some(Vec::new()),
+        };
+        let tables = tables
+            .filter(|tables| mp4::is_sensible(tables))
+            .ok_or_else(|| unsupported(format, "tables of more packets than a recording has"))?;
+        let reader = reader(format, source).map_err(fault)?;
         let nothing = || unsupported(format, "no sound of a known kind");
         let track = reader.first_track(TrackType::Audio).ok_or_else(nothing)?;
         let params = track.codec_params.as_ref().and_then(|params| params.audio());
@@ -92,7 +97,7 @@ impl<'a> Packets<'a> {
         if !(1..=MAX_CHANNELS).contains(&num_channels) {
             return Err(unsupported(format, format_args!("{num_channels} channels")));
         }
-        let priming = if format == SoundFormat::Mp4 { mp4::priming(bytes, rate) } else { 0 };
+        let priming = mp4::priming(&tables, rate);
         let (counted, num_left) = (0, num_bytes + 1);
         Ok(Packets {
             format,
@@ -220,16 +225,18 @@ impl Decoder {
     }
 }
 
-fn reader<'a>(format: SoundFormat, bytes: &'a [u8]) -> Result<Box<dyn FormatReader + 'a>, Error> {
-    let cursor = Cursor::new(bytes);
+fn reader<'a>(
+    format: SoundFormat,
+    mut source: Source<'a>,
+) -> Result<Box<dyn FormatReader + 'a>, Error> {
+    if format == SoundFormat::Wav {
+        wav::correct(&mut source)?;
+    }
+    source.rewind()?;
     let source: Box<dyn MediaSource + 'a> = match format {
-        SoundFormat::Wav => match wav::ended(bytes) {
-            Some(ended) => Box::new(Cursor::new(ended)),
-            None => Box::new(cursor),
-        },
         // Of what can be sought in their readers guess a length, and end there.
-        SoundFormat::Mp3 | SoundFormat::Aac => Box::new(ReadOnlySource::new(cursor)),
-        _ => Box::new(cursor),
+        SoundFormat::Mp3 | SoundFormat::Aac => Box::new(ReadOnlySource::new(source)),
+        _ => Box::new(source),
     };
     let stream = MediaSourceStream::new(source, Default::default());
     let options = FormatOptions::default();
@@ -255,6 +262,12 @@ fn fault(format: SoundFormat, error: &Error) -> MediaError {
         Error::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
             damaged(format, "it is cut")
         }
+        Error::IoError(error) if error.raw_os_error().is_some() => unreadable(error),
         error => damaged(format, error),
     }
+}
+
+/// Bytes that the system does not give.
+pub(super) fn unreadable(error: &io::Error) -> MediaError {
+    MediaError::NotFound(format!("cannot be read: {error}"))
 }

@@ -1,6 +1,6 @@
 //! Decoded samples of one channel.
 
-use super::resample;
+use super::{resample, wav};
 
 /// Samples of one channel, about -1 to 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,11 @@ impl Samples {
     /// The samples.
     pub fn values(&self) -> &[f32] {
         &self.values
+    }
+
+    /// A WAV file of them, whose samples are the same bits. None: it would have more than 4 GiB.
+    pub fn to_wav(&self) -> Option<Vec<u8>> {
+        wav::of_samples(self)
     }
 
     /// The same sound at another rate, as `torchaudio.functional.resample` makes it.

@@ -127,7 +127,8 @@ impl Encoded for ImageFile {
     }
 }
 
-fn unreadable(error: &io::Error) -> MediaError {
+/// Why a file that a row names cannot be read.
+pub(in crate::input) fn unreadable(error: &io::Error) -> MediaError {
     MediaError::NotFound(match error.kind() {
         io::ErrorKind::NotFound => "there is no such file; help: paths are relative to the folder \
                                     of the dataset's file"

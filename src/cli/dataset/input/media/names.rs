@@ -8,13 +8,13 @@ const EXTENSIONS: &[(MediaKind, &[&str])] = &[
         MediaKind::Image,
         &["avif", "bmp", "gif", "heic", "heif", "jpeg", "jpg", "png", "tif", "tiff", "webp"],
     ),
-    (
-        MediaKind::Sound,
-        &[
-            "aac", "aif", "aifc", "aiff", "amr", "flac", "m4a", "mp3", "oga", "ogg", "opus", "wav",
-            "wave", "wma",
-        ],
-    ),
+    (MediaKind::Sound, SOUNDS),
+];
+
+/// Those of recordings.
+pub(in crate::input) const SOUNDS: &[&str] = &[
+    "aac", "aif", "aifc", "aiff", "amr", "flac", "m4a", "mp3", "oga", "ogg", "opus", "wav", "wave",
+    "wma",
 ];
 
 /// The kind of a medium whose name ends so, or is such an extension itself.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::input::base64;
-use vllm_batch_media::MediaKind;
+use vllm_batch_media::{MediaKind, Samples};
 
 /// What a row says of a medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,22 +67,14 @@ impl Reference {
 /// The WAV of samples that a row has as numbers, as `datasets` decodes them.
 fn of_samples(value: &Value) -> Result<Vec<u8>, String> {
     let rate = value["sampling_rate"].as_u64().and_then(|rate| u32::try_from(rate).ok());
-    let rate = rate.ok_or("`array` has no `sampling_rate` beside it that is a number")?;
+    let rate = rate
+        .filter(|rate| *rate > 0)
+        .ok_or("`array` has no `sampling_rate` beside it that is a number")?;
     let samples = value["array"].as_array().expect("it is one");
-    let num_bytes = u32::try_from(samples.len() * 4).map_err(|_| "`array` is too long")?;
-    let mut wav = b"RIFF".to_vec();
-    wav.extend(num_bytes.saturating_add(36).to_le_bytes());
-    // Floats of 32 bits in one channel.
-    wav.extend(b"WAVEfmt \x10\0\0\0\x03\0\x01\0");
-    wav.extend(rate.to_le_bytes());
-    wav.extend(rate.saturating_mul(4).to_le_bytes());
-    wav.extend(b"\x04\0\x20\0data");
-    wav.extend(num_bytes.to_le_bytes());
-    for sample in samples {
-        let sample = sample.as_f64().ok_or("`array` is no list of numbers")?;
-        wav.extend((sample as f32).to_le_bytes());
-    }
-    Ok(wav)
+    let value = |sample: &Value| sample.as_f64().map(|sample| sample as f32);
+    let values: Option<Vec<f32>> = samples.iter().map(value).collect();
+    let samples = Samples::new(rate, values.ok_or("`array` is no list of numbers")?);
+    samples.to_wav().ok_or_else(|| "`array` is too long".to_owned())
 }
 
 /// Whether a value says nothing.

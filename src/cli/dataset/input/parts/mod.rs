@@ -1,7 +1,8 @@
-//! Files whose parts are rows: a PDF has pages. A kind of such files is a row of a table: how its
+//! Files whose parts are rows: a PDF has pages, a recording clips. A kind of such files is a row of a table: how its
 //! files are known, and who opens one. Names of files are in memory, their bytes are not, and a
 //! part is made when somebody needs it.
 
+mod clips;
 mod numbers;
 mod pages;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use super::pictures::Pictures;
 use super::reader::{Content, Member, Record, Sample};
 use super::row_error::RowError;
 use vllm_batch_base::files::quoted;
-use vllm_batch_media::{MediaError, Medium};
+use vllm_batch_media::{MediaError, MediaKind, Medium};
 
 /// The field of a part's row with the path of its file.
 const FILE: &str = "file";
@@ -34,11 +35,15 @@ pub struct PartKind {
     pub(super) name: &'static str,
     /// By which files are known.
     extensions: &'static [&'static str],
+    /// What its parts are.
+    pub(super) medium: MediaKind,
+    /// Whether such files have parts: else they are rows themselves.
+    is_asked: fn(&PartOptions) -> bool,
     open: fn(&Opening<'_>) -> Result<Box<dyn Parts>, MediaError>,
 }
 
 /// All kinds.
-static KINDS: &[PartKind] = &[pages::KIND];
+static KINDS: &[PartKind] = &[pages::KIND, clips::KIND];
 
 /// Flags of parts, of all kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +52,8 @@ pub struct PartOptions {
     pub pages: PageNumbers,
     /// What is drawn of a page.
     pub drawing: Drawing,
+    /// `--max-audio-clip-s`: the most seconds of a clip. None: recordings are whole.
+    pub max_clip_seconds: Option<u32>,
 }
 
 /// How pages are drawn, wherever they are from.
@@ -91,12 +98,12 @@ struct Part {
 
 impl PartKind {
     /// The kind of a file, by its name.
-    pub(super) fn of(path: &Path) -> Option<&'static Self> {
+    pub(super) fn of(path: &Path, options: &PartOptions) -> Option<&'static Self> {
         let extension = path.extension()?.to_str()?;
         let has_it = |kind: &&PartKind| {
             kind.extensions.iter().any(|known| extension.eq_ignore_ascii_case(known))
         };
-        KINDS.iter().find(has_it)
+        KINDS.iter().find(has_it).filter(|kind| (kind.is_asked)(options))
     }
 }
 
@@ -131,6 +138,11 @@ impl PartRows {
         let renderers = Arc::new(super::pdf::Renderers::new(files.options().drawing.max_seconds));
         let makers = Makers { renderers };
         (Self { files, kind, makers, next_file: 0, open: None, num_rows: 0 }, note)
+    }
+
+    /// What medium each part is.
+    pub(super) fn medium(&self) -> MediaKind {
+        self.kind.medium
     }
 
     /// The number of the row that would come next, from 1.

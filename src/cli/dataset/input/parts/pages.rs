@@ -12,7 +12,13 @@ use vllm_batch_media::{
 };
 
 /// The kind.
-pub(super) const KIND: PartKind = PartKind { name: "PDF", extensions: &["pdf"], open };
+pub(super) const KIND: PartKind = PartKind {
+    name: "PDF",
+    extensions: &["pdf"],
+    medium: MediaKind::Image,
+    is_asked: |_| true,
+    open,
+};
 
 /// Pixels of the longest side where no flag says another, as olmOCR has it.
 const LONGEST_SIDE: u32 = 1288;

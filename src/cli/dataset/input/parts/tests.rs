@@ -7,7 +7,13 @@ use crate::input::pictures::{Input, sorted};
 use vllm_batch_media::{Format, Header, ImageHeader, Limits, MediaId};
 
 /// Files with as many parts as a file has bytes, each of which is called by its byte.
-static BYTES: PartKind = PartKind { name: "test", extensions: &["parts"], open: of_bytes };
+static BYTES: PartKind = PartKind {
+    name: "test",
+    extensions: &["parts"],
+    medium: MediaKind::Image,
+    is_asked: |_| true,
+    open: of_bytes,
+};
 
 struct Bytes(std::vec::IntoIter<u8>);
 

@@ -63,8 +63,8 @@ enum Fields {
     OfFiles,
     /// Those of members of an archive with an extension of the kind.
     OfMembers,
-    /// The part of a file that the row is.
-    OfPart,
+    /// The part of a file that the row is, which is such a medium.
+    OfPart(MediaKind),
 }
 
 /// Which fields of rows hold media.
@@ -108,11 +108,11 @@ impl MediaFields {
     /// Goes on with rows that have such media with them.
     pub(super) fn begin_records(&mut self, brought: Brought) {
         for fields in [&mut self.images, &mut self.sounds] {
-            if matches!(fields, Fields::Known | Fields::OfMembers | Fields::OfPart) {
+            if matches!(fields, Fields::Known | Fields::OfMembers | Fields::OfPart(_)) {
                 *fields = match brought {
                     Brought::Nothing => Fields::Known,
                     Brought::Members => Fields::OfMembers,
-                    Brought::Part => Fields::OfPart,
+                    Brought::Part(medium) => Fields::OfPart(medium),
                 };
             }
         }
@@ -155,7 +155,7 @@ impl MediaFields {
             }
             Fields::OfFiles => columns.iter().any(|name| names_files(name)),
             // No table is an archive or a part of a file.
-            Fields::OfMembers | Fields::OfPart => false,
+            Fields::OfMembers | Fields::OfPart(_) => false,
         }
     }
 
@@ -213,12 +213,11 @@ impl MediaFields {
             Fields::OfMembers => {
                 of_all(kind, |name| kind_of_name(name) == Some(kind), fields, line)
             }
-            // Parts are pictures.
-            Fields::OfPart if kind == MediaKind::Image => {
+            Fields::OfPart(medium) if kind == *medium => {
                 let place = "its part of the file".to_owned();
                 Ok(vec![Named { kind, place, reference: Reference::Path(PART.to_owned()) }])
             }
-            Fields::OfPart => Ok(Vec::new()),
+            Fields::OfPart(_) => Ok(Vec::new()),
             Fields::Known => of_known(kind, is_prompt, referred, (fields, line)),
         }
     }

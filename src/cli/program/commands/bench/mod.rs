@@ -344,13 +344,19 @@ impl Bench {
 /// Refuses flags of images where there are none: random rows are token ids.
 fn refuse_idle(args: &BenchArgs) -> Result<(), CliError> {
     let ImageArgs {
-        image_column, audio_column, allowed_local_media_path, allow_media_urls, ..
+        image_column,
+        audio_column,
+        allowed_local_media_path,
+        allow_media_urls,
+        max_audio_clip_s,
+        ..
     } = &args.images;
     let typed = [
         ("--image-column", image_column.is_some()),
         ("--audio-column", audio_column.is_some()),
         ("--allowed-local-media-path", allowed_local_media_path.is_some()),
         ("--allow-media-urls", *allow_media_urls),
+        ("--max-audio-clip-s", max_audio_clip_s.is_some()),
     ];
     match typed.iter().find(|(_, is_typed)| *is_typed && args.workload.dataset.is_empty()) {
         None => Ok(()),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftPlannerScalar};
 
-use super::{Samples, resample};
+use super::{CUT_IT, Samples, resample};
 use crate::error::MediaError;
 use filters::Filter;
 
@@ -105,7 +105,7 @@ impl SoundProcessor {
         let (rate, most) = (u64::from(self.rate), self.num_samples as u64);
         match num_samples > most {
             true => Err(MediaError::TooLarge(format!(
-                "the recording has {:.1} seconds, and the model hears {}; help: cut it into pieces",
+                "the recording has {:.1} seconds, and the model hears {}; help: {CUT_IT}",
                 num_samples as f64 / rate as f64,
                 most / rate
             ))),
