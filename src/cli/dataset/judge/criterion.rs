@@ -2,6 +2,7 @@
 
 use regex::Regex;
 
+use super::scorers::errors::{Errors, Unit};
 use super::scorers::json::Exact;
 use super::scorers::number::Decimal;
 use super::scorers::schema::Schema;
@@ -16,6 +17,8 @@ pub struct Scored {
     pub extracted: Option<Option<String>>,
     /// Measures beside the score, by their names.
     pub parts: Vec<(String, f64)>,
+    /// What was counted of a transcript.
+    pub errors: Option<Errors>,
     /// Whether it passes, where the scorer says it.
     pub passed: Option<bool>,
     /// Why, where the scorer says it.
@@ -124,6 +127,8 @@ pub(super) enum Test {
     Likeness(Vec<String>),
     /// Likeness by characters as DocVQA counts it.
     Anls(Vec<String>),
+    /// Errors of a transcript.
+    Errors(Unit, Vec<String>),
     /// VQA accuracy among normal answers.
     Vqa(Vec<String>),
     /// At most this many characters are other.
@@ -161,6 +166,7 @@ impl Test {
             Test::F1(_)
                 | Test::Likeness(_)
                 | Test::Anls(_)
+                | Test::Errors(..)
                 | Test::Vqa(_)
                 | Test::RougeN(_)
                 | Test::PlainBleu(_)

@@ -35,7 +35,7 @@ use crate::input::fields::{JsonFields, Passthrough, json_string};
 
 /// Fields that a judged row may get. An input's own field of such a name is kept as `input_<name>`.
 pub const FIELDS: &[&str] =
-    &["score", "passed", "scorer", "extracted", "scores", "samples", "reason"];
+    &["score", "passed", "scorer", "extracted", "scores", "errors", "samples", "reason"];
 
 /// Scorer of the rows of a run, or of an output.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::asserts;
 use super::criterion::{Criterion, HowMany, Test};
 use super::row::{EXPECTED, JudgedRow, text_of};
+use super::scorers::errors::Unit;
 use super::scorers::json::Exact;
 use super::scorers::number::Decimal;
 use super::scorers::schema::Schema;
@@ -141,6 +142,8 @@ impl Makes<'_> {
             Scorer::F1 => Test::F1(self.each(|text| Ok(self.patterns.squad(text)))?),
             Scorer::Levenshtein => Test::Likeness(self.normalized()?),
             Scorer::Anls => Test::Anls(self.texts()?),
+            Scorer::Wer => Test::Errors(Unit::Word, self.normalized()?),
+            Scorer::Cer => Test::Errors(Unit::Character, self.normalized()?),
             Scorer::Vqa => Test::Vqa(self.of_people()?),
             Scorer::RougeL => Test::RougeL(self.each(|text| Ok(rouge(text)))?),
             Scorer::Bleu => Test::Bleu(self.texts()?),

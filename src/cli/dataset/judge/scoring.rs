@@ -6,7 +6,9 @@ use super::criterion::{Criterion, HowMany, Scored, Test};
 use super::row::JudgedRow;
 use super::scorers::json::Exact;
 use super::scorers::words::{Patterns, rouge};
-use super::scorers::{choice, edits, json, letter, ngrams, number, overlap, promptfoo, vqa};
+use super::scorers::{
+    choice, edits, errors, json, letter, ngrams, number, overlap, promptfoo, vqa,
+};
 use super::settings::{Normalize, affordable};
 use super::work::{TooMuch, Work};
 
@@ -174,6 +176,10 @@ impl Test {
                 answer.best(texts, |text| edits::likeness(&normal, text, work))
             }
             Test::Anls(texts) => answer.best(texts, |expected| edits::anls(text, expected, work)),
+            Test::Errors(unit, texts) => {
+                let normal = answer.normal();
+                errors::score(*unit, &normal, texts, work)
+            }
             Test::Vqa(people) => {
                 work.read(1, [text.len(), people.len()])?;
                 Ok(Scored::graded(vqa::accuracy(&vqa::normal(text), people)))

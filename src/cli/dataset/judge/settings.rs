@@ -39,6 +39,10 @@ pub enum Scorer {
     Anls,
     /// How many people gave the same answer about an image.
     Vqa,
+    /// Words to change, of those that were expected.
+    Wer,
+    /// Characters to change, of those that were expected.
+    Cer,
     /// Words in common in their order.
     RougeL,
     /// N-grams of words in common, as sacreBLEU counts them.
@@ -61,6 +65,8 @@ impl Scorer {
             | Scorer::Levenshtein
             | Scorer::Anls
             | Scorer::Vqa
+            | Scorer::Wer
+            | Scorer::Cer
             | Scorer::RougeL
             | Scorer::Bleu
             | Scorer::Chrf
@@ -112,7 +118,7 @@ impl std::fmt::Display for PassIf {
 
 impl Scorer {
     /// All, with what they are called.
-    pub const ALL: [(&'static str, Self); 19] = [
+    pub const ALL: [(&'static str, Self); 21] = [
         ("exact", Self::Exact),
         ("contains", Self::Contains),
         ("icontains", Self::IContains),
@@ -126,6 +132,8 @@ impl Scorer {
         ("levenshtein", Self::Levenshtein),
         ("anls", Self::Anls),
         ("vqa", Self::Vqa),
+        ("wer", Self::Wer),
+        ("cer", Self::Cer),
         ("rouge-l", Self::RougeL),
         ("bleu", Self::Bleu),
         ("chrf", Self::Chrf),
@@ -165,6 +173,9 @@ pub enum Normalize {
     Lower,
     /// As SQuAD: lower case, without punctuation and articles, single spaces.
     Squad,
+    /// As Whisper's `BasicTextNormalizer`: lower case, without marks, symbols, punctuation and what
+    /// is in brackets, single spaces.
+    Basic,
 }
 
 impl Normalize {
@@ -175,6 +186,7 @@ impl Normalize {
             Self::Strip => "strip",
             Self::Lower => "lower",
             Self::Squad => "squad",
+            Self::Basic => "basic",
         }
     }
 }

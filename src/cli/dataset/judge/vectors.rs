@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::asserts;
 use super::criterion::Test;
+use super::scorers::errors::{Errors, Unit};
 use super::scorers::perplexity::Loglikelihood;
 use super::scorers::words::{Patterns, rouge};
 use super::scorers::{choice, letter, vqa};
@@ -131,4 +132,57 @@ fn assertions_score_as_promptfoos() {
         assert!((got - wanted).abs() < 1e-12, "{got}: {vector}");
         assert_eq!(criteria[0].passes(&scored), vector["pass"].as_bool(), "{vector}");
     }
+}
+
+#[test]
+fn errors_of_transcripts_are_jiwers() {
+    let text = include_str!("../../../../testdata/wer_vectors.json");
+    let vectors: Value = serde_json::from_str(text).unwrap();
+    let patterns = Arc::<Patterns>::default();
+    let (normalize, work) = (Normalize::Strip, Work::default());
+    let mut all = Errors::default();
+    for pair in vectors["pairs"].as_array().unwrap() {
+        let text = pair["answer"].as_str().unwrap();
+        let expected = patterns.normalized(pair["expected"].as_str().unwrap(), normalize);
+        for unit in [Unit::Word, Unit::Character] {
+            let test = Test::Errors(unit, vec![expected.clone()]);
+            let answer = Text { text, normalize, patterns: &patterns, work: &work };
+            let scored = test.score(answer).unwrap();
+            let found = scored.errors.unwrap();
+            all.add(&found);
+            let (errors, expected, wanted) = match unit {
+                Unit::Word => (found.word_errors, found.num_words, &pair["words"]),
+                Unit::Character => (found.char_errors, found.num_chars, &pair["chars"]),
+            };
+            assert_eq!(serde_json::json!({"errors": errors, "expected": expected}), *wanted);
+            assert_eq!(scored.score, 1.0 - errors as f64 / expected as f64);
+        }
+    }
+    for (name, value) in all.measures() {
+        let wanted = vectors[name].as_f64().unwrap();
+        assert!((value - wanted).abs() < 1e-15, "{name}: {value}, {wanted}");
+    }
+    assert_eq!(all.measures().count(), 2);
+    for vector in vectors["basic"].as_array().unwrap() {
+        let plain = patterns.normalized(vector["text"].as_str().unwrap(), Normalize::Basic);
+        assert_eq!(Some(plain.as_str()), vector["plain"].as_str());
+    }
+}
+
+#[test]
+fn the_nearest_of_several_transcripts_counts() {
+    let texts = ["", "a b c", "a x"].map(str::to_owned).to_vec();
+    let patterns = Arc::<Patterns>::default();
+    let scored = |text: &str, texts: &[String]| {
+        let (normalize, work) = (Normalize::Strip, Work::default());
+        let answer = Text { text, normalize, patterns: &patterns, work: &work };
+        Test::Errors(Unit::Word, texts.to_vec()).score(answer).unwrap()
+    };
+    let near = scored("a b", &texts);
+    assert_eq!((near.score, near.errors.unwrap().num_words), (1.0 - 1.0 / 3.0, 3));
+    assert_eq!(near.parts, [("word_accuracy".to_owned(), near.score)]);
+    assert_eq!(scored("", &texts).score, 1.0);
+    let nothing = scored("a b", &texts[..1]);
+    assert_eq!((nothing.score, nothing.errors.unwrap().word_errors), (-1.0, 2));
+    assert_eq!(nothing.errors.unwrap().measures().next(), None, "no rate of nothing");
 }

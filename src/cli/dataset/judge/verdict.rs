@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::criterion::{Scored, Test};
 use super::rubric::Rubric;
+use super::scorers::errors::Errors;
 
 /// Start of the reason of a row without a verdict.
 pub const NOT_JUDGED: &str = "not_judged";
@@ -19,6 +20,7 @@ pub struct Sample {
     /// By the criteria's names, and by those of their parts.
     scores: Vec<(String, f64)>,
     reason: Option<String>,
+    errors: Option<Errors>,
     /// What it gives its vote to, where samples are counted.
     vote: String,
 }
@@ -45,9 +47,18 @@ impl Sample {
             vote: extracted.clone().flatten().or(vote).unwrap_or_default(),
             extracted,
             scores: named_scores(rubric, scored),
+            errors: all_of(scored.iter().map(|scored| scored.errors)),
             reason: scored.iter().find_map(|scored| scored.reason.clone()).or(named),
         }
     }
+}
+
+/// The errors of all that counts some.
+fn all_of(errors: impl Iterator<Item = Option<Errors>>) -> Option<Errors> {
+    errors.flatten().reduce(|mut sum, errors| {
+        sum.add(&errors);
+        sum
+    })
 }
 
 /// Scores by name. Of criteria with the same name the mean, by their weights if they have some; a
@@ -143,6 +154,9 @@ impl Verdict {
             let scores = scores
                 .map(|(at, (name, _))| (name.clone(), mean(&|sample| sample.scores[at].1).into()));
             set("scores", Value::Object(scores.collect()));
+        }
+        if let Some(errors) = all_of(self.samples.iter().map(|sample| sample.errors)) {
+            set("errors", json!(errors));
         }
         if let Some(reason) = &chosen.reason {
             set("reason", reason.clone().into());

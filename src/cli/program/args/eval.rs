@@ -46,7 +46,7 @@ pub struct EvalArgs {
 #[command(next_help_heading = "Eval")]
 pub struct EvalFlags {
     /// How answers are judged: exact, contains, icontains, starts-with, regex, number, letter,
-    /// json, json-schema, f1, levenshtein, anls, vqa, rouge-l, bleu, chrf, choice, perplexity or
+    /// json, json-schema, f1, levenshtein, anls, vqa, wer, cer, rouge-l, bleu, chrf, choice, perplexity or
     /// command
     /// [default: the row's assert, else exact]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Scorer::parse)]
@@ -84,7 +84,7 @@ pub struct EvalFlags {
     /// Exit 100 if a measure is lower: acc=0.8, or acc[GROUP]=0.7 for the rows of a group
     #[arg(long, value_name = "METRIC=N")]
     pub fail_under: Vec<String>,
-    /// Exit 100 if a measure is higher: word_perplexity=20
+    /// Exit 100 if a measure is higher: word_perplexity=20, wer=0.1
     #[arg(long, value_name = "METRIC=N")]
     pub fail_over: Vec<String>,
     /// An error row counts as wrong, is left out, or fails the gate [default: wrong]
@@ -137,6 +137,8 @@ pub enum NormalizeArg {
     Lower,
     /// As SQuAD: lower case, no punctuation, no articles, single spaces
     Squad,
+    /// As Whisper's basic normalizer: lower case, no punctuation, nothing in brackets, single spaces
+    Basic,
 }
 
 impl From<NormalizeArg> for Normalize {
@@ -146,6 +148,7 @@ impl From<NormalizeArg> for Normalize {
             NormalizeArg::Strip => Normalize::Strip,
             NormalizeArg::Lower => Normalize::Lower,
             NormalizeArg::Squad => Normalize::Squad,
+            NormalizeArg::Basic => Normalize::Basic,
         }
     }
 }

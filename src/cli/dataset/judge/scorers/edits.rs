@@ -1,38 +1,54 @@
-//! Levenshtein's distance, 64 characters at a time.
+//! Levenshtein's distance, 64 characters or words at a time.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use crate::judge::work::{TooMuch, Work};
 
-/// Characters to insert, leave out or replace until one text is the other (Myers 1999, in the
-/// blocks of Hyyrö 2003).
+/// Characters to insert, leave out or replace until one text is the other.
 ///
 /// # Errors
 /// The texts are too long.
 pub fn distance(a: &str, b: &str, work: &Work) -> Result<usize, TooMuch> {
     work.read(1, [a.len(), b.len()])?;
     let (a, b) = without_common_ends(a, b);
-    let length = a.chars().count();
+    let [a, b] = [a, b].map(|text| text.chars().collect::<Vec<_>>());
+    distance_of(&a, &b, work)
+}
+
+/// The same of words, which are what white space parts.
+///
+/// # Errors
+/// The texts are too long.
+pub fn distance_of_words(a: &str, b: &str, work: &Work) -> Result<usize, TooMuch> {
+    work.read(2, [a.len(), b.len()])?;
+    let [a, b] = [a, b].map(|text| text.split_whitespace().collect::<Vec<_>>());
+    distance_of(&a, &b, work)
+}
+
+/// Items to insert, leave out or replace (Myers 1999, in the blocks of Hyyrö 2003).
+fn distance_of<T: Copy + Eq + Hash>(a: &[T], b: &[T], work: &Work) -> Result<usize, TooMuch> {
+    let length = a.len();
     if length == 0 {
-        return Ok(b.chars().count());
+        return Ok(b.len());
     }
     let num_blocks = length.div_ceil(64);
     work.take((num_blocks as u64).saturating_mul(b.len() as u64))?;
-    // Of each character the blocks that have it, and where.
-    let mut places: HashMap<char, Vec<(usize, u64)>> = HashMap::new();
-    for (at, c) in a.chars().enumerate() {
-        let of_char = places.entry(c).or_default();
-        match of_char.last_mut().filter(|(block, _)| *block == at / 64) {
+    // Of each item the blocks that have it, and where.
+    let mut places: HashMap<T, Vec<(usize, u64)>> = HashMap::new();
+    for (at, item) in a.iter().enumerate() {
+        let of_item = places.entry(*item).or_default();
+        match of_item.last_mut().filter(|(block, _)| *block == at / 64) {
             Some((_, bits)) => *bits |= 1 << (at % 64),
-            None => of_char.push((at / 64, 1 << (at % 64))),
+            None => of_item.push((at / 64, 1 << (at % 64))),
         }
     }
     let mut blocks = vec![Block { up: u64::MAX, down: 0 }; num_blocks];
     let last_bit = 1 << ((length - 1) % 64);
     let mut distance = length as i64;
-    for c in b.chars() {
-        let mut places = places.get(&c).map_or(&[][..], Vec::as_slice).iter().peekable();
-        // In front of the first character of `a` each one of `b` costs one.
+    for item in b {
+        let mut places = places.get(item).map_or(&[][..], Vec::as_slice).iter().peekable();
+        // In front of the first item of `a` each one of `b` costs one.
         let mut step = 1;
         for (at, block) in blocks.iter_mut().enumerate() {
             let equal = places.next_if(|(block, _)| *block == at).map_or(0, |(_, bits)| *bits);

@@ -2,6 +2,7 @@
 
 pub mod choice;
 pub mod edits;
+pub mod errors;
 pub mod json;
 pub mod letter;
 pub mod ngrams;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use regex::Regex;
+use unicode_normalization::UnicodeNormalization;
+use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
 use crate::judge::settings::Normalize;
 use vllm_batch_base::deep_stack::DeepStack;
@@ -11,6 +13,8 @@ use vllm_batch_base::deep_stack::DeepStack;
 #[derive(Debug)]
 pub struct Patterns {
     articles: Regex,
+    /// What Whisper leaves out: words in brackets, and in parentheses.
+    bracketed: [Regex; 2],
     /// What sacreBLEU's tokenizer `13a` replaces, in this order.
     pub(super) bleu: [(Regex, &'static str); 4],
     /// How an answer gives a letter, the surest form first.
@@ -24,6 +28,7 @@ impl Default for Patterns {
         let compiled = |text: &str| Regex::new(text).expect("it is a pattern");
         Self {
             articles: compiled(r"\b(?:a|an|the)\b"),
+            bracketed: [r"[<\[][^>\]]*[>\]]", r"\([^)]+?\)"].map(compiled),
             bleu: [
                 (compiled(r"([\{-~\[-\x60\x20-\x26\(-\+:-@/])"), " $1 "),
                 (compiled(r"([^0-9])([\.,])"), "$1 $2 "),
@@ -50,7 +55,24 @@ impl Patterns {
             Normalize::Strip => text.trim().to_owned(),
             Normalize::Lower => text.trim().to_lowercase(),
             Normalize::Squad => self.squad(text).join(" "),
+            Normalize::Basic => self.basic(text),
         }
+    }
+
+    /// A text as Whisper's `BasicTextNormalizer` leaves it, without spaces around it.
+    fn basic(&self, text: &str) -> String {
+        let mut text = text.to_lowercase();
+        for bracketed in &self.bracketed {
+            text = bracketed.replace_all(&text, "").into_owned();
+        }
+        let is_kept = |c: &char| {
+            let group = c.general_category_group();
+            use GeneralCategoryGroup::{Mark, Punctuation, Symbol};
+            !matches!(group, Mark | Symbol | Punctuation)
+        };
+        let plain = text.nfkc().map(|c| if is_kept(&c) { c } else { ' ' });
+        let plain = plain.collect::<String>().to_lowercase();
+        plain.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// The words that SQuAD's scorer compares: lower case, without ASCII punctuation, without
@@ -83,6 +105,7 @@ mod tests {
             (Normalize::Strip, "The  Cat's\u{a0}an answer."),
             (Normalize::Lower, "the  cat's\u{a0}an answer."),
             (Normalize::Squad, "cats answer"),
+            (Normalize::Basic, "the cat s an answer"),
         ];
         for (normalize, expected) in cases {
             assert_eq!(patterns.normalized(text, normalize), expected, "{normalize:?}");

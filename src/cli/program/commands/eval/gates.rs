@@ -89,8 +89,8 @@ impl Gates {
 }
 
 /// Measures that may be above 1.
-const UNBOUNDED: [&str; 5] =
-    ["bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "command"];
+const UNBOUNDED: [&str; 7] =
+    ["bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "command", "wer", "cer"];
 
 /// Measures that rows may have by their scorers, without those of `assert` lists and of several
 /// completions.
@@ -107,9 +107,11 @@ fn measures_of(flags: &EvalFlags) -> Vec<String> {
         names.extend(match scorer {
             Scorer::Choice => &["acc_norm", "acc_bytes"][..],
             Scorer::Perplexity => &["bits_per_byte", "byte_perplexity", "word_perplexity"],
+            Scorer::Wer => &["wer", "word_accuracy"],
+            Scorer::Cer => &["cer", "char_accuracy"],
             _ => &[],
         });
-        if *scorer != Scorer::Choice {
+        if ![Scorer::Choice, Scorer::Wer, Scorer::Cer].contains(scorer) {
             names.push(scorer.name());
         }
     }
@@ -153,7 +155,7 @@ impl Gate {
             None => {
                 let named = totals.measures(group);
                 let names = named.keys().map(String::as_str);
-                let others = group.of_likelihood().into_iter().map(|(name, _)| name);
+                let others = group.of_texts().into_iter().map(|(name, _)| name);
                 let names: Vec<&str> = names.chain(others).collect();
                 let metric = &self.metric;
                 refused(format!("there is no measure `{metric}`; there are {}", names.join(", ")))

@@ -12,6 +12,7 @@ use vllm_batch_dataset::input::output_records::OutputRecords;
 use vllm_batch_dataset::input::reader::{Content, InputFormat, Layout, Opened, TextEncoding};
 use vllm_batch_dataset::judge::NOT_JUDGED;
 use vllm_batch_dataset::judge::row::{JudgedRow as OwnFields, text_of};
+use vllm_batch_dataset::judge::scorers::errors::Errors;
 use vllm_batch_dataset::judge::scorers::perplexity::Loglikelihood;
 use vllm_batch_dataset::terminal::error::{CliError, Location};
 
@@ -36,6 +37,8 @@ pub struct JudgedRow {
     pub samples: Vec<bool>,
     /// Of a text.
     pub loglikelihood: Option<Loglikelihood>,
+    /// Of a transcript.
+    pub errors: Option<Errors>,
     /// The answer.
     pub answer: String,
     /// What was expected of it.
@@ -194,6 +197,7 @@ impl JudgedRow {
             scores: named,
             samples,
             loglikelihood: own.loglikelihood().ok(),
+            errors: value("errors").and_then(|errors| serde_json::from_value(errors).ok()),
             answer: text(value(out_field)).unwrap_or_default(),
             expected: text(expected).unwrap_or_default(),
             extracted: text(value("extracted")),

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::measure::{Measure, pass_at};
 use super::rows::JudgedRow;
 use crate::args::EvalFlags;
+use vllm_batch_dataset::judge::scorers::errors::Errors;
 use vllm_batch_dataset::judge::scorers::perplexity::Loglikelihood;
 use vllm_batch_dataset::judge::settings::Scorer;
 use vllm_batch_dataset::terminal::error::CliError;
@@ -38,6 +39,7 @@ pub struct Group {
     /// By name, without error rows.
     measures: BTreeMap<String, Measure>,
     likelihood: Option<Loglikelihood>,
+    errors: Errors,
 }
 
 /// A row that failed.
@@ -140,7 +142,7 @@ impl Totals {
     pub fn json(&self, group: &Group) -> Value {
         let measures = self.measures(group).into_iter().map(|(name, one)| (name, one.json()));
         let mut measures: Map<String, Value> = measures.collect();
-        for (name, value) in group.of_likelihood() {
+        for (name, value) in group.of_texts() {
             measures.insert(name.to_owned(), json!({"value": value}));
         }
         json!({
@@ -158,8 +160,8 @@ impl Totals {
 
     /// The value of a measure by its name.
     pub fn value(&self, group: &Group, name: &str) -> Option<f64> {
-        let of_likelihood = group.of_likelihood().into_iter().find(|(known, _)| *known == name);
-        of_likelihood
+        let of_texts = group.of_texts().into_iter().find(|(known, _)| *known == name);
+        of_texts
             .map(|(_, value)| value)
             .or_else(|| self.measures(group).get(name).map(Measure::mean))
     }
@@ -210,11 +212,15 @@ impl Group {
         if let Some(found) = &row.loglikelihood {
             self.likelihood.get_or_insert_default().add(found);
         }
+        if let Some(found) = &row.errors {
+            self.errors.add(found);
+        }
     }
 
-    /// Measures that are no means over rows.
-    pub fn of_likelihood(&self) -> Vec<(&'static str, f64)> {
+    /// Measures that are no means over rows, but of all texts.
+    pub fn of_texts(&self) -> Vec<(&'static str, f64)> {
         let measures = self.likelihood.iter().flat_map(Loglikelihood::measures);
+        let measures = measures.chain(self.errors.measures());
         measures.filter(|(_, value)| value.is_finite()).collect()
     }
 }

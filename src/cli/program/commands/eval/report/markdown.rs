@@ -64,7 +64,7 @@ impl Report {
                 measure.num_rows()
             );
         }
-        for (metric, value) in group.of_likelihood() {
+        for (metric, value) in group.of_texts() {
             let _ = writeln!(text, "| {name} | {metric} | {value:.4} | | | |");
         }
     }

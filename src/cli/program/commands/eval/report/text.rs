@@ -39,7 +39,7 @@ impl Report {
             let metric = format!("{}{of_group}", sanitized(&metric));
             let _ = writeln!(text, "  {metric:<24} {}", measure.said());
         }
-        for (metric, value) in group.of_likelihood() {
+        for (metric, value) in group.of_texts() {
             let metric = format!("{metric}{of_group}");
             let _ = writeln!(text, "  {metric:<24} {value:.4}");
         }
