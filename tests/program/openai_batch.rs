@@ -100,9 +100,10 @@ fn refused() -> [(&'static str, String); 5] {
         );
         head(digits, id, status) + &error
     };
-    let urls = "Invalid URL (POST /v1/images): /v1/chat/completions, /v1/completions and \
-                /v1/responses are served; /v1/embeddings, /v1/score and /v1/rerank in files of \
-                their own";
+    let urls = "Invalid URL (POST /v1/images): /v1/chat/completions, /v1/completions, \
+                /v1/responses and, by a model that hears, /v1/audio/transcriptions and \
+                /v1/audio/translations are served; /v1/embeddings, /v1/score and /v1/rerank in \
+                files of their own";
     let prompts = "body.prompt: a list of 2 prompts, where a row has one: make a row of each";
     let stream = "stream: not supported: a row is answered whole";
     let range = "top_p must be in (0, 1], got 2.0.";

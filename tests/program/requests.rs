@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 pub const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 pub const ENCODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_embeddings/bert");
+const HEARS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_sounds/multilingual");
 pub const CROSS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_scores/bert");
 
 /// What becomes of a field.
@@ -188,6 +189,33 @@ const EMBEDDINGS: &[Field] = &[
     ("mm_processor_kwargs", r#"{"a":1}"#, Refused),
 ];
 
+const RECORDINGS: &[Field] = &[
+    ("model", r#""m""#, Done),
+    ("language", r#""en""#, Done),
+    ("prompt", r#""a""#, Done),
+    ("response_format", r#""verbose_json""#, Done),
+    ("temperature", "0.5", Done),
+    ("seed", "1", Done),
+    ("top_p", "0.5", Done),
+    ("max_tokens", "3", Done),
+    ("repetition_penalty", "1.5", Done),
+    ("user", r#""u""#, Noted),
+    ("chunking_strategy", r#"{"type":"server_vad"}"#, Refused),
+    ("file", r#""a.wav""#, Refused),
+    ("hotwords", r#""a""#, Refused),
+    ("include", r#"["logprobs"]"#, Refused),
+    ("known_speaker_names", r#"["a"]"#, Refused),
+    ("known_speaker_references", r#"["a"]"#, Refused),
+    ("logprobs", "1", Refused),
+    ("n", "2", Refused),
+    ("priority", "1", Refused),
+    ("prompt_logprobs", "1", Refused),
+    ("stream", "true", Refused),
+    ("timestamp_granularities", r#"["word"]"#, Refused),
+    ("to_language", r#""de""#, Refused),
+    ("vad_filter", "true", Refused),
+];
+
 const RERANK: &[Field] = &[
     ("model", r#""m""#, Done),
     ("top_n", "1", Done),
@@ -260,6 +288,7 @@ const SECTIONS: &[(&str, &[&[Field]])] = &[
     ("/v1/completions", &[SAMPLING, COMPLETIONS]),
     ("/v1/responses", &[RESPONSES]),
     ("Anthropic's messages", &[ANTHROPIC]),
+    ("/v1/audio/transcriptions", &[RECORDINGS]),
     ("/v1/embeddings", &[EMBEDDINGS]),
     ("/v1/score and /v1/rerank", &[RERANK]),
 ];
@@ -313,6 +342,16 @@ fn every_field_of_requests_for_vectors_and_scores_is_done_refused_or_noted() {
     check("/v1/embeddings", ENCODER, &json!({"input": "the cat"}), &[EMBEDDINGS]);
     let ranking = json!({"query": "the cat", "documents": ["a man", "a cat sits"]});
     check("/v1/rerank", CROSS, &ranking, &[RERANK]);
+}
+
+#[test]
+fn every_field_of_a_request_for_a_transcript_is_done_refused_or_noted() {
+    let file = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/sound/low.mp3")).unwrap();
+    let file = vllm_batch::cli::input::base64::encode(&file);
+    let base = json!({"file_url": format!("data:audio/mpeg;base64,{file}"), "max_tokens": 4});
+    for url in ["/v1/audio/transcriptions", "/v1/audio/translations"] {
+        check(url, HEARS, &base, &[RECORDINGS]);
+    }
 }
 
 #[test]

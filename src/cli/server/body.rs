@@ -34,16 +34,28 @@ pub(crate) struct Text {
     pub(crate) large: Option<OwnedSemaphorePermit>,
 }
 
+/// The same as bytes.
+pub(crate) struct Bytes {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) large: Option<OwnedSemaphorePermit>,
+}
+
 impl Bodies {
     /// `max_bytes`: of one.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, large: Arc::new(Semaphore::new(MAX_LARGE)) }
     }
 
-    /// Reads a body as text.
-    pub(crate) async fn text(&self, body: Body) -> Result<Text, HttpError> {
+    /// Reads a body.
+    pub(crate) async fn bytes(&self, body: Body) -> Result<Bytes, HttpError> {
         let bytes = tokio::time::timeout(WHOLE, bytes_of(body, self)).await;
         let (bytes, large) = bytes.map_err(|_| too_slow("body"))??;
+        Ok(Bytes { bytes, large })
+    }
+
+    /// Reads a body as text.
+    pub(crate) async fn text(&self, body: Body) -> Result<Text, HttpError> {
+        let Bytes { bytes, large } = self.bytes(body).await?;
         let text = String::from_utf8(bytes).map_err(|error| {
             let place = error.utf8_error().valid_up_to();
             HttpError::bad("bad_utf8", format!("the body is not UTF-8: byte {place}"))

@@ -17,6 +17,7 @@ mod engine_thread;
 mod errors;
 mod guard;
 mod metrics;
+mod recordings;
 mod request;
 mod routes;
 mod served;

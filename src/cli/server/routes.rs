@@ -18,7 +18,7 @@ use crate::errors::{HttpError, json_response};
 use crate::guard::{self, Guard};
 use crate::request::{Endpoint, Request, check_name, may_fetch, no_model, priority_of};
 use crate::served::{AskedRow, Refused, RequestLine, Served};
-use crate::{streams, texts};
+use crate::{recordings, streams, texts};
 use vllm_batch_api::request::RequestOutputKind;
 use vllm_batch_dataset::input::batch_line::BatchLine;
 use vllm_batch_dataset::input::row_error::RowError;
@@ -78,6 +78,12 @@ pub(crate) fn router(app: Arc<App>, held: Option<Arc<Held>>) -> Router {
     for (path, endpoint) in rows {
         let handler = move |State(app): Shared, request: HttpRequest| async move {
             or_error(path, answer(app, endpoint, request).await)
+        };
+        router = router.route(path, post(handler));
+    }
+    for path in ["/v1/audio/transcriptions", "/v1/audio/translations"] {
+        let handler = move |State(app): Shared, request: HttpRequest| async move {
+            or_error(path, recordings::answer(app, path, request).await)
         };
         router = router.route(path, post(handler));
     }
@@ -248,9 +254,24 @@ struct UnderWay {
 
 /// Answers a request whose body becomes rows.
 async fn answer(app: Arc<App>, endpoint: Endpoint, request: HttpRequest) -> Result<Response<Body>> {
+    let asking = asking(&request)?;
+    let text = app.bodies.text(request.into_body()).await?;
+    answer_body(app, endpoint, asking, text).await
+}
+
+/// What the head of a request says: its name and its priority.
+pub(crate) fn asking(request: &HttpRequest) -> Result<(String, Option<i64>)> {
     let id = request.extensions().get::<RequestId>().expect("it was named").0.clone();
-    let priority = priority_of(request.headers())?;
-    let Text { text: body, large } = app.bodies.text(request.into_body()).await?;
+    Ok((id, priority_of(request.headers())?))
+}
+
+/// The same of a body that was read.
+pub(crate) async fn answer_body(
+    app: Arc<App>,
+    endpoint: Endpoint,
+    (id, priority): (String, Option<i64>),
+    Text { text: body, large }: Text,
+) -> Result<Response<Body>> {
     // A large body takes its time to read.
     let served = Arc::clone(&app.served);
     let request = on_thread(move || Request::read(endpoint, body, &served.names, (&id, priority)));

@@ -9,6 +9,7 @@ mod counted;
 mod crowds;
 mod faults;
 mod hostile;
+mod recordings;
 mod streams;
 
 pub(super) const DEMO: &str = "testdata/demo";

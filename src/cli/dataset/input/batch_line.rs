@@ -24,6 +24,8 @@ pub enum BatchKind {
     Completions,
     /// OpenAI's `response`.
     Response,
+    /// OpenAI's `text` of a recording.
+    Transcription,
     /// OpenAI's list of `embedding`s.
     Embeddings,
     /// vLLM's list of `score`s.
@@ -58,6 +60,30 @@ pub enum Echo {
     Fields(String),
     /// Of a completion (`echo`): its prompt before the text. None: the prompt was token ids.
     Prompt(Option<String>),
+    /// Of a transcript: what it is of.
+    Recording(Recording),
+}
+
+/// A recording that a request names, and what is asked of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recording {
+    /// Samples of a channel.
+    pub num_samples: u64,
+    /// Samples of a second.
+    pub sample_rate: u32,
+    /// `transcribe` or `translate`.
+    pub task: &'static str,
+    /// Its language in English, where the request says it.
+    pub language: Option<&'static str>,
+    /// Whether the answer has `segments` (`verbose_json`).
+    pub is_verbose: bool,
+}
+
+impl Recording {
+    /// How long it is.
+    pub fn seconds(&self) -> f64 {
+        self.num_samples as f64 / f64::from(self.sample_rate)
+    }
 }
 
 /// 64 bits of a hash of a row's `custom_id` and text: equal rows have equal ids, whenever and

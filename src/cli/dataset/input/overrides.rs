@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use self::values::{
     Problem, beam_width, boolean, encoding_format, integer, length_penalty, limit, logit_bias,
-    logprobs, number, response_format, seed, set, shortened, strings, structured_outputs,
-    thinking_token_budget, token_ids, top_k, truncated_length, truncation_side, unsigned,
-    use_beam_search,
+    logprobs, number, response_format, seed, set, shortened, speech_task, strings,
+    structured_outputs, text, thinking_token_budget, token_ids, top_k, truncated_length,
+    truncation_side, unsigned, use_beam_search,
 };
 
 use super::fields::{JsonFields, json_string};
@@ -96,6 +96,14 @@ const PARAMETERS: &[(&str, Setter<SamplingParams>)] = &[
     ("thinking_token_budget", |p, v| set(&mut p.thinking_token_budget, thinking_token_budget(v))),
 ];
 
+/// The same of how a recording is written down. Only requests for transcripts have them: a data set
+/// may have a `language` or a `task` of its own.
+const SPEECH_PARAMETERS: &[(&str, Setter<SamplingParams>)] = &[
+    ("language", |p, v| set(&mut p.speech.language, text(v).map(Some))),
+    ("task", |p, v| set(&mut p.speech.task, speech_task(v))),
+    ("return_timestamps", |p, v| set(&mut p.speech.return_timestamps, boolean(v))),
+];
+
 /// The same of vectors and classes, by the names of vLLM's requests for them.
 const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
     ("dimensions", |p, v| set(&mut p.dimensions, unsigned(v, 1).map(|n| Some(n as usize)))),
@@ -172,7 +180,7 @@ impl Overrides {
     /// A field has the wrong type or value: code `invalid_parameter`.
     pub fn apply_pooling(&self, base: &PoolingParams) -> Result<PoolingParams, RequestError> {
         let mut params = base.clone();
-        set_all(&self.entries, POOLING_PARAMETERS, &mut params)?;
+        set_all(&self.entries, &[POOLING_PARAMETERS], &mut params)?;
         Ok(params)
     }
 
@@ -225,7 +233,7 @@ impl Overrides {
     pub fn apply(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
         let mut params = base.clone();
         params.max_tokens = params.max_tokens.or(self.default_length.max_tokens());
-        set_all(&self.entries, PARAMETERS, &mut params)?;
+        set_all(&self.entries, &[PARAMETERS, SPEECH_PARAMETERS], &mut params)?;
         if !self.entries.iter().any(|(name, _)| *name == "n") {
             params.n = match (base.beam_search, params.beam_search) {
                 (_, Some(beams)) => beams.beam_width,
@@ -257,11 +265,16 @@ impl Overrides {
 /// Puts values into the parameters of their names.
 fn set_all<P>(
     entries: &[(&'static str, String)],
-    parameters: &[(&str, Setter<P>)],
+    parameters: &[&[(&str, Setter<P>)]],
     params: &mut P,
 ) -> Result<(), RequestError> {
     for (name, text) in entries {
-        let set = parameters.iter().find(|(known, _)| known == name).map(|(_, set)| set);
+        let set = parameters
+            .iter()
+            .copied()
+            .flatten()
+            .find(|(known, _)| known == name)
+            .map(|(_, set)| set);
         let set = set.expect("entries hold known names only");
         let invalid = |message| RequestError::new(code::INVALID_PARAMETER, message);
         // A number too large for f64, or a lone surrogate: valid in a row, not in a parameter.

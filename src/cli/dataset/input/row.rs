@@ -23,6 +23,7 @@ mod openai;
 mod own;
 mod own_images;
 mod prompt;
+mod recordings;
 mod remarks;
 mod requests;
 mod responses;
@@ -438,6 +439,7 @@ impl RowParser {
             return Passthrough::Batch(match kind {
                 BatchKind::Response => line.with_echo(Echo::Fields(responses::echo(&fields))),
                 BatchKind::Completions => line.with_echo_of(openai::echoed_prompt(&fields)),
+                BatchKind::Transcription => line.with_echo_of(recordings::echo(&fields, asked)),
                 _ => line,
             });
         }

@@ -30,6 +30,7 @@ mod scores;
 mod shown;
 #[cfg(test)]
 mod tests;
+mod transcriptions;
 
 use std::borrow::Cow;
 

@@ -55,6 +55,7 @@ impl RowWriter<'_> {
     pub(super) fn openai_answer(&mut self, line: &BatchLine, output: &RequestOutput) {
         match line.kind {
             BatchKind::Response => self.response_body(line, output),
+            BatchKind::Transcription => self.transcription_body(line, output),
             _ => self.openai_body(line, output),
         }
     }
@@ -198,7 +199,7 @@ impl RowWriter<'_> {
             Some(Echo::Prompt(None)) => {
                 output.prompt_token_ids.iter().map(|id| text(*id)).collect()
             }
-            Some(Echo::Fields(_)) | None => String::new(),
+            Some(Echo::Fields(_) | Echo::Recording(_)) | None => String::new(),
         };
         self.field("text", &[&*echoed, &completion.text].concat());
         let of_prompt = output.prompt_logprobs.as_ref();

@@ -89,8 +89,7 @@ impl RowWriter<'_> {
         if !self.options.parser.is_of_transcripts() {
             return;
         }
-        let first = completion.token_ids.first().map(|id| (self.options.tokens.text)(*id));
-        if let Some(language) = first.and_then(|text| Language::of_token(&text)) {
+        if let Some(language) = self.language_found(completion) {
             self.field("language", language.code);
         }
         if shown.segments.is_empty() {
@@ -98,13 +97,24 @@ impl RowWriter<'_> {
         }
         self.key("segments");
         self.list(&shown.segments, |row, segment| {
-            let seconds = |hundredths: u32| f64::from(hundredths) / 100.0;
             row.out.push(b'{');
-            row.field("start", &seconds(segment.start));
-            row.field("end", &segment.end.map(seconds));
-            row.field("text", &segment.text);
+            row.segment(segment);
             row.out.push(b'}');
         });
+    }
+
+    /// The fields of a piece of a transcript.
+    pub(super) fn segment(&mut self, segment: &Segment) {
+        let seconds = |hundredths: u32| f64::from(hundredths) / 100.0;
+        self.field("start", &seconds(segment.start));
+        self.field("end", &segment.end.map(seconds));
+        self.field("text", &segment.text);
+    }
+
+    /// The language that an answer begins with, where the model has found it.
+    pub(super) fn language_found(&self, completion: &CompletionOutput) -> Option<Language> {
+        let first = completion.token_ids.first()?;
+        Language::of_token(&(self.options.tokens.text)(*first))
     }
 
     /// The fields of a call.

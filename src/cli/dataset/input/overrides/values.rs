@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use vllm_batch_api::pooling::EncodingFormat;
 use vllm_batch_api::request::{
-    BeamSearchParams, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
+    BeamSearchParams, NumLogprobs, SamplingParams, SpeechTask, StructuredOutputs, TruncationSide,
 };
 
 /// Why a value does not fit.
@@ -165,6 +165,18 @@ pub(super) fn truncation_side(value: &Value) -> Result<TruncationSide, Problem> 
         Some("left") => Ok(TruncationSide::Left),
         Some("right") => Ok(TruncationSide::Right),
         _ => Err(Problem::Expected("\"left\" or \"right\"")),
+    }
+}
+
+pub(super) fn text(value: &Value) -> Result<String, Problem> {
+    value.as_str().map(str::to_owned).ok_or(Problem::Expected("a text"))
+}
+
+pub(super) fn speech_task(value: &Value) -> Result<SpeechTask, Problem> {
+    match value.as_str() {
+        Some("transcribe") => Ok(SpeechTask::Transcribe),
+        Some("translate") => Ok(SpeechTask::Translate),
+        _ => Err(Problem::Expected("\"transcribe\" or \"translate\"")),
     }
 }
 

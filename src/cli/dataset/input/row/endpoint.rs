@@ -11,6 +11,8 @@ pub(super) enum Endpoint {
     Chat,
     Completions,
     Responses,
+    Transcriptions,
+    Translations,
     Embeddings,
     Score,
     Rerank,
@@ -20,8 +22,9 @@ pub(super) enum Endpoint {
 
 impl Endpoint {
     /// All urls of batches, for messages.
-    pub(super) const ALL_URLS: &'static str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/score, \
-         /v1/rerank and /v2/rerank";
+    pub(super) const ALL_URLS: &'static str = "/v1/chat/completions, /v1/completions, /v1/responses, \
+         /v1/audio/transcriptions, /v1/audio/translations, /v1/embeddings, /v1/score, /v1/rerank \
+         and /v2/rerank";
 
     /// The endpoint of a url. Those of scores are known by its end.
     pub(super) fn of_url(url: &str) -> Option<Self> {
@@ -29,6 +32,8 @@ impl Endpoint {
             "/v1/chat/completions" => Some(Endpoint::Chat),
             "/v1/completions" => Some(Endpoint::Completions),
             "/v1/responses" => Some(Endpoint::Responses),
+            "/v1/audio/transcriptions" => Some(Endpoint::Transcriptions),
+            "/v1/audio/translations" => Some(Endpoint::Translations),
             "/v1/embeddings" => Some(Endpoint::Embeddings),
             url if url.ends_with("/score") => Some(Endpoint::Score),
             url if url.ends_with("/rerank") => Some(Endpoint::Rerank),
@@ -49,6 +54,7 @@ impl Endpoint {
             Endpoint::Chat => Place::Chat,
             Endpoint::Completions => Place::Completions,
             Endpoint::Responses => Place::Responses,
+            Endpoint::Transcriptions | Endpoint::Translations => Place::Recordings,
             Endpoint::Embeddings | Endpoint::Classify => Place::Embeddings,
             Endpoint::Score | Endpoint::Rerank => Place::Score,
         }
@@ -59,6 +65,7 @@ impl Endpoint {
         match self {
             Endpoint::Chat => "messages",
             Endpoint::Completions => "prompt",
+            Endpoint::Transcriptions | Endpoint::Translations => "file_url",
             Endpoint::Responses | Endpoint::Embeddings | Endpoint::Classify => "input",
             Endpoint::Score => "text_1",
             Endpoint::Rerank => "query",
@@ -68,7 +75,11 @@ impl Endpoint {
     /// Task of a run whose first line goes there.
     pub(super) fn task(self) -> Task {
         match self {
-            Endpoint::Chat | Endpoint::Completions | Endpoint::Responses => Task::Complete,
+            Endpoint::Chat
+            | Endpoint::Completions
+            | Endpoint::Responses
+            | Endpoint::Transcriptions
+            | Endpoint::Translations => Task::Complete,
             Endpoint::Embeddings => Task::Embed,
             Endpoint::Score => Task::Score,
             Endpoint::Rerank => Task::Rerank,
@@ -95,6 +106,9 @@ impl Endpoint {
             (Some(Endpoint::Chat), _) => BatchKind::Chat,
             (Some(Endpoint::Completions), _) => BatchKind::Completions,
             (Some(Endpoint::Responses), _) => BatchKind::Response,
+            (Some(Endpoint::Transcriptions | Endpoint::Translations), _) => {
+                BatchKind::Transcription
+            }
             (Some(Endpoint::Embeddings), _) | (None, Task::Embed) => BatchKind::Embeddings,
             (Some(Endpoint::Score), _) | (None, Task::Score) => BatchKind::Score,
             (Some(Endpoint::Rerank), _) | (None, Task::Rerank) => BatchKind::Rerank,
@@ -107,7 +121,8 @@ impl Endpoint {
     pub(super) fn served(task: Task) -> &'static str {
         match task {
             Task::Complete => {
-                "/v1/chat/completions, /v1/completions and /v1/responses are served; \
+                "/v1/chat/completions, /v1/completions, /v1/responses and, by a model that \
+                 hears, /v1/audio/transcriptions and /v1/audio/translations are served; \
                  /v1/embeddings, /v1/score and /v1/rerank in files of their own"
             }
             Task::Embed => "`embed` serves /v1/embeddings",

@@ -12,7 +12,7 @@ use super::endpoint::Endpoint;
 use super::near_miss::NearMisses;
 use super::prompt::PromptBuilder;
 use super::unsupported::{self, Place};
-use super::{Task, compared, embeddings, messages, prompt, responses, unused};
+use super::{Task, compared, embeddings, messages, prompt, recordings, responses, unused};
 use crate::input::batch_line::Echo;
 use crate::input::fields::JsonFields;
 use crate::input::overrides::{DefaultLength, Overrides};
@@ -42,6 +42,9 @@ pub(super) fn read(
         Endpoint::Chat => chat(&body, builder.chats(), line),
         Endpoint::Completions => completions(&body, line),
         Endpoint::Responses => responses::read(&body, builder.chats(), line),
+        Endpoint::Transcriptions | Endpoint::Translations => {
+            recordings::read(endpoint, &body, builder.chats(), line)
+        }
         Endpoint::Embeddings | Endpoint::Classify => embeddings::read(&body, builder.chats(), line),
         Endpoint::Score | Endpoint::Rerank => {
             let options = (builder.variables(), builder.allows_empty());

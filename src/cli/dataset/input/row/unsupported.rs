@@ -19,6 +19,8 @@ pub(super) enum Place {
     Completions,
     /// In the body of a request of OpenAI's for a response.
     Responses,
+    /// In the body of a request of OpenAI's for a transcript.
+    Recordings,
     /// In the body of a request for vectors.
     Embeddings,
     /// In the body of a request for scores or a ranking.
@@ -27,7 +29,7 @@ pub(super) enum Place {
     Anthropic,
 }
 
-use Place::{Anthropic, Chat, Completions, Embeddings, Responses, Row, Score};
+use Place::{Anthropic, Chat, Completions, Embeddings, Recordings, Responses, Row, Score};
 
 /// Whether a value asks for nothing. null never asks.
 type AsksNothing = fn(&Value) -> bool;
@@ -107,6 +109,19 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("flat_logprobs", EVERYWHERE, is_nothing),
     ("logprobs", MESSAGES, is_nothing),
     ("prompt_logprobs", MESSAGES, is_nothing),
+    // Transcripts.
+    ("file", &[Recordings], never),
+    ("chunking_strategy", &[Recordings], |value| value == "auto"),
+    ("include", &[Recordings], is_nothing),
+    ("known_speaker_names", &[Recordings], is_nothing),
+    ("known_speaker_references", &[Recordings], is_nothing),
+    ("hotwords", &[Recordings], is_nothing),
+    ("vad_filter", &[Recordings], is_nothing),
+    ("to_language", &[Recordings], |value| value == "en"),
+    ("stream", &[Recordings], is_nothing),
+    ("n", &[Recordings], |value| *value == 1),
+    ("logprobs", &[Recordings], is_nothing),
+    ("prompt_logprobs", &[Recordings], is_nothing),
     // How the prompt is made.
     ("chat_template", EVERYWHERE, is_nothing),
     ("chat_template", &[Embeddings, Score], never),
@@ -163,6 +178,7 @@ pub(super) fn error(name: &'static str, line: u64) -> RowError {
         "functions" => "it is the older form of `tools`",
         "function_call" => "it is the older form of `tool_choice`",
         "messages" => "the request has an `input`",
+        "file" => "a line holds no file",
         _ => "the answer would not be what it asks for",
     };
     let message = format!("{name}: not supported: {why}");
@@ -171,6 +187,7 @@ pub(super) fn error(name: &'static str, line: u64) -> RowError {
         "function_call" => "give `tool_choice`",
         "max_tokens" | "max_completion_tokens" => "give `max_output_tokens`",
         "response_format" => "give `text.format`",
+        "file" => "give `file_url`: a URL, a data: URI or a path",
         "normalize" | "activation" | "softmax" => "give `use_activation`",
         "lora_request" => "name an adapter of --lora-modules: in `lora`, of a request in `model`",
         _ => "leave the field out; a field of your own needs another name",

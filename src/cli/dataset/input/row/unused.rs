@@ -18,6 +18,7 @@ fn is_done(name: &str, place: Place) -> bool {
         Place::Completions => (&["echo", "model", "priority", "prompt"], true),
         Place::Responses => (RESPONSES, true),
         Place::Anthropic => (ANTHROPIC, true),
+        Place::Recordings => (RECORDINGS, true),
         Place::Embeddings => (EMBEDDINGS, false),
         Place::Score => (SCORE, false),
     };
@@ -92,6 +93,16 @@ const EMBEDDINGS: &[&str] = &[
     "truncate_prompt_tokens",
     "truncation_side",
     "use_activation",
+];
+
+const RECORDINGS: &[&str] = &[
+    "file_url",
+    "language",
+    "model",
+    "priority",
+    "prompt",
+    "response_format",
+    "timestamp_granularities",
 ];
 
 const SCORE: &[&str] = &[
@@ -184,7 +195,7 @@ fn nested(body: &JsonFields, place: Place, remarks: &mut Vec<Remark>) {
         }
     };
     match place {
-        Place::Row | Place::Embeddings | Place::Score => {}
+        Place::Row | Place::Recordings | Place::Embeddings | Place::Score => {}
         Place::Chat | Place::Completions => {
             if let Some(format) = value("response_format") {
                 format_keys("response_format", &format, &mut unknown);
