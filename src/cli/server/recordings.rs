@@ -1,5 +1,5 @@
-//! Forms of OpenAI's audio endpoints: a file and fields become the body that a line of the batch API
-//! has, with the file as a `data:` URI.
+//! Forms of OpenAI's audio endpoints: a file and fields become the body that a line of the batch
+//! API has, with the file as a `data:` URI.
 
 use std::sync::Arc;
 

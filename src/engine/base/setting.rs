@@ -40,6 +40,8 @@ pub enum Setting {
     LoraMerge,
     /// Adapters that rows may name.
     LoraModules,
+    /// Longest clip of a recording that is cut.
+    MaxAudioClipS,
     /// Largest rank of an adapter.
     MaxLoraRank,
     /// Longest context.
@@ -100,6 +102,7 @@ impl Setting {
         Self::LoadFormat,
         Self::LoraMerge,
         Self::LoraModules,
+        Self::MaxAudioClipS,
         Self::MaxLoraRank,
         Self::MaxModelLen,
         Self::MaxNumBatchedTokens,
@@ -140,6 +143,7 @@ impl Setting {
             Self::LoadFormat => "load_format",
             Self::LoraMerge => "lora_merge",
             Self::LoraModules => "lora_modules",
+            Self::MaxAudioClipS => "max_audio_clip_s",
             Self::MaxLoraRank => "max_lora_rank",
             Self::MaxModelLen => "max_model_len",
             Self::MaxNumBatchedTokens => "max_num_batched_tokens",

@@ -24,6 +24,7 @@ pub fn flag(setting: Setting) -> &'static str {
         Setting::LoadFormat => "--load-format",
         Setting::LoraMerge => "--lora-merge",
         Setting::LoraModules => "--lora-modules",
+        Setting::MaxAudioClipS => "--max-audio-clip-s",
         Setting::MaxLoraRank => "--max-lora-rank",
         Setting::MaxModelLen => "--max-model-len",
         Setting::MaxNumBatchedTokens => "--max-num-batched-tokens",

@@ -46,8 +46,8 @@ pub struct EvalArgs {
 #[command(next_help_heading = "Eval")]
 pub struct EvalFlags {
     /// How answers are judged: exact, contains, icontains, starts-with, regex, number, letter,
-    /// json, json-schema, f1, levenshtein, anls, vqa, wer, cer, rouge-l, bleu, chrf, choice, perplexity or
-    /// command
+    /// json, json-schema, f1, levenshtein, anls, vqa, wer, cer, rouge-l, bleu, chrf, choice,
+    /// perplexity or command
     /// [default: the row's assert, else exact]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Scorer::parse)]
     pub scorer: Vec<Scorer>,
@@ -137,7 +137,7 @@ pub enum NormalizeArg {
     Lower,
     /// As SQuAD: lower case, no punctuation, no articles, single spaces
     Squad,
-    /// As Whisper's basic normalizer: lower case, no punctuation, nothing in brackets, single spaces
+    /// As Whisper's basic normalizer: lower case, no punctuation or brackets, single spaces
     Basic,
 }
 

@@ -36,7 +36,7 @@ const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;
 
 /// What to do about a recording that is too long.
 pub(crate) const CUT_IT: &str =
-    "cut it into pieces, as --max-audio-clip-s does with files that --input names";
+    "cut it into pieces, as `settings.max_audio_clip_s` does with files of the input";
 
 /// Channels of the widest recording.
 const MAX_CHANNELS: usize = 64;

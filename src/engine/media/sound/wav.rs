@@ -1,5 +1,5 @@
-//! WAV: files whose writer did not know their length, as a pipe, or a server that sends speech while
-//! it is made; and files of samples of our own.
+//! WAV: files whose writer did not know their length, as a pipe, or a server that sends speech
+//! while it is made; and files of samples of our own.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Clips of recordings, cut where they are quiet. A file is decoded as its rows are read, and a clip
-//! is a recording of its own from then on.
+//! Clips of recordings, cut where they are quiet. A file is decoded as its rows are read, and a
+//! clip is a recording of its own from then on.
 
 use super::{Opening, Part, PartKind, PartOptions, Parts};
 use crate::input::media::{SOUNDS, unreadable};

@@ -1,6 +1,6 @@
-//! Files whose parts are rows: a PDF has pages, a recording clips. A kind of such files is a row of a table: how its
-//! files are known, and who opens one. Names of files are in memory, their bytes are not, and a
-//! part is made when somebody needs it.
+//! Files whose parts are rows: a PDF has pages, a recording clips. A kind of such files is a row of
+//! a table: how its files are known, and who opens one. Names of files are in memory, their bytes
+//! are not, and a part is made when somebody needs it.
 
 mod clips;
 mod numbers;

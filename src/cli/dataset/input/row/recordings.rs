@@ -1,5 +1,5 @@
-//! Rows of OpenAI's batch API for recordings, as vLLM's run-batch has them: `file_url` is heard. What
-//! they ask is told as a chat of one turn with a recording.
+//! Rows of OpenAI's batch API for recordings, as vLLM's run-batch has them: `file_url` is heard.
+//! What they ask is told as a chat of one turn with a recording.
 
 use serde_json::{Value, json};
 use vllm_batch_media::MediaKind;
