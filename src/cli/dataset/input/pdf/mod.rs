@@ -5,12 +5,13 @@
 mod child;
 mod draw;
 mod frames;
+mod patience;
 mod process;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use self::child::serve;
 pub use self::draw::OpenPdf;
@@ -90,7 +91,7 @@ impl Renderers {
     /// Reads a file, and says how large its pages are.
     pub(super) fn open(&self, origin: Origin) -> Result<(Arc<PdfFile>, PageUnits), MediaError> {
         self.with(None, |process| {
-            let (hash, sizes) = process.load(&origin, self.deadline())?;
+            let (hash, sizes) = process.load(&origin, self.limit)?;
             Ok((Arc::new(PdfFile { origin: origin.clone(), hash }), sizes))
         })
     }
@@ -104,17 +105,13 @@ impl Renderers {
     ) -> Result<Vec<u8>, MediaError> {
         self.with(Some(&file.hash), |process| {
             if process.loaded() != Some(&file.hash) {
-                let (hash, _) = process.load(&file.origin, self.deadline())?;
+                let (hash, _) = process.load(&file.origin, self.limit)?;
                 if hash != file.hash {
                     return Err(Failure::Fault(MediaError::changed()));
                 }
             }
-            process.draw(page, size, self.deadline())
+            process.draw(page, size, self.limit)
         })
-    }
-
-    fn deadline(&self) -> Instant {
-        Instant::now() + self.limit
     }
 
     /// Asks a process, one that has the file if there is one. Who has died is not asked again.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -13,6 +13,7 @@ use super::child::NAME;
 use super::frames::{
     self, DAMAGED, DRAW, HEAD, LARGE, LOAD, MAX_FILE, MAX_PAGES, MAX_TEXT, PIXELS, SIZES, UNREAD,
 };
+use super::patience::Patience;
 use super::{Origin, PageSize, PageUnits};
 use crate::input::row_error::code;
 use vllm_batch_base::files;
@@ -77,8 +78,9 @@ impl Process {
     pub(super) fn load(
         &mut self,
         origin: &Origin,
-        deadline: Instant,
+        limit: Duration,
     ) -> Result<([u8; 32], PageUnits), Failure> {
+        let patience = Patience::new(limit, self.child.id());
         self.loaded = None;
         let hash = match origin {
             Origin::Bytes(bytes) => {
@@ -91,10 +93,10 @@ impl Process {
                 self.send_file(file)?
             }
         };
-        let (kind, len) = self.head(deadline)?;
+        let (kind, len) = self.head(&patience)?;
         let bytes = match kind {
-            SIZES if len % 8 == 0 && len <= 8 * MAX_PAGES as u64 => self.body(len, 0, deadline)?,
-            _ => return Err(self.fault(kind, len, deadline)),
+            SIZES if len % 8 == 0 && len <= 8 * MAX_PAGES as u64 => self.body(len, 0, &patience)?,
+            _ => return Err(self.fault(kind, len, &patience)),
         };
         let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("four bytes"));
         let sizes = bytes.chunks_exact(8).map(|size| (float(&size[..4]), float(&size[4..])));
@@ -107,15 +109,16 @@ impl Process {
         &mut self,
         page: u32,
         size: PageSize,
-        deadline: Instant,
+        limit: Duration,
     ) -> Result<Vec<u8>, Failure> {
+        let patience = Patience::new(limit, self.child.id());
         frames::send(&mut self.input, DRAW, &frames::page(page, size)).map_err(|_| ended())?;
-        let (kind, len) = self.head(deadline)?;
+        let (kind, len) = self.head(&patience)?;
         let expected = frames::stride(size.width) as u64 * u64::from(size.height);
         if kind != PIXELS || len != expected {
-            return Err(self.fault(kind, len, deadline));
+            return Err(self.fault(kind, len, &patience));
         }
-        let mut bitmap = self.body(len, BITMAP_HEAD, deadline)?;
+        let mut bitmap = self.body(len, BITMAP_HEAD, &patience)?;
         bitmap[..BITMAP_HEAD].copy_from_slice(&bitmap_head(size, len));
         Ok(bitmap)
     }
@@ -143,29 +146,28 @@ impl Process {
         Ok(*hasher.finalize().as_bytes())
     }
 
-    fn head(&mut self, deadline: Instant) -> Result<(u8, u64), Failure> {
+    fn head(&mut self, patience: &Patience) -> Result<(u8, u64), Failure> {
         let mut head = [0; HEAD];
-        self.read(&mut head, deadline)?;
+        self.read(&mut head, patience)?;
         Ok(frames::parsed_head(head))
     }
 
     /// Bytes behind a room for others.
-    fn body(&mut self, len: u64, room: usize, deadline: Instant) -> Result<Vec<u8>, Failure> {
+    fn body(&mut self, len: u64, room: usize, patience: &Patience) -> Result<Vec<u8>, Failure> {
         let mut bytes = vec![0; room + len as usize];
-        self.read(&mut bytes[room..], deadline)?;
+        self.read(&mut bytes[room..], patience)?;
         Ok(bytes)
     }
 
-    fn read(&mut self, mut buffer: &mut [u8], deadline: Instant) -> Result<(), Failure> {
+    fn read(&mut self, mut buffer: &mut [u8], patience: &Patience) -> Result<(), Failure> {
         while !buffer.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = patience.left().ok_or_else(|| Failure::Ended(late()))?;
             let left =
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut waited = [PollFd::new(&self.output, PollFlags::IN)];
             match poll(&mut waited, Some(&left)) {
-                Ok(0) => return Err(Failure::Ended(late())),
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
                 Err(_) => return Err(ended()),
             }
             match self.output.read(buffer) {
@@ -179,11 +181,11 @@ impl Process {
     }
 
     /// What it says is wrong with the file. It is given up where it says something else.
-    fn fault(&mut self, kind: u8, len: u64, deadline: Instant) -> Failure {
+    fn fault(&mut self, kind: u8, len: u64, patience: &Patience) -> Failure {
         if !matches!(kind, DAMAGED | UNREAD | LARGE) || len > MAX_TEXT {
             return ended();
         }
-        let text = match self.body(len, 0, deadline) {
+        let text = match self.body(len, 0, patience) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(failure) => return failure,
         };
