@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn a_process_that_waits_has_used_nothing() {
-        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped());
-        let mut child = child.spawn().unwrap();
+        let mut cat = std::process::Command::new("cat");
+        let mut child = cat.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let patience = Patience::new(Duration::from_millis(20), child.id());
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(40) {
