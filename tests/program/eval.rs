@@ -264,6 +264,40 @@ fn perplexities_are_over_all_texts() {
 }
 
 #[test]
+fn errors_of_transcripts_are_over_all_texts() {
+    let row = |prompt: &str, expected: &str| {
+        format!("{}\n", json!({"text": prompt, "expected": expected, "temperature": 0}))
+    };
+    let input = row("2+3=", "5.") + &row("1+1=", "two and more") + &row("1+2=", "");
+    let evals = Evals { input, ..Evals::new() };
+    let report = evals.path("r.json");
+    let flags = ["--scorer", "wer,cer", "--normalize", "basic", "--report", &report];
+    evals.run("out.jsonl", &flags, 0);
+    let rows = evals.rows("out.jsonl");
+    let sum = |name: &str| -> f64 {
+        rows.iter().map(|row| row["errors"][name].as_f64().unwrap_or_default()).sum()
+    };
+    assert_eq!(
+        (rows[0]["score"].as_f64(), sum("num_words"), sum("num_chars")),
+        (Some(1.0), 4.0, 13.0)
+    );
+    let metrics = &evals.json("r.json")["metrics"];
+    let wer = sum("word_errors") / 4.0;
+    assert_eq!((&metrics["wer"]["value"], wer >= 0.5), (&json!(wer), true), "{metrics}");
+    assert_eq!(metrics["cer"]["value"], sum("char_errors") / 13.0);
+    assert!(metrics["word_accuracy"]["value"].is_number(), "{metrics}");
+    for (limit, exit) in [(wer - 0.1, 100), (wer + 0.1, 0)] {
+        let gate = format!("wer={limit}");
+        evals.run("out.jsonl", &[&flags[..], &["--fail-over", &gate]].concat(), exit);
+    }
+    // A prompt is never what is expected.
+    let column = [&flags[..4], &["--expected-column", "text"]].concat();
+    let refused = evals.run("other.jsonl", &column, 2);
+    assert!(errors(&refused).contains("the rows' prompt would be `text`"), "{}", errors(&refused));
+    evals.run("other.jsonl", &[&column[..], &["--prompt-column", "expected"]].concat(), 3);
+}
+
+#[test]
 fn a_program_judges_and_a_run_goes_on_where_it_failed() {
     let evals = Evals::new();
     let judge = |text: &str| {

@@ -47,7 +47,7 @@ fn table_lines() -> Vec<Line> {
         line("`run` on lines of `/v1/embeddings`", &[], EMBEDDINGS_LINE),
         line("`run` on lines of `/v1/score`", &[], SCORE_LINE),
         line("`run` on lines of `/v1/rerank`", &[], RERANK_LINE),
-        line("`eval`", &[&SHORT, &["--expected-column", "text"]], TEXT),
+        line("`eval`", &[&SHORT, &["--expected-column", "text", "--prompt-column", "text"]], TEXT),
         line("`bench`", &[&bench], ""),
         line("`embed`", &[], TEXT),
         line("`classify`", &[], TEXT),
@@ -241,7 +241,12 @@ fn a_model_of_another_kind_is_refused_with_the_command_that_runs_it() {
     let empty = tempfile::tempdir().unwrap();
     for (name, flags, model, said) in [
         ("run", &[][..], "golden_embeddings/bert", "makes vectors: use `embed`"),
-        ("eval", &["--expected-column", "text"], "golden_embeddings/bert", "use `embed`"),
+        (
+            "eval",
+            &["--expected-column", "text", "--prompt-column", "text"],
+            "golden_embeddings/bert",
+            "use `embed`",
+        ),
         ("bench", &[], "golden_embeddings/bert", "makes vectors: use `embed`"),
         ("plan", &[], "golden_embeddings/bert", "makes vectors: use `embed`"),
         ("run", &[], "golden_classifiers/bert", "use `classify`"),

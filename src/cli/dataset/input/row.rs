@@ -99,6 +99,8 @@ pub struct RowOptions {
     pub template: Option<String>,
     /// `--prompt-column`: the field that holds the prompt.
     pub prompt_column: Option<String>,
+    /// `--expected-column` of a run that is judged: the prompt is elsewhere.
+    pub expected_column: Option<String>,
     /// `--output-format`: which rows keep what a batch line shows, in place of their fields.
     pub lines: BatchLines,
     /// `--chat-template` of texts that are compared: rows may have an `instruction` for it.
@@ -192,6 +194,8 @@ pub struct RowParser {
     are_streamed: bool,
     /// Fields that set parameters, and were named.
     named_params: Vec<String>,
+    /// The field with what is expected, where none is named as the prompt.
+    expected: Option<String>,
     /// The name of the file that is read, where there are several.
     file: Option<String>,
 }

@@ -98,6 +98,7 @@ pub(super) fn input_config(
             template: args.template,
             // No row has another shape than the one that is typed.
             prompt_column: args.prompt.map(|_| PROMPT_FIELD.to_owned()).or(args.prompt_column),
+            expected_column: None,
             lines: BatchLines::Own,
             fills_template: false,
             names: ModelNames::default(),

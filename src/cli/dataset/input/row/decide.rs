@@ -47,6 +47,7 @@ impl RowParser {
             near_misses: NearMisses::default(),
             are_streamed: options.are_streamed,
             named_params: Vec::new(),
+            expected: options.expected_column.clone().filter(|_| options.prompt_column.is_none()),
             file: None,
         }
     }
@@ -102,6 +103,7 @@ impl RowParser {
             return Ok(());
         }
         let shape = self.builder.shape_of_first(row, line)?;
+        self.refuse_expected(&shape)?;
         if shape == RowShape::OpenAiBatch {
             match Endpoint::of_line(&row.fields) {
                 Some(endpoint) if self.lines_decide && endpoint.is_of_batches() => {
@@ -155,12 +157,29 @@ impl RowParser {
     pub(super) fn decide_by_columns(&mut self) -> Result<(), InputError> {
         let names = Arc::clone(&self.field_names);
         let shape = self.builder.shape_of_columns(&names)?;
+        self.refuse_expected(&shape)?;
         self.beside = self.builder.beside_of_columns(&names).filter(|_| !self.task.compares());
         self.decide(shape, names.iter().any(|name| name == "system"));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.say_unread_images(|name| names.contains(&name));
         self.say_params("column", &names);
         Ok(())
+    }
+
+    /// Refuses rows that would be asked what is expected of them.
+    fn refuse_expected(&self, shape: &RowShape) -> Result<(), InputError> {
+        match (shape, &self.expected) {
+            (RowShape::Field(name, _), Some(expected)) if name == expected => {
+                let message = format!(
+                    "--expected-column {name}: the rows' prompt would be `{name}`, which is what \
+                     is expected"
+                );
+                let help = "name the prompt with --prompt-column, or make it with --template; \
+                            --template '' sends recordings or images alone";
+                Err(InputError::refused(message, help))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn decide(&mut self, shape: RowShape, has_system: bool) {

@@ -102,6 +102,7 @@ impl Evaluation<'_> {
         model::fetch_inputs(&mut args.input.input, &args.input.dataset, self.console)?;
         let input = args.input.clone();
         let mut config = RunConfig::new(args)?;
+        config.input.rows.expected_column = self.flags.expected_column.clone();
         config.judge = Some(Arc::new(self.judge()));
         let origin = Origin { args: input, config: config.input.clone() };
         self.gates.check(&self.flags, &|name| github::has_assert_named(&origin, name))?;
