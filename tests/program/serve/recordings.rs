@@ -90,6 +90,11 @@ fn a_form_is_answered_as_the_line_of_run() {
     assert_eq!(Some(text.body.trim_end()), expected[0]["body"]["text"].as_str());
     let reply = server.post(transcriptions, &body(json!({})));
     assert_eq!(reply.json(), expected[0]["body"]);
+    // What a flag says of recordings holds where the request and its url do not.
+    let told = Server::start(HEARS, &["--language", "de", "--translate"]);
+    let reply =
+        form(&told, transcriptions, &[&plain[..], &[("response_format", "verbose_json")]].concat());
+    assert_eq!(reply.json(), expected[1]["body"]);
     let wrong = form(&server, transcriptions, &[("model", "none")]);
     assert_eq!(
         (wrong.status, wrong.json()["error"]["code"].as_str()),

@@ -73,8 +73,6 @@ pub struct Recording {
     pub sample_rate: u32,
     /// `transcribe` or `translate`.
     pub task: &'static str,
-    /// Its language in English, where the request says it.
-    pub language: Option<&'static str>,
     /// Whether the answer has `segments` (`verbose_json`).
     pub is_verbose: bool,
 }

@@ -3,7 +3,6 @@
 
 use serde_json::{Value, json};
 use vllm_batch_media::MediaKind;
-use vllm_batch_text::Language;
 
 use super::asked::Asked;
 use super::chat::{ChatDefaults, Origin, invalid, value};
@@ -18,8 +17,13 @@ use crate::input::row_error::{RowError, code};
 
 const FILE_URL: &str = "body.file_url";
 
-/// What is written of a recording where it is no transcript (`task`).
-const TRANSLATE: &str = "translate";
+/// What is written of a recording (`task`): the url says it, whatever flags do.
+fn task_of(endpoint: Option<Endpoint>) -> &'static str {
+    match endpoint {
+        Some(Endpoint::Translations) => "translate",
+        _ => "transcribe",
+    }
+}
 
 /// Reads a request.
 pub(super) fn read(
@@ -49,12 +53,12 @@ pub(super) fn read(
     let nothing = JsonFields::from_pairs(&[]);
     let made = chats.chat(messages, &nothing, Origin::OpenAi, (FILE_URL, line))?;
     let is_verbose = is_verbose(body, line)?;
-    let task = (endpoint == Endpoint::Translations).then(|| json!(TRANSLATE).to_string());
+    let task = json!(task_of(Some(endpoint))).to_string();
     let language = text(body, "language", line)?.map(|name| json!(name).to_string());
     let overrides = Overrides::collect(body)
         .with("response_format", None)
         .with("language", language)
-        .with("task", task)
+        .with("task", Some(task))
         .with("return_timestamps", is_verbose.then(|| "true".to_owned()))
         .with_default_length(DefaultLength::Context);
     Ok(Asked::of_chat(made, overrides))
@@ -98,13 +102,10 @@ pub(super) fn echo(fields: &JsonFields, asked: Option<&Asked>) -> Option<Echo> {
     let medium = media.into_iter().flatten().next()?;
     let header = medium.header().sound()?;
     let body = JsonFields::parse(fields.get("body")?.to_owned(), 1).ok()?;
-    let language = text(&body, "language", 1).ok()?;
-    let is_translated = Endpoint::of_line(fields) == Some(Endpoint::Translations);
     Some(Echo::Recording(Recording {
         num_samples: header.num_samples,
         sample_rate: header.sample_rate,
-        task: if is_translated { TRANSLATE } else { "transcribe" },
-        language: language.and_then(|name| Language::find(&name)).map(|language| language.name),
+        task: task_of(Endpoint::of_line(fields)),
         is_verbose: is_verbose(&body, 1).ok()?,
     }))
 }
