@@ -213,7 +213,10 @@ const RECORDINGS: &[Field] = &[
     ("stream", "true", Refused),
     ("timestamp_granularities", r#"["word"]"#, Refused),
     ("to_language", r#""de""#, Refused),
+    ("use_beam_search", "true", Refused),
     ("vad_filter", "true", Refused),
+    ("guided_json", "{}", Refused),
+    ("lora_request", r#"{"a":1}"#, Refused),
 ];
 
 const RERANK: &[Field] = &[

@@ -34,13 +34,13 @@ use Place::{Anthropic, Chat, Completions, Embeddings, Recordings, Responses, Row
 /// Whether a value asks for nothing. null never asks.
 type AsksNothing = fn(&Value) -> bool;
 
-const EVERYWHERE: &[Place] = &[Row, Chat, Completions, Responses, Anthropic];
-const REQUESTS: &[Place] = &[Chat, Completions, Responses, Anthropic];
+const EVERYWHERE: &[Place] = &[Row, Chat, Completions, Responses, Recordings, Anthropic];
+const REQUESTS: &[Place] = &[Chat, Completions, Responses, Recordings, Anthropic];
 /// Places whose images are parts of their messages.
 const BODIES: &[Place] = &[Chat, Completions, Responses, Embeddings, Score, Anthropic];
 const OPENAI: &[Place] = &[Chat, Completions, Responses];
 /// Places with one answer, and no log-probabilities of a prompt.
-const MESSAGES: &[Place] = &[Responses, Anthropic];
+const MESSAGES: &[Place] = &[Responses, Recordings, Anthropic];
 
 /// Every field that asks for what is not there: its name, where it counts, and what of it asks for
 /// nothing. Among the fields of a [`Row`] may be a user's own of the same name, so there a name or
@@ -118,10 +118,6 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("hotwords", &[Recordings], is_nothing),
     ("vad_filter", &[Recordings], is_nothing),
     ("to_language", &[Recordings], |value| value == "en"),
-    ("stream", &[Recordings], is_nothing),
-    ("n", &[Recordings], |value| *value == 1),
-    ("logprobs", &[Recordings], is_nothing),
-    ("prompt_logprobs", &[Recordings], is_nothing),
     // How the prompt is made.
     ("chat_template", EVERYWHERE, is_nothing),
     ("chat_template", &[Embeddings, Score], never),
