@@ -168,8 +168,13 @@ impl RowParser {
 
     /// Refuses rows that would be asked what is expected of them.
     fn refuse_expected(&self, shape: &RowShape) -> Result<(), InputError> {
-        match (shape, &self.expected) {
-            (RowShape::Field(name, _), Some(expected)) if name == expected => {
+        let is_asked = |expected: &str| match shape {
+            RowShape::Field(name, _) => name == expected,
+            RowShape::Alpaca => ["instruction", "input"].contains(&expected),
+            _ => false,
+        };
+        match &self.expected {
+            Some(name) if is_asked(name) => {
                 let message = format!(
                     "--expected-column {name}: the rows' prompt would be `{name}`, which is what \
                      is expected"
