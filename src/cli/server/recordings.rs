@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use futures_util::stream;
 use multer::{Constraints, Multipart, SizeLimit};
 use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::{Bodies, Bytes, Text};
 use crate::errors::HttpError;
@@ -30,11 +31,19 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, HttpError> {
     let asking = routes::asking(&request)?;
     let (head, body) = request.into_parts();
-    let Text { text, large } = match is_form(&head.headers) {
-        true => form(&app.bodies, &head.headers, body).await?,
-        false => app.bodies.text(body).await?,
+    // What is large takes its time to write again.
+    let (text, is_plain, large) = match is_form(&head.headers) {
+        true => {
+            let (form, large) = Form::read(&app.bodies, &head.headers, body).await?;
+            let (text, is_plain) = routes::on_thread(move || Ok(form.into_text())).await?;
+            (text, is_plain, large)
+        }
+        false => {
+            let Text { text, large } = app.bodies.text(body).await?;
+            let (text, is_plain) = routes::on_thread(move || Ok(without_plain(text))).await?;
+            (text, is_plain, large)
+        }
     };
-    let (text, is_plain) = routes::on_thread(move || Ok(without_plain(text))).await?;
     let text = Text { text, large };
     let response = routes::answer_body(app, Endpoint::Other(url), asking, text).await?;
     match is_plain && response.status() == StatusCode::OK {
@@ -48,34 +57,54 @@ fn is_form(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"multipart/form-data"))
 }
 
-/// A form as JSON.
-async fn form(bodies: &Bodies, headers: &HeaderMap, body: Body) -> Result<Text, HttpError> {
-    let unread = |error: multer::Error| {
-        HttpError::bad("bad_body", format!("the form cannot be read: {error}"))
-    };
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let boundary = multer::parse_boundary(kind.unwrap_or_default()).map_err(unread)?;
-    let Bytes { bytes, large } = bodies.bytes(body).await?;
-    let limits = SizeLimit::new().per_field(MAX_FIELD).for_field("file", u64::MAX);
-    let constraints = Constraints::new().size_limit(limits);
-    let bytes = stream::iter([Ok::<_, std::io::Error>(bytes)]);
-    let mut parts = Multipart::with_constraints(bytes, boundary, constraints);
-    let mut fields = Map::new();
-    while let Some(field) = parts.next_field().await.map_err(unread)? {
-        let name = field.name().unwrap_or_default().to_owned();
-        if name == "file" {
-            let bytes = field.bytes().await.map_err(unread)?;
-            // The bytes say what they are.
-            let uri = format!("data:audio/wav;base64,{}", base64::encode(&bytes));
-            fields.insert("file_url".to_owned(), uri.into());
-        } else {
-            add(&mut fields, &name, field.text().await.map_err(unread)?);
+/// A form that was read, with a file or where one is.
+struct Form {
+    file: Option<Vec<u8>>,
+    fields: Map<String, Value>,
+}
+
+impl Form {
+    /// Reads a form.
+    async fn read(
+        bodies: &Bodies,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(Self, Option<OwnedSemaphorePermit>), HttpError> {
+        let unread = |error: multer::Error| {
+            HttpError::bad("bad_body", format!("the form cannot be read: {error}"))
+        };
+        let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let boundary = multer::parse_boundary(kind.unwrap_or_default()).map_err(unread)?;
+        let Bytes { bytes, large } = bodies.bytes(body).await?;
+        let limits = SizeLimit::new().per_field(MAX_FIELD).for_field("file", u64::MAX);
+        let constraints = Constraints::new().size_limit(limits);
+        let bytes = stream::iter([Ok::<_, std::io::Error>(bytes)]);
+        let mut parts = Multipart::with_constraints(bytes, boundary, constraints);
+        let (mut file, mut fields) = (None, Map::new());
+        while let Some(field) = parts.next_field().await.map_err(unread)? {
+            let name = field.name().unwrap_or_default().to_owned();
+            if name == "file" {
+                file = Some(field.bytes().await.map_err(unread)?.to_vec());
+            } else {
+                add(&mut fields, &name, field.text().await.map_err(unread)?);
+            }
         }
+        if file.is_none() && !fields.contains_key("file_url") {
+            return Err(HttpError::expected("file", "a recording"));
+        }
+        Ok((Self { file, fields }, large))
     }
-    if !fields.contains_key("file_url") {
-        return Err(HttpError::expected("file", "a recording"));
+
+    /// The body that a line has, and whether the text alone is asked for.
+    fn into_text(mut self) -> (String, bool) {
+        if let Some(file) = self.file {
+            // The bytes say what they are.
+            let uri = format!("data:audio/wav;base64,{}", base64::encode(&file));
+            self.fields.insert("file_url".to_owned(), uri.into());
+        }
+        let is_plain = take_plain(&mut self.fields);
+        (Value::Object(self.fields).to_string(), is_plain)
     }
-    Ok(Text { text: Value::Object(fields).to_string(), large })
 }
 
 /// Adds a field of a form. A name with brackets is that of a list.
@@ -94,17 +123,25 @@ fn add(fields: &mut Map<String, Value>, name: &str, text: String) {
     fields.insert(name.to_owned(), value);
 }
 
-/// The body, and whether it asks for the text alone, which no line of a batch does.
+/// The body, and whether it asks for the text alone.
 fn without_plain(text: String) -> (String, bool) {
     if !text.contains("response_format") {
         return (text, false);
     }
     let Ok(Value::Object(mut fields)) = serde_json::from_str(&text) else { return (text, false) };
-    if fields.get("response_format").is_none_or(|format| format != "text") {
-        return (text, false);
+    match take_plain(&mut fields) {
+        true => (Value::Object(fields).to_string(), true),
+        false => (text, false),
     }
-    fields.insert("response_format".to_owned(), "json".into());
-    (Value::Object(fields).to_string(), true)
+}
+
+/// Has JSON asked for where it is the text alone, which no line of a batch asks for.
+fn take_plain(fields: &mut Map<String, Value>) -> bool {
+    let is_plain = fields.get("response_format").is_some_and(|format| format == "text");
+    if is_plain {
+        fields.insert("response_format".to_owned(), "json".into());
+    }
+    is_plain
 }
 
 /// The text of an answer.
@@ -129,8 +166,8 @@ mod tests {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]);
         assert!(is_form(&headers));
         let body = Body::from(body.replace('\n', "\r\n"));
-        let text = runtime.block_on(form(&Bodies::new(1 << 20), &headers, body))?;
-        Ok(serde_json::from_str(&text.text).unwrap())
+        let (form, _) = runtime.block_on(Form::read(&Bodies::new(1 << 20), &headers, body))?;
+        Ok(serde_json::from_str(&form.into_text().0).unwrap())
     }
 
     fn part(name: &str, more: &str, value: &str) -> String {
