@@ -27,17 +27,11 @@ pub fn check(data: &[u8]) {
             assert!(header.num_samples <= 2 * u64::from(header.sample_rate));
             assert!(samples.values().iter().all(|sample| sample.is_finite()));
             assert_eq!(decode_sound(data, &LIMITS), Ok(samples.clone()));
-            let resampled = samples.at_rate(16_000);
-            assert_eq!(resampled.values().len() as u64, header.num_samples_at(16_000));
             let clips = Clips::open(Cursor::new(data.to_vec()), 1).expect("a recording");
             let clips = clips.map(|clip| clip.expect("a clip").samples.values().to_vec());
-            assert!(
-                clips.flatten().eq(decode_sound(data, &LIMITS)
-                    .expect("as before")
-                    .values()
-                    .iter()
-                    .copied())
-            );
+            assert_eq!(clips.collect::<Vec<_>>().concat(), samples.values());
+            let resampled = samples.at_rate(16_000);
+            assert_eq!(resampled.values().len() as u64, header.num_samples_at(16_000));
         }
         (Err(error), samples) => {
             assert_eq!(samples, Err(error));
