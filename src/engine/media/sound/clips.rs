@@ -4,8 +4,9 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::decoding::Decoding;
 use super::format::SoundFormat;
-use super::packets::{Decoder, Packets, unreadable};
+use super::packets::unreadable;
 use super::quiet::{quietest, step};
 use super::source::{Seekable, Source};
 use super::{Samples, contained, damaged};
@@ -84,13 +85,9 @@ impl Iterator for Clips {
 /// A recording that is decoded as far as a clip needs it.
 struct Cutter {
     format: SoundFormat,
-    packets: Packets<'static>,
-    decoder: Decoder,
-    /// Decoded samples that are in no clip yet, and the place of the first.
+    decoding: Decoding<'static>,
+    /// Decoded samples that are in no clip yet.
     values: Vec<f32>,
-    first: u64,
-    /// Samples in front of the recording that are still to come.
-    num_priming: usize,
     /// Samples of the longest clip.
     max_len: usize,
     has_ended: bool,
@@ -102,21 +99,21 @@ impl Cutter {
         source: Source<'static>,
         max_seconds: u32,
     ) -> Result<Self, MediaError> {
-        let packets = Packets::new(format, source)?;
-        let decoder = packets.decoder()?;
-        let num_priming = packets.priming() as usize;
-        let max_len = max_seconds as usize * packets.rate() as usize;
-        let (values, first, has_ended) = (Vec::new(), 0, false);
-        Ok(Cutter { format, packets, decoder, values, first, num_priming, max_len, has_ended })
+        let decoding = Decoding::new(format, source)?;
+        let max_len = max_seconds as usize * decoding.rate() as usize;
+        Ok(Cutter { format, decoding, values: Vec::new(), max_len, has_ended: false })
     }
 
     fn next_clip(&mut self) -> Result<Clip, MediaError> {
-        let (reach, rate) = (self.max_len / REACH, self.packets.rate());
+        let (reach, rate) = (self.max_len / REACH, self.decoding.rate());
         // What is left behind a cut is no shorter than this.
         let least = reach.min(rate as usize);
         while !self.has_ended && self.values.len() < self.max_len + least {
-            self.read_on()?;
+            self.has_ended = !self.decoding.push_next(&mut self.values)?;
+            let limits = Limits { max_seconds: MAX_SECONDS, ..Limits::default() };
+            limits.check_samples(self.decoding.num_samples(), rate)?;
         }
+        let first = self.decoding.num_given() - self.values.len() as u64;
         let len = match self.values.len() {
             0 => return Err(damaged(self.format, "it has no samples")),
             len if len <= self.max_len => len,
@@ -128,33 +125,7 @@ impl Cutter {
         };
         let rest = self.values.split_off(len);
         let values = std::mem::replace(&mut self.values, rest);
-        let first = self.first;
-        self.first += len as u64;
         Ok(Clip { first, samples: Samples::new(rate, values) })
-    }
-
-    /// Decodes the next packet.
-    fn read_on(&mut self) -> Result<(), MediaError> {
-        let num_before = self.values.len();
-        let Some(packet) = self.packets.next()? else {
-            self.has_ended = true;
-            return match self.first + num_before as u64 == self.packets.num_samples() {
-                true => Ok(()),
-                false => Err(damaged(self.format, "its data have another length")),
-            };
-        };
-        self.packets.count(&packet);
-        let limits = Limits { max_seconds: MAX_SECONDS, ..Limits::default() };
-        limits.check_samples(self.packets.num_samples(), self.packets.rate())?;
-        self.decoder.push(&packet, &mut self.values)?;
-        if self.values[num_before..].iter().any(|value| !value.is_finite()) {
-            return Err(damaged(self.format, "a sample is no number"));
-        }
-        // They are all that is there yet.
-        let num_priming = self.num_priming.min(self.values.len());
-        self.values.drain(..num_priming);
-        self.num_priming -= num_priming;
-        Ok(())
     }
 }
 

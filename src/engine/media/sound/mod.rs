@@ -2,6 +2,7 @@
 //! are one from then on.
 
 mod clips;
+mod decoding;
 mod format;
 mod mp4;
 mod packets;
@@ -28,6 +29,7 @@ pub use processor::{Features, SoundProcessor};
 pub use samples::Samples;
 pub use source::Seekable;
 
+use decoding::Decoding;
 use packets::Packets;
 use source::Source;
 
@@ -71,7 +73,7 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<SoundHeader, MediaError> {
     limits.check_bytes(bytes)?;
     let format = SoundFormat::of(bytes)?;
     contained(format, || {
-        let mut packets = packets(format, bytes)?;
+        let mut packets = Packets::new(format, source(bytes)?)?;
         while let Some(packet) = packets.next()? {
             packets.count(&packet);
             limits.check_samples(packets.num_samples(), packets.rate())?;
@@ -97,34 +99,21 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Samples, MediaError> {
     let header = probe(bytes, limits)?;
     let SoundHeader { format, sample_rate, num_samples, .. } = header;
     contained(format, || {
-        let mut packets = packets(format, bytes)?;
-        let mut decoder = packets.decoder()?;
-        let priming = packets.priming();
-        let num_decoded = num_samples + priming;
+        let mut decoding = Decoding::new(format, source(bytes)?)?;
         // Within the limits, since it was counted.
         let mut values = Vec::with_capacity(num_samples as usize);
-        while let Some(packet) = packets.next()? {
-            packets.count(&packet);
-            decoder.push(&packet, &mut values)?;
-            if values.len() as u64 > num_decoded {
-                break;
+        while decoding.push_next(&mut values)? {
+            if decoding.num_given() > num_samples {
+                return Err(decoding.other_length());
             }
         }
-        if values.len() as u64 != num_decoded {
-            return Err(damaged(format, "its data have another length"));
-        }
-        values.drain(..priming as usize);
-        match values.iter().all(|value| value.is_finite()) {
-            true => Ok(Samples::new(sample_rate, values)),
-            false => Err(damaged(format, "a sample is no number")),
-        }
+        Ok(Samples::new(sample_rate, values))
     })
 }
 
-/// The packets of a recording in memory.
-fn packets(format: SoundFormat, bytes: &[u8]) -> Result<Packets<'_>, MediaError> {
-    let source = Source::new(Cursor::new(bytes)).map_err(|error| packets::unreadable(&error))?;
-    Packets::new(format, source)
+/// A recording in memory.
+fn source(bytes: &[u8]) -> Result<Source<'_>, MediaError> {
+    Source::new(Cursor::new(bytes)).map_err(|error| packets::unreadable(&error))
 }
 
 /// Decoders of others may panic on a damaged file. That costs the recording.
