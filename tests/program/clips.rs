@@ -113,6 +113,8 @@ fn a_run_goes_on_by_clip_and_joins_what_was_said() {
     let clips = ["--max-audio-clip-s", "1", "-i", "rec/a.wav", "rec/b.wav", "--return-timestamps"];
     let whole = run(path, &clips);
     assert_eq!(whole.code, 0, "{}", whole.errors);
+    let alone = ["--max-num-seqs", "1", "--threads", "1", "--no-enable-prefix-caching"];
+    assert_eq!(run(path, &[&clips[..], &alone].concat()).rows, whole.rows, "whatever runs beside");
     let first = [&clips[..], &["-o", "out.jsonl", "--limit", "3"]].concat();
     assert_eq!(run(path, &first).code, 0);
     let all = [&clips[..], &["-o", "out.jsonl"]].concat();
@@ -141,6 +143,9 @@ fn only_recordings_that_are_named_are_cut() {
     let folder = recordings();
     let path = folder.path();
     fs::write(path.join("rows.jsonl"), json!({"audio": "rec/a.wav"}).to_string()).unwrap();
+    let none = run(path, &["--max-audio-clip-s", "1", "-i", "none.wav"]);
+    let message = none.rows[0]["error"]["message"].as_str().unwrap();
+    assert_eq!((none.code, message), (3, "`none.wav`: there is no such file"));
     for (flags, said) in [
         (&["--max-audio-clip-s", "1", "-i", "rows.jsonl"][..], "cuts files of recordings"),
         (&["--max-audio-clip-s", "1", "--prompt", "a"], "cuts files of recordings"),

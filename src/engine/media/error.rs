@@ -1,6 +1,7 @@
 //! Why a medium cannot be used: a fault of one row, with a stable code.
 
 use std::fmt;
+use std::io;
 
 /// A fault of one medium. Its message says what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,15 @@ impl MediaError {
             MediaError::Unsupported(_) => "media_unsupported",
             MediaError::Unfetched(code, _) => code,
         }
+    }
+
+    /// A file that the system does not give.
+    pub fn unreadable(error: &io::Error) -> Self {
+        MediaError::NotFound(match error.kind() {
+            io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            io::ErrorKind::InvalidData => error.to_string(),
+            _ => format!("cannot be read: {error}"),
+        })
     }
 
     /// Its bytes are others than those that its row was read with.

@@ -22,7 +22,6 @@ use self::ahead::Ahead;
 use self::data_uri::{DataUri, decoded};
 pub use self::fetched::FetchedImage;
 use self::local::Folders;
-pub(in crate::input) use self::local::unreadable;
 pub(in crate::input) use self::names::{SOUNDS, kind_of_name};
 pub(in crate::input) use self::reference::{EXPECTED, is_nothing};
 pub use self::reference::{Named, Reference};

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use super::decoding::Decoding;
 use super::format::SoundFormat;
-use super::packets::unreadable;
 use super::quiet::{quietest, step};
 use super::source::{Seekable, Source};
 use super::{Samples, contained, damaged};
@@ -55,8 +54,8 @@ impl Clips {
     /// A clip would have no second.
     pub fn open(source: impl Seekable + 'static, max_seconds: u32) -> Result<Self, MediaError> {
         assert!(max_seconds > 0, "a clip has a length");
-        let mut source = Source::new(source).map_err(|error| unreadable(&error))?;
-        let head = source.bytes(0, HEAD_BYTES).map_err(|error| unreadable(&error))?;
+        let mut source = Source::new(source).map_err(|error| MediaError::unreadable(&error))?;
+        let head = source.bytes(0, HEAD_BYTES).map_err(|error| MediaError::unreadable(&error))?;
         let format = SoundFormat::of_untagged(&head)?;
         let cutter = contained(format, || Cutter::new(format, source, max_seconds))?;
         Ok(Clips(Some(cutter)))

@@ -113,7 +113,7 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Samples, MediaError> {
 
 /// A recording in memory.
 fn source(bytes: &[u8]) -> Result<Source<'_>, MediaError> {
-    Source::new(Cursor::new(bytes)).map_err(|error| packets::unreadable(&error))
+    Source::new(Cursor::new(bytes)).map_err(|error| MediaError::unreadable(&error))
 }
 
 /// Decoders of others may panic on a damaged file. That costs the recording.

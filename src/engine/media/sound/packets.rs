@@ -1,6 +1,6 @@
 //! Packets of a file, and their samples: symphonia, and what it is told.
 
-use std::io::{self, ErrorKind, Seek};
+use std::io::{ErrorKind, Seek};
 
 use symphonia::core::codecs::audio::well_known as codecs;
 use symphonia::core::codecs::audio::{
@@ -71,7 +71,9 @@ impl<'a> Packets<'a> {
         let fault = |error| fault(format, &error);
         let num_bytes = source.len();
         let tables = match format {
-            SoundFormat::Mp4 => mp4::tables(&mut source).map_err(|error| unreadable(&error))?,
+            SoundFormat::Mp4 => {
+                mp4::tables(&mut source).map_err(|error| MediaError::unreadable(&error))?
+            }
             _ => Some(Vec::new()),
         };
         let tables = tables
@@ -262,12 +264,7 @@ fn fault(format: SoundFormat, error: &Error) -> MediaError {
         Error::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
             damaged(format, "it is cut")
         }
-        Error::IoError(error) if error.raw_os_error().is_some() => unreadable(error),
+        Error::IoError(error) if error.raw_os_error().is_some() => MediaError::unreadable(error),
         error => damaged(format, error),
     }
-}
-
-/// Bytes that the system does not give.
-pub(super) fn unreadable(error: &io::Error) -> MediaError {
-    MediaError::NotFound(format!("cannot be read: {error}"))
 }

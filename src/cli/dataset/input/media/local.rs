@@ -128,12 +128,12 @@ impl Encoded for ImageFile {
 }
 
 /// Why a file that a row names cannot be read.
-pub(in crate::input) fn unreadable(error: &io::Error) -> MediaError {
-    MediaError::NotFound(match error.kind() {
-        io::ErrorKind::NotFound => "there is no such file; help: paths are relative to the folder \
-                                    of the dataset's file"
-            .to_owned(),
-        io::ErrorKind::InvalidData => error.to_string(),
-        _ => format!("cannot be read: {error}"),
-    })
+fn unreadable(error: &io::Error) -> MediaError {
+    match error.kind() {
+        io::ErrorKind::NotFound => MediaError::NotFound(
+            "there is no such file; help: paths are relative to the folder of the dataset's file"
+                .to_owned(),
+        ),
+        _ => MediaError::unreadable(error),
+    }
 }

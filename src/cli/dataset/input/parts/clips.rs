@@ -2,7 +2,7 @@
 //! clip is a recording of its own from then on.
 
 use super::{Opening, Part, PartKind, PartOptions, Parts};
-use crate::input::media::{SOUNDS, unreadable};
+use crate::input::media::SOUNDS;
 use vllm_batch_media::{Clip, Clips, Limits, MediaError, MediaKind, Medium};
 
 /// The kind.
@@ -15,7 +15,8 @@ pub(super) const KIND: PartKind = PartKind {
 };
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Parts>, MediaError> {
-    let file = vllm_batch_base::files::open(opening.path).map_err(|error| unreadable(&error))?;
+    let file = vllm_batch_base::files::open(opening.path);
+    let file = file.map_err(|error| MediaError::unreadable(&error))?;
     let max_seconds = opening.options.max_clip_seconds.expect("clips were asked for");
     Ok(Box::new(Clips::open(file, max_seconds)?))
 }

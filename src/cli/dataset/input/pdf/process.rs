@@ -229,11 +229,7 @@ fn check_len(len: u64) -> Result<(), Failure> {
 }
 
 fn unreadable(error: &io::Error) -> Failure {
-    Failure::Fault(MediaError::NotFound(match error.kind() {
-        io::ErrorKind::NotFound => "there is no such file".to_owned(),
-        io::ErrorKind::InvalidData => error.to_string(),
-        _ => format!("cannot be read: {error}"),
-    }))
+    Failure::Fault(MediaError::unreadable(error))
 }
 
 fn cut_while_read() -> MediaError {
