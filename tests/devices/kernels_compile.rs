@@ -1,7 +1,8 @@
-//! Every kernel compiles for each architecture with code or limits of its own, without spills, and
-//! within a number of registers per kernel; with VLLM_BATCH_TEST_ALL_GPUS for every one that is
-//! supported. NVRTC needs no GPU for it: `.ci/run` installs its wheel and sets VLLM_BATCH_NVRTC_DIR
-//! to the folder of libnvrtc.so. Without it the test says so and passes.
+//! Every kernel compiles for the architecture that was run, and where it converts E4M3 for the older
+//! ones too, without spills, and within a number of registers per kernel; with
+//! VLLM_BATCH_TEST_ALL_GPUS for every architecture that is supported. NVRTC needs no GPU for it:
+//! `.ci/run` installs its wheel and sets VLLM_BATCH_NVRTC_DIR to the folder of libnvrtc.so. Without
+//! it the test says so and passes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,15 @@ use vllm_batch::engine::device::cuda::library::{self, SearchHints};
 use vllm_batch::engine::ops::{AttentionLaunch, wgmma_prefill_sizes};
 
 /// Architecture, and KB of shared memory that a block may opt in to. What kernels/ tells apart by
-/// __CUDA_ARCH__ is in the first three.
+/// __CUDA_ARCH__, the conversions of E4M3, is in the first three.
 const ARCHITECTURES: [(&str, usize); 5] =
     [("sm_80", 163), ("sm_89", 99), ("sm_90a", 227), ("sm_100a", 227), ("sm_120", 99)];
 const NUM_WITH_OWN_CODE: usize = 3;
+/// The one that kernels were run on.
+const OF_RUNS: &str = "sm_90a";
+/// Sources that convert E4M3 whatever they are compiled with. Others do it with KV_FP8.
+const CONVERTING: [&str; 5] =
+    ["activation", "linear_codes", "linear_expert_codes", "norm", "quantize_rows"];
 
 type Defines = &'static [(&'static str, &'static str)];
 
@@ -436,6 +442,19 @@ fn all_gpus() -> bool {
     std::env::var_os("VLLM_BATCH_TEST_ALL_GPUS").is_some()
 }
 
+/// Architectures that a source is compiled for, with their shared memory.
+fn architectures_of(source: &str, defines: Defines) -> Vec<(&'static str, usize)> {
+    let own = OF_ONE_ARCHITECTURE.iter().find(|(name, _)| *name == source);
+    let is_kv_fp8 = defines.iter().any(|(name, _)| *name == "KV_FP8");
+    let has_own_code = is_kv_fp8 || CONVERTING.contains(&source);
+    let is_wanted = |index: usize, name: &str| {
+        own.is_none_or(|(_, own)| *own == name)
+            && (all_gpus() || name == OF_RUNS || (has_own_code && index < NUM_WITH_OWN_CODE))
+    };
+    let all = ARCHITECTURES.iter().enumerate();
+    all.filter(|(index, (name, _))| is_wanted(*index, name)).map(|(_, of)| *of).collect()
+}
+
 /// What the host compiles a kernel for because it launches it so.
 fn launch_defines(
     source: &str,
@@ -509,15 +528,11 @@ fn every_kernel_compiles_without_spills_within_its_registers() {
     let Some(compiler) = compiler() else {
         return println!("SKIP: kernels are not compiled: VLLM_BATCH_NVRTC_DIR is not set");
     };
-    let num_architectures = if all_gpus() { ARCHITECTURES.len() } else { NUM_WITH_OWN_CODE };
-    let architectures = &ARCHITECTURES[..num_architectures];
     let mut jobs = Vec::new();
     for module in MODULES {
         for defines in module.1 {
-            let own = OF_ONE_ARCHITECTURE.iter().find(|(source, _)| *source == module.0);
-            let has = |name: &str| own.is_none_or(|(_, own)| *own == name);
-            let architectures = architectures.iter().filter(|(name, _)| has(name));
-            jobs.extend(architectures.map(|architecture| (module, *defines, *architecture)));
+            let architectures = architectures_of(module.0, defines).into_iter();
+            jobs.extend(architectures.map(|architecture| (module, *defines, architecture)));
         }
     }
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
