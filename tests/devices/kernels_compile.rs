@@ -1,8 +1,6 @@
-//! Every kernel compiles for the architecture that was run, and where it converts E4M3 for the older
-//! ones too, without spills, and within a number of registers per kernel; with
-//! VLLM_BATCH_TEST_ALL_GPUS for every architecture that is supported. NVRTC needs no GPU for it:
-//! `.ci/run` installs its wheel and sets VLLM_BATCH_NVRTC_DIR to the folder of libnvrtc.so. Without
-//! it the test says so and passes.
+//! Every kernel compiles for the architecture that was run, where it converts E4M3 for older ones
+//! too, without spills and within a number of registers; with VLLM_BATCH_TEST_ALL_GPUS for every
+//! one. NVRTC needs no GPU: `.ci/run` sets VLLM_BATCH_NVRTC_DIR to the folder of libnvrtc.so.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +19,7 @@ const ARCHITECTURES: [(&str, usize); 5] =
 const NUM_WITH_OWN_CODE: usize = 3;
 /// The one that kernels were run on.
 const OF_RUNS: &str = "sm_90a";
-/// Sources that convert E4M3 whatever they are compiled with. Others do it with KV_FP8.
+/// Sources that convert E4M3 whatever they are compiled with; others with KV_FP8 alone.
 const CONVERTING: [&str; 5] =
     ["activation", "linear_codes", "linear_expert_codes", "norm", "quantize_rows"];
 
@@ -445,14 +443,13 @@ fn all_gpus() -> bool {
 /// Architectures that a source is compiled for, with their shared memory.
 fn architectures_of(source: &str, defines: Defines) -> Vec<(&'static str, usize)> {
     let own = OF_ONE_ARCHITECTURE.iter().find(|(name, _)| *name == source);
-    let is_kv_fp8 = defines.iter().any(|(name, _)| *name == "KV_FP8");
-    let has_own_code = is_kv_fp8 || CONVERTING.contains(&source);
+    let has_own_code = CONVERTING.contains(&source) || defines.contains(&("KV_FP8", "1"));
     let is_wanted = |index: usize, name: &str| {
         own.is_none_or(|(_, own)| *own == name)
             && (all_gpus() || name == OF_RUNS || (has_own_code && index < NUM_WITH_OWN_CODE))
     };
-    let all = ARCHITECTURES.iter().enumerate();
-    all.filter(|(index, (name, _))| is_wanted(*index, name)).map(|(_, of)| *of).collect()
+    let all = ARCHITECTURES.into_iter().enumerate();
+    all.filter(|(index, (name, _))| is_wanted(*index, name)).map(|(_, of)| of).collect()
 }
 
 /// What the host compiles a kernel for because it launches it so.

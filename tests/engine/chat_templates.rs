@@ -18,7 +18,7 @@ fn continued(
 ) -> Result<String, TextError> {
     let ChatOptions { tools, documents, kwargs, now, .. } = options;
     let (messages, ending) = (case["messages"].clone(), ChatEnding::OpenMessage);
-    let chat = Chat { messages, ending, tools, documents, kwargs, num_images: 0 };
+    let chat = Chat { messages, ending, tools, documents, kwargs, num_media: 0 };
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/demo");
     chat.render(template, &Tokenizer::from_dir(&demo)?, now, TypedTokens::Text)
         .map(|chat| chat.text())
@@ -31,7 +31,7 @@ fn check(template: &ChatTemplate, case: &Value, now: RunDate) -> Option<String> 
         tools: case.get("tools").filter(|tools| !tools.is_null()).cloned(),
         documents: case.get("documents").filter(|documents| !documents.is_null()).cloned(),
         kwargs: case.get("kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
-        has_images: false,
+        has_media: false,
         now,
     };
     let rendered = match case["continue_final_message"] == true {

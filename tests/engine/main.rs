@@ -23,6 +23,7 @@ mod gguf_images;
 mod golden;
 mod greedy;
 mod guesser;
+mod hearing;
 mod image_classifiers;
 mod image_vectors;
 mod images;

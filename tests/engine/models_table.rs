@@ -30,7 +30,9 @@ const CANDLE: [&str; 6] = [
 /// What the goldens of an architecture were compared with, by folder.
 fn goldens() -> BTreeMap<String, Vec<(String, Option<String>)>> {
     let mut goldens: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    let folders = std::fs::read_dir(format!("{ROOT}/testdata/golden")).expect("it is committed");
+    let folders = ["golden", "golden_hearing", "golden_sounds"].into_iter().flat_map(|kind| {
+        std::fs::read_dir(format!("{ROOT}/testdata/{kind}")).expect("it is committed")
+    });
     for folder in folders {
         let folder = folder.expect("an entry").path();
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();

@@ -19,9 +19,9 @@ use super::speculation::{self, BATCHES, Method};
 
 const MODELS: [&str; 2] = ["testdata/golden_sounds/multilingual", "testdata/golden_sounds/english"];
 
-/// A WAV file of the same samples as `samples` of the script makes.
-fn wav(kind: usize) -> Vec<u8> {
-    let length = [12_000, 16_000, 5_000][kind];
+/// A WAV file of the same samples as `samples` of the scripts makes.
+pub fn wav(kind: usize) -> Vec<u8> {
+    let length = [12_000, 16_000, 5_000, 36_000, 161, 32_000][kind];
     let kind = kind as i64;
     let sample = |at: i64| {
         let sweep = (at * at * (kind + 1) / 977 + at * 13) % 2001 - 1000;

@@ -203,6 +203,8 @@ pub(super) fn check_sound_tower(spec: &SoundTowerSpec) -> Result<(), String> {
     check_sizes(&[
         ("width of a tower of sounds", spec.width(), MAX_WIDTH),
         ("intermediate size of a tower of sounds", inner_width(&spec.layers), MAX_WIDTH),
+        ("width of what a tower of sounds gives", spec.out_width(), MAX_WIDTH),
+        ("states of a token of a sound", spec.shape().num_merged, MAX_STATES),
     ])?;
     check_heads(spec.heads())
 }

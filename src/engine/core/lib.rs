@@ -26,17 +26,18 @@ use crate::execute::step_sampler::{Pending, StepSampler};
 pub use crate::load::EngineInfo;
 use crate::load::beside::beside_tokenizer;
 use crate::load::gguf_text;
-use crate::load::images::{Sight, image_input};
+use crate::load::images::{MAX_INPUT_BYTES, Sight, image_input, image_processor};
 use crate::load::model::LoadedModel;
 use crate::load::model_summary::ModelSummary;
-use crate::load::sounds::sound_input;
+use crate::load::sounds::{Hearing, sound_input, sound_reader, speech_input};
 use crate::load::step_sizes::StepSizes;
 use crate::load::text_alone::text_alone;
+use crate::media_table::{MediaTable, Processors};
 use crate::plan::block_pool::BlockPool;
 use crate::plan::scheduler::{Ahead, Scheduled, Scheduler};
 use crate::plan::speculation::{DraftModel, DraftSizes, Proposer, Speculation};
 use crate::sampler::{RowResult, RowTask};
-use crate::serve::input_processor::{InputProcessor, ModelLimits};
+use crate::serve::input_processor::{InputProcessor, MediaInput, ModelLimits};
 use request::Request;
 use stats::{EngineStats, GivenLimits, OpTimes, StepTime};
 use vllm_batch_api::request::RequestOutput;
@@ -481,24 +482,32 @@ fn decoders_input_processor(
     let template = summary.chat_template;
     let processor = load_input_processor(config, &summary.files, (limits, defaults), template)?;
     let processor = processor.with_begun_chats(summary.begins_chats);
-    let processor = match summary.hearing() {
-        None => processor,
-        Some(hearing) => {
-            let sounds = sound_input(hearing, &processor.tokenizer())?;
-            processor.with_sounds(sounds)
-        }
-    };
-    with_images(processor, summary.sight()).map(Arc::new)
+    with_media(processor, summary.sight(), summary.hearing()).map(Arc::new)
 }
 
-/// The same with what prompts have for images, if the model sees.
-fn with_images(
+/// The same with what prompts have for images and sounds, if the model sees or hears.
+fn with_media(
     processor: InputProcessor,
     sight: Option<Sight<'_>>,
+    hearing: Option<Hearing<'_>>,
 ) -> Result<InputProcessor, EngineError> {
-    let Some(sight) = sight else { return Ok(processor) };
-    let images = image_input(sight, &processor.tokenizer())?;
-    Ok(processor.with_images(images))
+    if sight.is_none() && hearing.is_none() {
+        return Ok(processor);
+    }
+    let tokenizer = processor.tokenizer();
+    let processors = Processors {
+        images: sight.map(image_processor).transpose()?,
+        sounds: hearing.map(sound_reader).transpose()?,
+    };
+    let table_token = sight.and_then(|sight| sight.tower.table_token);
+    let table = MediaTable::new(processors, MAX_INPUT_BYTES).with_table_token(table_token);
+    if let Some(hearing) = hearing.filter(|hearing| hearing.source.is_some()) {
+        return Ok(processor.with_speech(speech_input(hearing, &tokenizer)?, table));
+    }
+    let images = sight.map(|sight| image_input(sight, &tokenizer)).transpose()?;
+    let tokens = hearing.and_then(|hearing| hearing.tower.tokens.as_ref());
+    let sounds = tokens.map(|tokens| sound_input(tokens, &tokenizer)).transpose()?;
+    Ok(processor.with_media(MediaInput { images, sounds }, table))
 }
 
 /// What reads the rows of a model of images alone: it has no tokenizer, and no chat template.
@@ -511,7 +520,8 @@ fn image_processor_alone(
     InputProcessor::new(&config.model, limits, tokenizer, None, defaults)
 }
 
-/// Loads the tokenizer and the chat template, or takes the default where the files have none.
+/// Loads the tokenizer and the chat template, or takes the default where the files have none, or
+/// one that shows no recordings, which the default does.
 fn load_input_processor(
     config: &EngineConfig,
     files: &ModelFiles,
@@ -541,7 +551,11 @@ fn load_input_processor(
             gguf_text::chat_template(file, &tokenizer).map_err(error)?
         }
         (None, ModelFiles::Folder(folder)) => {
+            let shows = |source: &str| source.contains("audio");
+            let is_enough =
+                |own: &ChatTemplate| !default_template.is_some_and(shows) || shows(own.source());
             let own = ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?;
+            let own = own.filter(is_enough);
             own.map_or_else(|| default_template.map(given).transpose(), |own| Ok(Some(own)))?
         }
     };

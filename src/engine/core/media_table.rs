@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ahead::Decoders;
+use vllm_batch_checkpoint::spec::SoundShape;
 use vllm_batch_media::{
     Company, Features, Header, ImageProcessor, Layout, MediaError, MediaId, MediaKind, Medium,
     Patches, SoundProcessor,
@@ -38,8 +39,45 @@ pub struct Processors {
 pub struct SoundReader {
     /// From samples to frames.
     pub processor: SoundProcessor,
-    /// Tokens of a sound.
+    /// States and tokens of a sound.
+    pub shape: SoundShape,
+    /// Positions that the states of every sound have, where these are no tokens of a prompt
+    /// (Whisper).
+    pub num_positions: Option<usize>,
+}
+
+/// What a sound is in a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoundForm {
+    /// Placeholders.
     pub num_tokens: usize,
+    /// Rows that the tower gives.
+    pub num_rows: usize,
+}
+
+impl SoundReader {
+    /// What a sound of so many samples at the processor's rate is.
+    fn form(&self, num_samples: u64) -> Result<SoundForm, MediaError> {
+        self.processor.check(num_samples)?;
+        let num_tokens = self.shape.num_tokens(self.processor.num_heard(num_samples));
+        match self.num_positions {
+            Some(num_positions) => {
+                Ok(SoundForm { num_tokens: num_positions, num_rows: num_tokens })
+            }
+            None if num_tokens == 0 => Err(MediaError::Unsupported(format!(
+                "the recording has {:.3} seconds, which the model does not hear; help: leave it out",
+                num_samples as f64 / f64::from(self.processor.rate())
+            ))),
+            None => Ok(SoundForm { num_tokens, num_rows: num_tokens }),
+        }
+    }
+
+    /// Bytes of the frames of such a sound.
+    fn num_bytes(&self, num_samples: u64) -> usize {
+        let Self { processor, .. } = self;
+        let num_frames = processor.num_chunks(num_samples) * processor.num_frames();
+        num_frames * processor.num_mels() * size_of::<f32>()
+    }
 }
 
 /// What a medium becomes in a prompt.
@@ -47,8 +85,8 @@ pub struct SoundReader {
 pub enum MediaForm {
     /// An image: tiles, patches and tokens.
     Image(Layout),
-    /// A sound of so many tokens.
-    Sound(usize),
+    /// A sound.
+    Sound(SoundForm),
 }
 
 /// What a tower reads of a medium.
@@ -68,11 +106,16 @@ impl Processors {
 }
 
 impl MediaForm {
+    /// Whether it is a sound.
+    pub fn is_sound(&self) -> bool {
+        matches!(self, Self::Sound(_))
+    }
+
     /// Placeholders in a prompt.
     pub fn num_tokens(&self) -> usize {
         match self {
             Self::Image(layout) => layout.num_tokens(),
-            Self::Sound(num_tokens) => *num_tokens,
+            Self::Sound(sound) => sound.num_tokens,
         }
     }
 
@@ -223,9 +266,7 @@ impl MediaTable {
             }
             Header::Sound(header) => {
                 let sounds = sounds.as_ref().ok_or_else(|| unread("recording"))?;
-                let processor = &sounds.processor;
-                processor.check(header.num_samples_at(processor.rate()))?;
-                Ok(MediaForm::Sound(sounds.num_tokens))
+                sounds.form(header.num_samples_at(sounds.processor.rate())).map(MediaForm::Sound)
             }
         }
     }
@@ -383,13 +424,12 @@ impl TableMedium {
     fn has_room(&self) -> bool {
         let Processors { images, sounds } = &self.table.processors;
         let of_images = |layout| images.as_ref().map_or(0, |images| images.num_patch_bytes(layout));
-        let needed = match self.form {
-            MediaForm::Image(layout) => of_images(layout),
-            MediaForm::Sound(_) => {
-                sounds.as_ref().map_or(0, |SoundReader { processor, .. }| {
-                    processor.num_frames() * processor.num_mels() * size_of::<f32>()
-                })
-            }
+        let needed = match (self.form, self.medium.header()) {
+            (MediaForm::Image(layout), _) => of_images(layout),
+            (MediaForm::Sound(_), Header::Sound(header)) => sounds.as_ref().map_or(0, |sounds| {
+                sounds.num_bytes(header.num_samples_at(sounds.processor.rate()))
+            }),
+            (MediaForm::Sound(_), Header::Image(_)) => 0,
         };
         self.table.state().input_bytes + needed <= self.table.max_input_bytes
     }

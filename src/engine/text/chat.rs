@@ -24,9 +24,9 @@ pub struct Chat {
     pub documents: Option<Value>,
     /// Further variables of the template (`enable_thinking`, ...), vLLM's `chat_template_kwargs`.
     pub kwargs: Map<String, Value>,
-    /// Content parts `{"type": "image"}`, for each of which there is an image. Where there are
-    /// none, a template of texts refuses such parts.
-    pub num_images: usize,
+    /// Content parts `{"type": "image"}` and `{"type": "audio"}`, for each of which there is a
+    /// medium. Where there are none, a template of texts refuses such parts.
+    pub num_media: usize,
 }
 
 /// What control tokens are that users wrote.
@@ -81,7 +81,7 @@ impl Chat {
             tools: self.tools.clone(),
             documents: self.documents.clone(),
             kwargs: self.kwargs.clone(),
-            has_images: self.num_images > 0,
+            has_media: self.num_media > 0,
             now,
         };
         let render =
@@ -143,6 +143,7 @@ fn last_text(messages: &mut Value) -> Option<&mut Value> {
 mod tests {
     use serde_json::json;
 
+    use super::super::{NumShown, ShownMedia};
     use super::*;
 
     const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}\
@@ -242,23 +243,54 @@ mod tests {
         let content = json!([{"type": "text", "text": format!("a{token}\u{F0002}")},
             {"type": "image"}, {"type": "text", "text": "b"}, {"type": "image"}]);
         let chat =
-            Chat { num_images: 2, ..Chat::from(json!([{"role": "user", "content": content}])) };
+            Chat { num_media: 2, ..Chat::from(json!([{"role": "user", "content": content}])) };
         let images = ["<1>".to_owned(), "<2>".to_owned()];
+        let shown = |texts| ShownMedia { placeholder: &token, texts };
+        let none = ShownMedia::default();
         for typed in [TypedTokens::Text, TypedTokens::ControlBut(std::slice::from_ref(&token))] {
             let render = |source: &str| {
                 let template = ChatTemplate::new(source, None, None).unwrap();
                 chat.render(&template, &tokenizer, RunDate::default(), typed).unwrap()
             };
             let texts = render("{% for m in messages %}{{ m.content }}{% endfor %}");
-            let texts = texts.with_images(&token, &images).unwrap();
+            let texts = texts.with_media(shown(&images), none).unwrap().0;
             assert_eq!(texts.text(), format!("<1>\n<2>\na{token}\nb"));
             let ids = tokenizer.encode_chat(&texts).unwrap();
             assert!(!ids.contains(&tokenizer.eos_token_id().unwrap()));
             let parts = render(&parts);
-            assert_eq!(parts.clone().with_images(&token, &images[..1]), Err(2));
-            let parts = parts.with_images(&token, &images).unwrap();
+            let too_few = parts.clone().with_media(shown(&images[..1]), none);
+            assert_eq!(too_few, Err(NumShown { images: 2, sounds: 0 }));
+            let parts = parts.with_media(shown(&images), none).unwrap().0;
             assert_eq!(parts.text(), format!("a{token}<1>b<2>"));
         }
+    }
+
+    #[test]
+    fn recordings_stand_among_images_in_the_order_of_the_template() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../testdata/demo");
+        let tokenizer = Tokenizer::from_dir(std::path::Path::new(folder)).unwrap();
+        let content = json!([{"type": "audio"}, {"type": "text", "text": "a\u{F0003}"},
+            {"type": "image"}, {"type": "audio"}]);
+        let chat =
+            Chat { num_media: 3, ..Chat::from(json!([{"role": "user", "content": content}])) };
+        let (sounds, images) = (["<1>".to_owned(), "<2>".to_owned()], ["<3>".to_owned()]);
+        let shown = |placeholder, texts| ShownMedia { placeholder, texts };
+        let with = |source: &str| {
+            let template = ChatTemplate::new(source, None, None).unwrap();
+            let typed = TypedTokens::Text;
+            let chat = chat.render(&template, &tokenizer, RunDate::default(), typed).unwrap();
+            let (chat, are_sounds) =
+                chat.with_media(shown("[IMG]", &images), shown("[AUDIO]", &sounds)).unwrap();
+            (chat.text(), are_sounds)
+        };
+        let texts = with("{% for m in messages %}{{ m.content }}{% endfor %}");
+        assert_eq!(texts, ("<1>\n<3>\n<2>\na".to_owned(), vec![true, false, true]));
+        let parts = with(
+            "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}[IMG]\
+             {% elif p.type == 'audio' %}[AUDIO]{% else %}{{ p.text }}{% endif %}{% endfor %}\
+             {% endfor %}",
+        );
+        assert_eq!(parts, ("<1>a<3><2>".to_owned(), vec![true, false, true]));
     }
 
     #[test]

@@ -60,8 +60,8 @@ pub struct ChatOptions {
     pub documents: Option<Value>,
     /// Further variables (`enable_thinking`, ...), vLLM's `chat_template_kwargs`.
     pub kwargs: Map<String, Value>,
-    /// Whether content parts `{"type": "image"}` stand for images.
-    pub has_images: bool,
+    /// Whether content parts `{"type": "image"}` and `{"type": "audio"}` stand for media.
+    pub has_media: bool,
     /// What `strftime_now` formats.
     pub now: RunDate,
 }
@@ -74,7 +74,7 @@ impl Default for ChatOptions {
             tools: None,
             documents: None,
             kwargs: Map::new(),
-            has_images: false,
+            has_media: false,
             now: RunDate::default(),
         }
     }
@@ -242,7 +242,7 @@ impl ChatTemplate {
         // Before anything is learned of the template: a probe that finds no thread learns nothing.
         drop(self.worker()?);
         let with_tools = options.tools.is_some();
-        let messages = content_parts::prepared(messages, options.has_images, || {
+        let messages = content_parts::prepared(messages, options.has_media, || {
             self.content_format(with_tools)
         })?;
         let messages = &*messages;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::control_tokens::IMAGE;
+use super::control_tokens::{IMAGE, SOUND};
 use super::{ChatOptions, ChatTemplate, TextError};
 
 const PROBE: &str = "vllm-batch probe of content parts";
@@ -36,34 +36,46 @@ fn occur_in(messages: &Value) -> bool {
 /// Messages with their content in the form that a template expects.
 ///
 /// # Errors
-/// A part is no text and, unless there are images, no image, and the template expects a text.
+/// A part is no text and, unless there are media, no medium, and the template expects a text.
 pub(super) fn prepared(
     messages: &Value,
-    has_images: bool,
+    has_media: bool,
     format: impl Fn() -> ContentFormat,
 ) -> Result<Cow<'_, Value>, TextError> {
-    let messages = match has_images {
-        // The sign of an image that users typed could forge one.
-        true => Cow::Owned(without_sign(messages)),
+    let messages = match has_media {
+        // The sign of a medium that users typed could forge one.
+        true => Cow::Owned(with_sounds_named(without_signs(messages))),
         false => Cow::Borrowed(messages),
     };
     Ok(match format() {
-        ContentFormat::Text if occur_in(&messages) => Cow::Owned(joined(&messages, has_images)?),
+        ContentFormat::Text if occur_in(&messages) => Cow::Owned(joined(&messages, has_media)?),
         ContentFormat::Parts => Cow::Owned(with_parts(&messages)),
         ContentFormat::Text | ContentFormat::AsGiven => messages,
     })
 }
 
-/// The value without the sign of an image.
-fn without_sign(value: &Value) -> Value {
+/// The value without the signs of media.
+fn without_signs(value: &Value) -> Value {
+    let without = |text: &str| text.replace(IMAGE, "").replace(SOUND, "");
     match value {
-        Value::String(text) => Value::String(text.replace(IMAGE, "")),
-        Value::Array(items) => items.iter().map(without_sign).collect(),
+        Value::String(text) => Value::String(without(text)),
+        Value::Array(items) => items.iter().map(without_signs).collect(),
         Value::Object(items) => {
-            items.iter().map(|(key, item)| (key.replace(IMAGE, ""), without_sign(item))).collect()
+            items.iter().map(|(key, item)| (without(key), without_signs(item))).collect()
         }
         other => other.clone(),
     }
+}
+
+/// Parts of recordings with a key of that name, which some templates look for (Qwen2-Audio).
+fn with_sounds_named(mut messages: Value) -> Value {
+    for message in messages.as_array_mut().into_iter().flatten() {
+        let parts = message["content"].as_array_mut().into_iter().flatten();
+        for part in parts.filter(|part| part["type"] == "audio" && part["audio"].is_null()) {
+            part["audio"] = Value::Null;
+        }
+    }
+    messages
 }
 
 /// Texts as lists of one part.
@@ -100,24 +112,27 @@ pub(super) fn format_of(template: &ChatTemplate, with_tools: bool) -> ContentFor
     format.unwrap_or(ContentFormat::Text)
 }
 
-/// Every list of parts as one string, joined by newlines as in vLLM: images, then texts. Of turns
-/// that are compared images have nothing behind them, as in vLLM.
+/// Every list of parts as one string, joined by newlines as in vLLM: media, then texts. Of turns
+/// that are compared media have nothing behind them, as in vLLM.
 ///
 /// # Errors
 /// A part is neither.
-fn joined(messages: &Value, has_images: bool) -> Result<Value, TextError> {
+fn joined(messages: &Value, has_media: bool) -> Result<Value, TextError> {
     let mut messages = messages.clone();
     for message in messages.as_array_mut().into_iter().flatten() {
         let Some(parts) = message["content"].as_array() else { continue };
-        let is_image = |part: &&Value| has_images && part["type"] == "image";
-        let num_images = parts.iter().filter(is_image).count();
-        let texts = parts.iter().filter(|part| !is_image(part)).map(text_of);
+        let sign = |part: &Value| match part["type"].as_str() {
+            Some("image") if has_media => Some(IMAGE),
+            Some("audio") if has_media => Some(SOUND),
+            _ => None,
+        };
+        let media: Vec<_> = parts.iter().filter_map(sign).collect();
+        let texts = parts.iter().filter(|part| sign(part).is_none()).map(text_of);
         let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
-        let images = vec![IMAGE; num_images];
         let role = message["role"].as_str();
         let content = match role.is_some_and(|role| COMPARED.contains(&role)) {
-            true => images.concat() + &texts.join("\n"),
-            false => [images, texts].concat().join("\n"),
+            true => media.concat() + &texts.join("\n"),
+            false => [media, texts].concat().join("\n"),
         };
         message["content"] = Value::String(content);
     }
@@ -196,9 +211,10 @@ mod tests {
         assert_eq!(joined_messages[0], messages[0]);
         let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]);
         assert!(joined(&image, true).unwrap_err().to_string().contains("image_url"));
-        let image = json!([{"role": "user", "content": ["a\u{F0002}", {"type": "image"}, "b"]}]);
+        let content = json!(["a\u{F0002}\u{F0003}", {"type": "image"}, "b", {"type": "audio"}]);
+        let image = json!([{"role": "user", "content": content}]);
         assert!(joined(&image, false).is_err());
         let given = prepared(&image, true, || ContentFormat::Text).unwrap();
-        assert_eq!(given[0]["content"], "\u{F0002}\na\nb");
+        assert_eq!(given[0]["content"], "\u{F0002}\n\u{F0003}\na\nb");
     }
 }

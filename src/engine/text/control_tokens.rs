@@ -14,6 +14,26 @@ const START: char = '\u{F0000}';
 const END: char = '\u{F0001}';
 /// Stands for an image where a template is given texts alone.
 pub(super) const IMAGE: &str = "\u{F0002}";
+/// The same for a recording.
+pub(super) const SOUND: &str = "\u{F0003}";
+
+/// What a rendered chat shows for media of one kind, and what its prompt has there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShownMedia<'a> {
+    /// What the template writes for each; empty: nothing.
+    pub placeholder: &'a str,
+    /// What comes in the place of each, in their order.
+    pub texts: &'a [String],
+}
+
+/// The number of images and of recordings that a template shows, where the messages have others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumShown {
+    /// Images.
+    pub images: usize,
+    /// Recordings.
+    pub sounds: usize,
+}
 
 /// A rendered conversation, which remembers what users typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,29 +77,42 @@ impl RenderedChat {
         Self { text: format!("{}{ending}", self.text), marked: self.marked }
     }
 
-    /// The same with texts in the places of images: where `placeholder` is that no user typed.
+    /// The same with texts in the places of images and recordings, which are where a placeholder
+    /// is that no user typed; and of each in its turn whether it is a recording.
     ///
     /// # Errors
-    /// The template shows another number of images; it is given.
-    pub fn with_images(self, placeholder: &str, texts: &[String]) -> Result<Self, usize> {
-        let text = self.text.replace(IMAGE, placeholder);
-        let (mut out, mut rest, mut num_shown) = (String::with_capacity(text.len()), &*text, 0);
-        while let Some(at) = rest.find(placeholder) {
+    /// The template shows other numbers of them.
+    pub fn with_media(
+        self,
+        images: ShownMedia<'_>,
+        sounds: ShownMedia<'_>,
+    ) -> Result<(Self, Vec<bool>), NumShown> {
+        let kinds = [images, sounds];
+        let text = self.text.replace(IMAGE, images.placeholder).replace(SOUND, sounds.placeholder);
+        let (mut out, mut rest) = (String::with_capacity(text.len()), &*text);
+        let (mut num_shown, mut are_sounds) = ([0; 2], Vec::new());
+        let next = |rest: &str, kind: usize| {
+            let wanted = kinds[kind].placeholder;
+            (!wanted.is_empty()).then(|| rest.find(wanted)).flatten().map(|at| (at, kind))
+        };
+        while let Some((at, kind)) = (0..2).filter_map(|kind| next(rest, kind)).min() {
+            let ShownMedia { placeholder, texts } = kinds[kind];
             let end = at + placeholder.len();
             out.push_str(&rest[..at]);
             let is_typed = out.ends_with(START) && rest[end..].starts_with(END);
             if is_typed {
                 out.push_str(placeholder);
             } else {
-                out.push_str(texts.get(num_shown).map_or("", |text| text));
-                num_shown += 1;
+                out.push_str(texts.get(num_shown[kind]).map_or("", |text| text));
+                num_shown[kind] += 1;
+                are_sounds.push(kind == 1);
             }
             rest = &rest[end..];
         }
         out.push_str(rest);
-        match num_shown == texts.len() {
-            true => Ok(Self { text: out, marked: self.marked }),
-            false => Err(num_shown),
+        match num_shown == kinds.map(|kind| kind.texts.len()) {
+            true => Ok((Self { text: out, marked: self.marked }, are_sounds)),
+            false => Err(NumShown { images: num_shown[0], sounds: num_shown[1] }),
         }
     }
 

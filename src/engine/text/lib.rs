@@ -42,7 +42,7 @@ pub use answer::{
 pub use chat::{Chat, ChatEnding, TypedTokens};
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use content_parts::COMPARED;
-pub use control_tokens::RenderedChat;
+pub use control_tokens::{NumShown, RenderedChat, ShownMedia};
 pub use detokenizer::Detokenizer;
 pub use integers::{json_with_integers, without_marks};
 pub use pair_template::{PairTemplate, longest_first};

@@ -8,6 +8,7 @@ mod norm;
 mod reach;
 mod routing;
 mod scan;
+mod sound;
 
 /// Most tokens of an image of Gemma 4: the largest budget that its image processor may have.
 pub const MAX_SOFT_TOKENS: usize = 1120;
@@ -22,3 +23,4 @@ pub use norm::NormKind;
 pub use reach::Reach;
 pub use routing::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK, Weighted};
 pub use scan::{ScanShape, SelectiveShape};
+pub use sound::SoundChunks;

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(shape("model.multi_modal_projector.linear_1.weight"), [32, 96]);
         assert_eq!(shape("model.multi_modal_projector.linear_2.weight"), [32, 16]);
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
     }
 

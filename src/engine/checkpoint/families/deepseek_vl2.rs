@@ -56,7 +56,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     tower(config)?;
     processor(config)?;
     let mut spec = deepseek::vl2(config.text_part())?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 

@@ -29,7 +29,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // What Qwen2 always has.
     root.expect("attention_bias", true)?;
     let mut spec = qwen2::spec(config)?;
-    spec.embedding.of_images = &["vision_tower."];
+    spec.embedding.of_media = &["vision_tower."];
     Ok(spec)
 }
 

@@ -16,7 +16,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = gemma3::spec(config.text_part())?;
     // Its keys are this file's too.
     tower(config)?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 

@@ -38,7 +38,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         "vision_soft_tokens_per_image",
     ]);
     let mut spec = gemma4::spec(config.text_part())?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(shape("model.vision_tower.std_scale"), [24]);
         assert_eq!(tensors.len(), 2 + 2 * 13 + 2 + 1);
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
     }
 

@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(shape("model.connector.modality_projection.proj.weight"), [32, 96]);
         assert_eq!(tensors.len(), 3 + 12 * 16 + 2 + 1);
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
     }
 

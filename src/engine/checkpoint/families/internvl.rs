@@ -423,7 +423,7 @@ mod tests {
         let tensors = tower.tensors();
         assert_eq!(tensors.len(), 4 + 2 * (6 + 2 + 4 + 2 + 2 + 2) + 2 + 6);
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
     }
 

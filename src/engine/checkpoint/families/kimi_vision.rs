@@ -68,7 +68,7 @@ pub(super) fn vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 fn text_part(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = deepseek::v3(config.text_part())?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 

@@ -43,7 +43,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             return Err(config.error(format!("a text part of type {name} is not supported")));
         }
     };
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 

@@ -393,7 +393,7 @@ mod tests {
         let tower = tower_spec(&mistral).unwrap().unwrap();
         assert_eq!(tower.newline, Some(("model.image_newline".to_owned(), vec![32])));
         assert!(tower.tensors().iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
         let llama = decoder_spec(&config("")).unwrap();
         assert_eq!(llama.mlps().next().unwrap().down.k, 11_008);

@@ -46,6 +46,7 @@ mod glm;
 mod glm4;
 mod glm4_moe;
 mod glm4v;
+mod glm_asr;
 mod got_ocr2;
 mod gpt;
 mod gpt2;
@@ -59,6 +60,7 @@ mod granite;
 mod granite_hybrid;
 mod granite_moe;
 mod granite_swa;
+mod hearing;
 mod helium;
 mod hunyuan_dense;
 mod hunyuan_moe;
@@ -195,6 +197,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("ArceeForCausalLM", arcee::spec, "AFM 4.5B"),
     family("AriaForConditionalGeneration", multimodal::aria, "Aria, text part"),
     family("AriaTextForCausalLM", aria::spec, "Aria, text"),
+    hearing(
+        "AudioFlamingo3ForConditionalGeneration",
+        hearing::audio_flamingo3,
+        hearing::audio_flamingo3_tower,
+        "Audio Flamingo 3",
+    ),
     family("AXK1ForCausalLM", axk1::spec, "A.X K1"),
     seeing(
         "AyaVisionForConditionalGeneration",
@@ -301,6 +309,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         glm4v::tower,
         "GLM-4.5V, GLM-4.6V",
     ),
+    hearing("GlmAsrForConditionalGeneration", glm_asr::spec, glm_asr::tower, "GLM-ASR Nano"),
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
     family("GlmMoeDsaForCausalLM", dsa::glm5, "GLM-5, GLM-5.1"),
     seeing("GlmOcrForConditionalGeneration", glm4v::ocr, glm4v::ocr_tower, "GLM-OCR"),
@@ -517,6 +526,15 @@ pub const ARCHITECTURES: &[Architecture] = &[
         qwen2_5_vl::tower,
         "Qwen2.5-VL, olmOCR, Nanonets-OCR",
     ),
+    Architecture {
+        chat_template: Some(hearing::QWEN2_AUDIO_TEMPLATE),
+        ..hearing(
+            "Qwen2AudioForConditionalGeneration",
+            hearing::qwen2_audio,
+            hearing::qwen2_audio_tower,
+            "Qwen2-Audio",
+        )
+    },
     family("Qwen2ForCausalLM", qwen2::spec, "Qwen2, Qwen2.5, QwQ"),
     family("Qwen2MoeForCausalLM", qwen2_moe::spec, "Qwen1.5-MoE, Qwen2 57B-A14B"),
     seeing("Qwen2VLForConditionalGeneration", qwen2_vl::spec, qwen2_vl::tower, "Qwen2-VL"),
@@ -559,6 +577,12 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
     family("VaultGemmaForCausalLM", vault_gemma::spec, "VaultGemma 1B"),
     seeing("VipLlavaForConditionalGeneration", llava::vip_spec, llava::vip_tower, "ViP-LLaVA"),
+    hearing(
+        "VoxtralForConditionalGeneration",
+        hearing::voxtral,
+        hearing::voxtral_tower,
+        "Voxtral Mini 3B, Small 24B",
+    ),
     hearing(
         "WhisperForConditionalGeneration",
         whisper::spec,

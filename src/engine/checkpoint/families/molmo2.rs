@@ -61,7 +61,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let lm_head = text.lm_head("lm_head", false)?;
     let norm = NormSpec::rms(format!("{TEXT}.ln_f"), hidden, eps);
     let mut embedding = EmbeddingSpec::of(table(config)?);
-    embedding.of_images = IMAGE_TENSORS;
+    embedding.of_media = IMAGE_TENSORS;
     Ok(DecoderSpec {
         max_model_len: ropes[0].scaling.context_len(text.max_position_embeddings()?),
         embedding,
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(shape(&format!("{pooling}.wv.weight")), [8, 32]);
         assert_eq!(shape("model.vision_backbone.image_vit.positional_embedding"), [25, 16]);
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
         let tensors = decoder.tensors();
         let shape = |name: &str| shape_of(&tensors, name);

@@ -106,6 +106,6 @@ pub(super) fn aria(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 fn text_part(config: &HfConfig, build: BuildSpec) -> Result<DecoderSpec, EngineError> {
     config.root().ignore(IMAGE_KEYS);
     let mut spec = build(config.text_part())?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }

@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(tensors.len(), 3 + 2 * 9 + 2 + 3 + 1);
         assert!(decoder.output.lm_head.is_none());
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
     }
 

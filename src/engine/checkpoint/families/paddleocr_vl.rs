@@ -40,7 +40,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     }
     let axes = AxisFrequency::sections([16, 24, 24], false);
     let mut spec = text_part(config, ernie4_5::with_halves, &axes)?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 

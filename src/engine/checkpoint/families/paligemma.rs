@@ -62,7 +62,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         }
     };
     keys.expect("use_bidirectional_attention", true)?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 

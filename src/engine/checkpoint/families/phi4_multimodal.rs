@@ -42,7 +42,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Of sounds, which no row has.
     config.root().ignore(&["audio_config"]);
     let mut spec = phi3::spec(config)?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 
@@ -75,7 +75,7 @@ pub(super) fn own_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Of sounds, and of those adapters.
     config.root().ignore(&["audio_processor", "speech_lora", "vision_lora"]);
     let mut spec = phi3::spec(config)?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     for (index, attention) in spec.attentions_mut() {
         let adapter = |module: &str| format!("model.layers.{index}.{module}.lora_");
         attention.unused = ADAPTED.map(adapter).to_vec();
@@ -203,7 +203,7 @@ mod tests {
         assert!(tower.unused.iter().any(|name| name.ends_with("encoder.layers.26.")));
         assert!(tower.unused.contains(&SOUNDS.to_owned()));
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
         assert_eq!(specs(r#""feature_layer": 3,"#).unwrap().1.layers.len(), 3);
         assert_eq!(specs(r#""feature_layer": -1,"#).unwrap().1.layers.len(), 27);

@@ -239,7 +239,7 @@ mod tests {
         let pairs: Vec<_> = rope.axes.iter().map(|pair| (pair.axis, pair.frequency)).collect();
         assert_eq!(pairs, [(0, 0), (0, 2), (1, 1), (1, 3)]);
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
     }
 
@@ -253,7 +253,7 @@ mod tests {
         assert!(has("model.vision_encoder.transformer.layers.0.attention.q_proj.weight"));
         assert!(has("model.vision_projection.patch_merger.merging_layer.weight"));
         assert!(tensors.iter().all(|(name, _)| {
-            decoder.embedding.of_images.iter().any(|prefix| name.starts_with(prefix))
+            decoder.embedding.of_media.iter().any(|prefix| name.starts_with(prefix))
         }));
     }
 

@@ -39,7 +39,7 @@ pub(super) fn hyperclovax(config: &HfConfig) -> Result<DecoderSpec, EngineError>
     // Its keys are this file's too.
     hyperclovax_tower(config)?;
     let mut spec = qwen_vision::text_part_without_axes(config, hyperclovax::spec)?;
-    spec.embedding.of_images =
+    spec.embedding.of_media =
         &["model.projector.", "model.vision_model.", "model.vision_projector."];
     Ok(spec)
 }

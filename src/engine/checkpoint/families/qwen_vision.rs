@@ -168,7 +168,7 @@ pub(super) fn text_part_without_axes(
 ) -> Result<DecoderSpec, EngineError> {
     ignore_tokens(config);
     let mut spec = build(config.text_part())?;
-    spec.embedding.of_images = IMAGE_TENSORS;
+    spec.embedding.of_media = IMAGE_TENSORS;
     Ok(spec)
 }
 

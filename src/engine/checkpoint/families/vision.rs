@@ -289,10 +289,10 @@ fn text_family(config: &HfConfig, default: &str) -> Result<&'static TextFamily, 
 pub(super) fn text_part(
     config: &HfConfig,
     default: &str,
-    of_images: &'static [&'static str],
+    of_media: &'static [&'static str],
 ) -> Result<DecoderSpec, EngineError> {
     let mut spec = (text_family(config, default)?.build)(config.text_part())?;
-    spec.embedding.of_images = of_images;
+    spec.embedding.of_media = of_media;
     Ok(spec)
 }
 

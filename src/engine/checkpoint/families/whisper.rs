@@ -14,23 +14,24 @@ use vllm_batch_base::layers::Activation;
 const LAYER_NORM_EPS: f32 = 1e-5;
 
 /// Frames for each state: the stride of the second convolution.
-const STRIDE: usize = 2;
+pub(super) const STRIDE: usize = 2;
 
-/// Keys of one of the two halves.
-struct Half {
+/// Sizes of one of the two halves, or of an encoder of the same shape.
+pub(super) struct Half {
     /// What the names of its tensors begin with.
-    name: &'static str,
-    width: usize,
-    inner: usize,
-    num_layers: usize,
-    heads: QkvHeads,
-    activation: Activation,
+    pub(super) name: &'static str,
+    pub(super) width: usize,
+    pub(super) inner: usize,
+    pub(super) num_layers: usize,
+    pub(super) heads: QkvHeads,
+    pub(super) activation: Activation,
 }
 
 impl Half {
-    fn read(config: &HfConfig, name: &'static str) -> Result<Self, EngineError> {
+    /// `key`: what the names of its keys begin with.
+    fn read(config: &HfConfig, key: &str, name: &'static str) -> Result<Self, EngineError> {
         let root = config.root();
-        let key = |part: &str| format!("{name}_{part}");
+        let key = |part: &str| format!("{key}_{part}");
         let width = root.size("d_model")?;
         let num_heads = root.size(&key("attention_heads"))?;
         let head_dim = width / num_heads;
@@ -48,10 +49,10 @@ impl Half {
     }
 
     fn name(&self, part: &str) -> String {
-        format!("model.{}.{part}", self.name)
+        format!("{}.{part}", self.name)
     }
 
-    fn norm(&self, part: &str) -> NormSpec {
+    pub(super) fn norm(&self, part: &str) -> NormSpec {
         NormSpec::layer(self.name(part), self.width, LAYER_NORM_EPS)
     }
 
@@ -86,6 +87,37 @@ impl Half {
             down: linear("fc2", width, inner),
         };
         LayerSpec::new(attention, mlp)
+    }
+
+    /// The encoder that it is, of chunks of so many states.
+    pub(super) fn tower(
+        &self,
+        config: &HfConfig,
+        num_mels: usize,
+        num_states: usize,
+    ) -> Result<SoundTowerSpec, EngineError> {
+        limits::check_sounds(num_mels, num_states).map_err(|text| config.error(text))?;
+        let table = LinearSpec::new(self.name("embed_positions"), num_states, self.width);
+        Ok(SoundTowerSpec {
+            num_mels,
+            num_frames: num_states * STRIDE,
+            convs: self.convs(num_mels),
+            positions: Some(table),
+            rope: None,
+            layers: (0..self.num_layers).map(|index| self.layer(index)).collect(),
+            final_norm: Some(self.norm("layer_norm")),
+            tokens: None,
+        })
+    }
+
+    /// The convolutions before its layers.
+    pub(super) fn convs(&self, num_mels: usize) -> Vec<ConvSpec> {
+        let conv = |part: &str, inputs, stride| ConvSpec {
+            linear: self.linear(part, self.width, CONV_TAPS * inputs).of_taps(CONV_TAPS),
+            stride,
+            activation: Activation::Gelu,
+        };
+        vec![conv("conv1", num_mels, 1), conv("conv2", self.width, STRIDE)]
     }
 
     fn cross(&self, index: usize, source: SourceSpec) -> CrossSpec {
@@ -129,7 +161,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         "num_hidden_layers",
         "scale_embedding",
     ]);
-    let half = Half::read(config, "decoder")?;
+    let half = Half::read(config, "decoder", "model.decoder")?;
     let (vocab, num_tokens) = (config.vocab_size()?, root.size("max_target_positions")?);
     let layers = (0..half.num_layers)
         .map(|index| LayerSpec { cross: Some(half.cross(index, source)), ..half.layer(index) });
@@ -151,21 +183,6 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// The encoder.
 pub(super) fn sound_tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
     let root = config.root();
-    let half = Half::read(config, "encoder")?;
-    let num_mels = root.size("num_mel_bins")?;
-    let num_states = root.size("max_source_positions")?;
-    limits::check_sounds(num_mels, num_states).map_err(|text| config.error(text))?;
-    let conv = |part: &str, inputs, stride| ConvSpec {
-        linear: half.linear(part, half.width, CONV_TAPS * inputs).of_taps(CONV_TAPS),
-        stride,
-        activation: Activation::Gelu,
-    };
-    Ok(SoundTowerSpec {
-        num_mels,
-        num_frames: num_states * STRIDE,
-        convs: vec![conv("conv1", num_mels, 1), conv("conv2", half.width, STRIDE)],
-        positions: LinearSpec::new(half.name("embed_positions"), num_states, half.width),
-        layers: (0..half.num_layers).map(|index| half.layer(index)).collect(),
-        final_norm: Some(half.norm("layer_norm")),
-    })
+    let half = Half::read(config, "encoder", "model.encoder")?;
+    half.tower(config, root.size("num_mel_bins")?, root.size("max_source_positions")?)
 }

@@ -168,7 +168,7 @@ impl EncoderSpec {
             norm,
             of_layers,
             streams,
-            of_images,
+            of_media,
         } = embedding;
         if output.after_projection.is_some() {
             return Err("a layer between the last norm and the output layer".to_owned());
@@ -206,7 +206,7 @@ impl EncoderSpec {
             is_causal,
             ropes,
             final_norm: output.norm.take(),
-            of_heads: of_images,
+            of_heads: of_media,
             output: Some(output),
             ..Self::new(max_model_len, tokens, layers)
         })
@@ -223,7 +223,7 @@ impl EncoderSpec {
             norm: self.embed_norm.clone(),
             of_layers: self.layer_inputs.clone(),
             streams: self.streams.clone(),
-            of_images: self.of_heads,
+            of_media: self.of_heads,
             ..EmbeddingSpec::of(self.tokens.clone())
         };
         Some(DecoderSpec {

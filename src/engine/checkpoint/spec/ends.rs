@@ -24,9 +24,9 @@ pub struct EmbeddingSpec {
     pub of_layers: Option<LayerInputsSpec>,
     /// The sum becomes several streams (Gemma 3n).
     pub streams: Option<StreamsSpec>,
-    /// Prefixes of tensors that make embeddings of images. Where no `TowerSpec` has them they are
-    /// left unused: the model is run for text alone.
-    pub of_images: &'static [&'static str],
+    /// Prefixes of tensors that make embeddings of images and sounds. Where no tower has them they
+    /// are left unused: the model is run for text alone.
+    pub of_media: &'static [&'static str],
 }
 
 /// A factor of embeddings.
@@ -66,7 +66,7 @@ impl EmbeddingSpec {
             norm: None,
             of_layers: None,
             streams: None,
-            of_images: &[],
+            of_media: &[],
         }
     }
 

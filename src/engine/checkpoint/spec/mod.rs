@@ -51,7 +51,10 @@ pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn
 pub use row_order::RowOrder;
 pub use selective::SelectiveSpec;
 pub use share::{RankOf, Share};
-pub use sound::{CONV_TAPS, ConvSpec, CrossSpec, SoundTowerSpec, SourceSpec};
+pub use sound::{
+    CONV_TAPS, ChunkShape, ConvSpec, CrossSpec, Heard, SoundShape, SoundTokensSpec, SoundTowerSpec,
+    SourceSpec,
+};
 pub use stage::{Stage, num_kept};
 pub use streams::{BranchSpec, MixingSpec, StreamsSpec};
 pub use tensors::{

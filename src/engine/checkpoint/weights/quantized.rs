@@ -145,7 +145,9 @@ pub fn linears_of_tower(spec: &TowerSpec) -> impl Iterator<Item = (&LinearSpec, 
 
 /// The linear layers of a tower of sounds, without its convolutions.
 pub fn linears_of_sound_tower(spec: &SoundTowerSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
-    spec.layers.iter().flat_map(LayerSpec::linears).map(|linear| (linear, Place::Tower))
+    let of_connector = spec.connector().into_iter().flat_map(ConnectorSpec::linears);
+    let of_layers = spec.layers.iter().flat_map(LayerSpec::linears);
+    of_layers.chain(of_connector).map(|linear| (linear, Place::Tower))
 }
 
 /// The linear layers of an encoder, and the output layer of what was a decoder.

@@ -57,6 +57,7 @@ struct Together {
     images: Vec<Patches>,
     sounds: Vec<Features>,
     num_patches: usize,
+    num_states: usize,
 }
 
 impl EncodedMedia {
@@ -143,15 +144,19 @@ impl EncodedMedia {
         let Some(source) = &self.source else {
             unreachable!("a step of media has a table of them")
         };
-        let most_sounds = self.sounds.as_ref().map_or(1, SoundTower::sounds_per_step);
         let mut together = Together::default();
         while together.num_patches < Tower::STEP_PATCHES
-            && together.sounds.len() < most_sounds
+            && together.num_states < SoundTower::STEP_STATES
             && let Some(number) = missing.next()
         {
             let medium = source.table.get(number).expect("a request has what its steps have");
             match medium.take_input() {
-                Ok(input) => together.add(number, input),
+                Ok(TowerInput::Patches(patches)) => together.add_image(number, patches),
+                Ok(TowerInput::Features(features)) => {
+                    let tower = self.sounds.as_ref();
+                    let num_states = tower.map_or(0, |tower| tower.num_states(&features));
+                    together.add_sound(number, features, num_states);
+                }
                 Err(error) => {
                     let zeros = self.zeros(device, medium.form())?;
                     self.cache.insert(number, zeros);
@@ -187,7 +192,7 @@ impl EncodedMedia {
     fn zeros(&self, device: &Device, form: MediaForm) -> Result<Tensor, EngineError> {
         match (form, &self.images, &self.sounds) {
             (MediaForm::Image(layout), Some(tower), _) => tower.zeros(device, layout),
-            (MediaForm::Sound(_), _, Some(tower)) => tower.zeros(device),
+            (MediaForm::Sound(sound), _, Some(tower)) => tower.zeros(device, sound.num_rows),
             _ => unreachable!("a medium has a tower of its kind"),
         }
     }
@@ -233,17 +238,15 @@ impl Together {
         self.images.is_empty() && self.sounds.is_empty()
     }
 
-    fn add(&mut self, number: u64, input: TowerInput) {
-        match input {
-            TowerInput::Patches(patches) => {
-                self.num_patches += patches.layout.num_patches();
-                self.numbers[0].push(number);
-                self.images.push(patches);
-            }
-            TowerInput::Features(features) => {
-                self.numbers[1].push(number);
-                self.sounds.push(features);
-            }
-        }
+    fn add_image(&mut self, number: u64, patches: Patches) {
+        self.num_patches += patches.layout.num_patches();
+        self.numbers[0].push(number);
+        self.images.push(patches);
+    }
+
+    fn add_sound(&mut self, number: u64, features: Features, num_states: usize) {
+        self.num_states += num_states;
+        self.numbers[1].push(number);
+        self.sounds.push(features);
     }
 }

@@ -127,7 +127,7 @@ impl ModelExecutor {
         let linears = weights::linears_of_decoder(whole).chain(of_tower);
         let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
         let tower = summary.tower.as_ref();
-        let num_left = leave_unused(&mut checkpoint, whole, tower);
+        let num_left = leave_unused(&mut checkpoint, whole, Towers { images: tower, sounds });
         let of_cache = checkpoint.leave_cache_scales();
         let of_sounds = || sounds.into_iter().flat_map(SoundTowerSpec::tensors);
         let of_tower = || tower.iter().flat_map(|tower| tower.tensors()).chain(of_sounds());
@@ -371,27 +371,23 @@ fn note_of_media(config: &EngineConfig, has_tower: bool) -> Option<String> {
 
 /// Leaves tensors unused that no stage has; how many are of images, of a tower, of further tokens,
 /// and of K and V.
-fn leave_unused(
-    checkpoint: &mut Checkpoint,
-    spec: &DecoderSpec,
-    tower: Option<&TowerSpec>,
-) -> [usize; 4] {
+fn leave_unused(checkpoint: &mut Checkpoint, spec: &DecoderSpec, towers: Towers<'_>) -> [usize; 4] {
     let mut leave = |names: &[String]| {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         checkpoint.leave(&names)
     };
-    let num_behind = tower.map_or(0, |tower| leave(&tower.unused));
+    let num_behind = towers.images.map_or(0, |tower| leave(&tower.unused));
     let num_further = leave(&spec.output.of_further_tokens);
     let shared = spec.attentions().flat_map(|attention| &attention.unused).cloned();
     let num_shared = leave(&shared.collect::<Vec<_>>());
-    let num_of_images = match tower {
-        None => checkpoint.leave(spec.embedding.of_images),
-        Some(_) => 0,
+    let num_of_media = match towers {
+        Towers { images: None, sounds: None } => checkpoint.leave(spec.embedding.of_media),
+        Towers { .. } => 0,
     };
     if let BesideTable::Copy(copy) = &spec.output.beside_table {
         checkpoint.leave_tensor(copy);
     }
-    [num_of_images, num_behind, num_further, num_shared]
+    [num_of_media, num_behind, num_further, num_shared]
 }
 
 /// Leaves the tensors of a model unused that a stage of it has not. Returns those that it has.
@@ -415,7 +411,7 @@ fn leave_elsewhere<'a>(
 /// tokens, and of K and V.
 fn notes_of_left(nums: [usize; 4]) -> impl Iterator<Item = String> {
     let what = [
-        "are for images",
+        "are for images or sounds",
         "are for sounds, or behind the layer of the vision tower that images are taken from",
         "predict further tokens",
         "are of K and V that layers take from others, or of a part that is not computed",

@@ -1,24 +1,22 @@
 //! From a model's files to what its prompts have for images.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::processor_file;
-use crate::media_table::{MediaTable, Processors};
 use crate::serve::input_processor::ImageInput;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
 use vllm_batch_base::weight_files::PROCESSOR_CONFIGS;
 use vllm_batch_checkpoint::gguf::GgufModel;
 use vllm_batch_checkpoint::model_files::ModelFiles;
-use vllm_batch_checkpoint::spec::TowerSpec;
+use vllm_batch_checkpoint::spec::{TokenId, TowerSpec};
 use vllm_batch_media::{Backend, ImageProcessor, Tower};
 use vllm_batch_text::Tokenizer;
 
 /// Bytes that wait for towers, of all requests together.
-pub(super) const MAX_INPUT_BYTES: usize = 256 << 20;
+pub(crate) const MAX_INPUT_BYTES: usize = 256 << 20;
 
 /// What the small files of a model that sees say of images.
 #[derive(Clone, Copy, Debug)]
@@ -38,29 +36,31 @@ pub struct Sight<'a> {
 /// What a model's prompts have for images.
 ///
 /// # Errors
-/// As [`image_processor`]; or the tokenizer has no token that stands for an image's.
+/// The tokenizer has no token that stands for an image's.
 pub fn image_input(sight: Sight<'_>, tokenizer: &Tokenizer) -> Result<ImageInput, EngineError> {
     let Sight { tower, has_axes, reads_texts, .. } = sight;
-    let image_token_id = tower.image_token_id.find(|text| tokenizer.token_id(text));
-    let image_token_id = image_token_id.map_err(|text| {
-        EngineError::Model(format!(
-            "the tokenizer has no token {text:?}, which stands for an image's; help: copy \
-             tokenizer.json from the model's repository"
-        ))
-    })?;
-    let processor = image_processor(sight)?;
     Ok(ImageInput {
-        table: Arc::new(
-            MediaTable::new(Processors::of_images(processor), MAX_INPUT_BYTES)
-                .with_table_token(tower.table_token),
-        ),
-        image_token_id,
+        image_token_id: token_id(tower.image_token_id, tokenizer, "an image's")?,
         marks: tower.marks.as_ref().map_or_else(Vec::new, |marks| marks.ids.clone()),
         text: tower.text,
         has_axes,
         reads_texts,
         bidirectional: tower.bidirectional,
         wants_adapter: tower.wants_adapter,
+    })
+}
+
+/// A token that stands for one of a medium's.
+pub(super) fn token_id(
+    token: TokenId,
+    tokenizer: &Tokenizer,
+    whose: &str,
+) -> Result<u32, EngineError> {
+    token.find(|text| tokenizer.token_id(text)).map_err(|text| {
+        EngineError::Model(format!(
+            "the tokenizer has no token {text:?}, which stands for {whose}; help: copy \
+             tokenizer.json from the model's repository"
+        ))
     })
 }
 

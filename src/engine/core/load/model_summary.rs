@@ -36,7 +36,7 @@ pub struct ModelSummary {
     pub spec: DecoderSpec,
     /// What makes embeddings of images; None: it is run for text alone.
     pub tower: Option<TowerSpec>,
-    /// What makes states of sounds; None: it hears nothing.
+    /// What makes states of sounds, or embeddings of them; None: it hears nothing.
     pub sound_tower: Option<SoundTowerSpec>,
     /// The configuration of its image processor, where config.json has it.
     pub processor: Option<Value>,
@@ -76,6 +76,10 @@ impl ModelSummary {
         let tower = checkpoint::tower_spec(&hf_config)?;
         let tower = tower.filter(|_| !config.language_model_only);
         let sound_tower = checkpoint::sound_tower_spec(&hf_config)?;
+        // A decoder of states has nothing else to read.
+        let is_wanted =
+            |tower: &SoundTowerSpec| tower.tokens.is_none() || !config.language_model_only;
+        let sound_tower = sound_tower.filter(is_wanted);
         let processor = checkpoint::image_processor(&hf_config)?;
         let chat_template = checkpoint::chat_template(&hf_config)?;
         let begins_chats = checkpoint::begins_chats(&hf_config)?;
@@ -152,7 +156,7 @@ impl ModelSummary {
     pub fn hearing(&self) -> Option<Hearing<'_>> {
         Some(Hearing {
             tower: self.sound_tower.as_ref()?,
-            source: self.spec.source()?,
+            source: self.spec.source(),
             generation: &self.generation_config.speech,
             vocab_size: self.spec.vocab_size(),
             files: &self.files,

@@ -5,26 +5,27 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::images::MAX_INPUT_BYTES;
+use super::images::token_id;
 use super::processor_file;
-use crate::media_table::{MediaTable, Processors, SoundReader};
+use crate::media_table::SoundReader;
 use crate::plan::structured_output::SpeechTokens;
-use crate::serve::input_processor::SoundInput;
+use crate::serve::input_processor::{SoundInput, SpeechInput};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::files::quoted;
+use vllm_batch_base::layers::SoundChunks;
 use vllm_batch_checkpoint::hf_config::SpeechConfig;
 use vllm_batch_checkpoint::model_files::ModelFiles;
-use vllm_batch_checkpoint::spec::{SoundTowerSpec, SourceSpec};
+use vllm_batch_checkpoint::spec::{SoundTokensSpec, SoundTowerSpec, SourceSpec};
 use vllm_batch_media::SoundProcessor;
 use vllm_batch_text::{Language, Tokenizer};
 
 /// What the small files of a model that hears say of sounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Hearing<'a> {
-    /// What makes states of them.
+    /// What makes states of them, or embeddings of tokens.
     pub tower: &'a SoundTowerSpec,
-    /// Where these stand in a prompt.
-    pub source: SourceSpec,
+    /// Where states stand in a prompt, of a model that writes down recordings (Whisper).
+    pub source: Option<SourceSpec>,
     /// What generation_config.json says.
     pub generation: &'a SpeechConfig,
     /// Number of all tokens.
@@ -33,13 +34,36 @@ pub struct Hearing<'a> {
     pub files: &'a ModelFiles,
 }
 
-/// What a model's prompts have for sounds.
+/// What a model's chats have for sounds.
 ///
 /// # Errors
-/// There is no configuration of a feature extractor, or it is of a kind that is not supported; or
-/// the tokenizer lacks a token.
-pub fn sound_input(hearing: Hearing<'_>, tokenizer: &Tokenizer) -> Result<SoundInput, EngineError> {
-    let Hearing { tower, source, generation, vocab_size, files } = hearing;
+/// The tokenizer has no token that stands for a sound's.
+pub fn sound_input(
+    tokens: &SoundTokensSpec,
+    tokenizer: &Tokenizer,
+) -> Result<SoundInput, EngineError> {
+    Ok(SoundInput { token_id: token_id(tokens.token_id, tokenizer, "a recording's")? })
+}
+
+/// What reads a model's sounds.
+///
+/// # Errors
+/// There is no configuration of a feature extractor, or it is of a kind that is not supported.
+pub fn sound_reader(hearing: Hearing<'_>) -> Result<SoundReader, EngineError> {
+    let Hearing { tower, source, files, .. } = hearing;
+    let num_positions = source.map(|source| source.num_positions);
+    Ok(SoundReader { processor: processor(files, tower)?, shape: tower.shape(), num_positions })
+}
+
+/// What prompts of a model that writes down sounds have.
+///
+/// # Errors
+/// The tokenizer lacks a token.
+pub fn speech_input(
+    hearing: Hearing<'_>,
+    tokenizer: &Tokenizer,
+) -> Result<SpeechInput, EngineError> {
+    let Hearing { generation, vocab_size, .. } = hearing;
     let id = |text: &str| tokenizer.token_id(text).filter(|id| (*id as usize) < vocab_size);
     let needed = |text: &str| {
         id(text).ok_or_else(|| {
@@ -63,11 +87,7 @@ pub fn sound_input(hearing: Hearing<'_>, tokenizer: &Tokenizer) -> Result<SoundI
         .collect();
     // English-only models have these tokens, too.
     let is_multilingual = generation.is_multilingual.unwrap_or(vocab_size > MAX_ENGLISH_TOKENS);
-    let processor = processor(files, tower)?;
-    let sounds = SoundReader { processor, num_tokens: source.num_positions };
-    let processors = Processors { images: None, sounds: Some(sounds) };
-    Ok(SoundInput {
-        table: Arc::new(MediaTable::new(processors, MAX_INPUT_BYTES)),
+    Ok(SpeechInput {
         start: needed("<|startoftranscript|>")?,
         before: id("<|startofprev|>"),
         tasks: [id("<|transcribe|>"), id("<|translate|>")],
@@ -89,7 +109,9 @@ fn processor(files: &ModelFiles, tower: &SoundTowerSpec) -> Result<SoundProcesso
     let (name, config) = config(folder)?;
     let path = folder.join(name);
     let error = |text: String| EngineError::Model(format!("{}: {text}", path.display()));
-    let processor = SoundProcessor::from_config(&config).map_err(|e| error(e.to_string()))?;
+    let chunks = tower.tokens.as_ref().map_or(SoundChunks::One, |tokens| tokens.chunks);
+    let processor =
+        SoundProcessor::from_config(&config, chunks).map_err(|e| error(e.to_string()))?;
     let made = (processor.num_frames(), processor.num_mels());
     match made == (tower.num_frames, tower.num_mels) {
         true => Ok(processor),
@@ -101,15 +123,25 @@ fn processor(files: &ModelFiles, tower: &SoundTowerSpec) -> Result<SoundProcesso
     }
 }
 
+/// The part of a whole processor that extracts features, with how long a sound may be.
+fn of_whole(whole: &Value, key: &str) -> Value {
+    const LONGEST: &str = "max_audio_len";
+    let mut config = whole[key].clone();
+    if let (Some(keys), Some(most)) = (config.as_object_mut(), whole.get(LONGEST)) {
+        keys.insert(LONGEST.to_owned(), most.clone());
+    }
+    config
+}
+
 /// The configuration, and the name of its file.
 fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
     for (name, key) in
         [("processor_config.json", Some("feature_extractor")), ("preprocessor_config.json", None)]
     {
-        let Some(mut config) = processor_file::read(folder, name)? else { continue };
+        let Some(config) = processor_file::read(folder, name)? else { continue };
         match key {
             None => return Ok((name, config)),
-            Some(key) if config[key].is_object() => return Ok((name, config[key].take())),
+            Some(key) if config[key].is_object() => return Ok((name, of_whole(&config, key))),
             Some(_) => {}
         }
     }

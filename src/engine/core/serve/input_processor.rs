@@ -3,17 +3,20 @@
 
 mod images;
 mod known_texts;
-mod sounds;
+mod media;
+mod speech;
 mod stops;
 
-pub(super) use images::refuse_cut;
-pub use images::{DecodedAhead, ImageInput};
-pub use sounds::SoundInput;
+pub use images::ImageInput;
+pub(super) use media::refuse_cut;
+pub use media::{DecodedAhead, MediaInput, SoundInput};
+pub use speech::SpeechInput;
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::media_table::MediaTable;
 use crate::plan::structured_output::{GrammarCompiler, Guidance, Thinking};
 use crate::request::{Request, StopIds};
 use vllm_batch_api::prompt::Prompt;
@@ -98,10 +101,14 @@ pub struct InputProcessor {
     allow_special: bool,
     /// None: chats are as their template writes them.
     first_of_chats: Option<u32>,
+    /// Media of requests that are under way; None: the model takes none.
+    media_table: Option<Arc<MediaTable>>,
     /// None: the model takes none.
     images: Option<Arc<ImageInput>>,
-    /// Of a model that writes down recordings.
+    /// None: the model takes none in chats.
     sounds: Option<Arc<SoundInput>>,
+    /// Of a model that writes down recordings.
+    speech: Option<Arc<SpeechInput>>,
     /// A row is a text or one image, and the chat template writes either.
     writes_rows: bool,
     overflow: Overflow,
@@ -146,8 +153,10 @@ impl InputProcessor {
             chat_date: config.chat_date,
             allow_special: config.allow_special,
             first_of_chats: None,
+            media_table: None,
             images: None,
             sounds: None,
+            speech: None,
             writes_rows: false,
             overflow: config.overflow,
             generation_config,
@@ -249,9 +258,9 @@ impl InputProcessor {
             None => (SaidOfThinking::default(), true),
         };
         let mut speech = None;
-        let (prompt_token_ids, media) = match (prompt, &self.sounds) {
-            (Prompt::WithMedia(prompt), Some(sounds)) => {
-                let (ids, media, asked) = self.spoken_prompt(sounds, *prompt, &params)?;
+        let (prompt_token_ids, media) = match (prompt, &self.speech) {
+            (Prompt::WithMedia(prompt), Some(input)) => {
+                let (ids, media, asked) = self.spoken_prompt(input, *prompt, &params)?;
                 speech = Some(asked);
                 (ids, media)
             }
@@ -308,7 +317,7 @@ impl InputProcessor {
             tools: None,
             documents: None,
             kwargs: kwargs.clone(),
-            num_images: 0,
+            num_media: 0,
         };
         let user = json!({"role": "user", "content": "a"});
         let system = json!({"role": "system", "content": text});
@@ -415,7 +424,7 @@ impl InputProcessor {
                 let message = "several prompts, where a row has one: make a row of each";
                 return Err(RequestError::new("several_prompts", message).into());
             }
-            Prompt::WithMedia(_) => return Err(images::no_images().into()),
+            Prompt::WithMedia(_) => return Err(media::no_images().into()),
         };
         self.check_ids(&ids)?;
         Ok(ids)
@@ -458,11 +467,11 @@ impl InputProcessor {
             .into());
         };
         let placeholders;
-        let typed = match (self.allow_special, &self.images) {
+        let typed = match (self.allow_special, self.images.is_some() || self.sounds.is_some()) {
             (false, _) => TypedTokens::Text,
-            (true, None) => TypedTokens::Control,
-            (true, Some(images)) => {
-                placeholders = images.placeholders(&self.tokenizer);
+            (true, false) => TypedTokens::Control,
+            (true, true) => {
+                placeholders = self.placeholders();
                 TypedTokens::ControlBut(&placeholders)
             }
         };

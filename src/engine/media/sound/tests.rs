@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::goldens::{number, sounds};
 use std::f64::consts::PI;
+use vllm_batch_base::layers::SoundChunks;
 
 /// A WAV of 16-bit samples, channel after channel within a frame.
 fn wav_of(rate: u32, num_channels: u16, samples: &[i16]) -> Vec<u8> {
@@ -217,7 +218,8 @@ fn whisper(num_mels: usize) -> Value {
 fn features_are_those_of_transformers() {
     let mut worst = 0.0f64;
     for line in sounds::lines("features.jsonl") {
-        let processor = SoundProcessor::from_config(&whisper(number(&line["mels"]))).unwrap();
+        let processor =
+            SoundProcessor::from_config(&whisper(number(&line["mels"])), SoundChunks::One).unwrap();
         let tone = tones(16_000, number(&line["count"]), number(&line["seed"]) as u32);
         let features = processor.features(&tone).unwrap();
         let num_mels = number(&line["mels"]);
@@ -236,10 +238,10 @@ fn features_are_those_of_transformers() {
 
 #[test]
 fn a_clip_that_is_too_long_is_refused() {
-    let processor = SoundProcessor::from_config(&whisper(80)).unwrap();
+    let processor = SoundProcessor::from_config(&whisper(80), SoundChunks::One).unwrap();
     assert_eq!(
-        (processor.num_mels(), processor.max_samples(), processor.rate()),
-        (80, 480_000, 16_000)
+        (processor.num_mels(), processor.num_frames(), processor.rate()),
+        (80, 3000, 16_000)
     );
     let long = Samples::new(16_000, vec![0.0; 480_001]);
     let error = processor.features(&long).unwrap_err();
@@ -249,11 +251,44 @@ fn a_clip_that_is_too_long_is_refused() {
 }
 
 #[test]
+fn chunks_are_cut_from_features_or_from_samples() {
+    let of = |chunks| SoundProcessor::from_config(&whisper(80), chunks).unwrap();
+    let long = tones(16_000, 600_100, 3);
+    let [joined, apart] =
+        [SoundChunks::Joined, SoundChunks::Apart].map(|chunks| of(chunks).features(&long).unwrap());
+    for features in [&joined, &apart] {
+        assert_eq!((features.num_frames, features.num_heard), (6000, 3751));
+    }
+    let piece = |range: std::ops::Range<usize>| Samples::new(16_000, long.values()[range].to_vec());
+    let pieces = [0..480_000, 480_000..600_100];
+    let alone = |range| of(SoundChunks::One).features(&piece(range)).unwrap().values;
+    let alone = pieces.map(alone).concat();
+    assert_eq!(apart.values, alone);
+    // The frame before the cut and the one behind it know of each other.
+    let differ = |frame: usize| joined.values[frame * 80..][..80] != alone[frame * 80..][..80];
+    assert!(differ(2999) && differ(3000) && !differ(2990) && !differ(3010));
+}
+
+#[test]
+fn a_recording_whose_chunks_are_read_apart_has_a_longest_length() {
+    let mut config = whisper(80);
+    config["max_audio_len"] = json!(60);
+    let processor = SoundProcessor::from_config(&config, SoundChunks::Apart).unwrap();
+    assert!(processor.check(60 * 16_000).is_ok());
+    let error = processor.check(60 * 16_000 + 1).unwrap_err();
+    assert!(error.to_string().contains("the model hears 60"), "{error}");
+    let joined = SoundProcessor::from_config(&whisper(80), SoundChunks::Joined).unwrap();
+    assert!(joined.check(u64::MAX).is_ok());
+    let error = SoundProcessor::from_config(&config, SoundChunks::One).unwrap_err();
+    assert!(error.to_string().contains("`max_audio_len` is not read"), "{error}");
+}
+
+#[test]
 fn no_key_of_a_configuration_goes_unread() {
     let refused = |key: &str, value: Value| {
         let mut config = whisper(80);
         config[key] = value;
-        SoundProcessor::from_config(&config).unwrap_err().to_string()
+        SoundProcessor::from_config(&config, SoundChunks::One).unwrap_err().to_string()
     };
     for (key, value, what) in [
         ("feature_extractor_type", json!("SeamlessM4TFeatureExtractor"), "is not known"),

@@ -121,7 +121,7 @@ impl ChatDefaults {
         let images = image_parts::take(&mut messages)
             .map_err(|(code, what)| RowError::new(code, line, format!("{name}: {what}")))?;
         let messages = Value::Array(messages);
-        let chat = Chat { messages, ending, tools, documents, kwargs, num_images: 0 };
+        let chat = Chat { messages, ending, tools, documents, kwargs, num_media: 0 };
         Ok(MadeChat { chat, answer, constraint, dropped_answer, images })
     }
 

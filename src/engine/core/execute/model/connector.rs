@@ -1,5 +1,5 @@
-//! `Connector`: runs a `ConnectorSpec`, from rows of a vision tower's stream to embeddings of a
-//! decoder's tokens, all of a step at once.
+//! `Connector`: runs a `ConnectorSpec`, from rows of a tower's stream to embeddings of a decoder's
+//! tokens, all of a step at once.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::tower::Tower;
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
 use vllm_batch_checkpoint::spec::{
-    AttentionPool, ConnectorSpec, ConnectorStep, ConvolutionSpec, GroupPool, TowerSpec,
+    AttentionPool, ConnectorSpec, ConnectorStep, ConvolutionSpec, GroupPool,
 };
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_ops as ops;
@@ -183,12 +183,12 @@ pub(super) struct ConnectorBuffers {
 }
 
 impl Connector {
-    /// `tower`: that whose streams it reads; so many of them beside each other. `added`: to each of
-    /// its rows.
+    /// `num_merged`: patches of a token, each of so many streams beside each other. `added`: to
+    /// each of its rows.
     pub(super) fn load(
         loader: &mut Loader<'_>,
         spec: &ConnectorSpec,
-        (tower, num_states): (&TowerSpec, usize),
+        (num_merged, num_states): (usize, usize),
         added: Option<&[f32]>,
     ) -> Result<Self, EngineError> {
         let steps = spec.steps.iter().map(|step| {
@@ -217,7 +217,6 @@ impl Connector {
             })
         });
         let steps = steps.collect::<Result<_, EngineError>>()?;
-        let num_merged = tower.merge_size.pow(2);
         let (device, dtype) = (loader.device, loader.dtype);
         let last = loader.packed(&spec.last, |rows, bias| {
             assert!(bias.is_none() || added.is_none(), "one of them");
@@ -377,6 +376,11 @@ fn input<'a>(device: &Device, x: &'a Tensor, narrowed: &'a mut Option<Tensor>) -
 }
 
 impl ConnectorBuffers {
+    /// What the connector gave last.
+    pub(super) fn tokens(&self) -> &Tensor {
+        &self.tokens
+    }
+
     /// Buffers for so many patches, rows of this width.
     ///
     /// # Errors

@@ -1,18 +1,22 @@
-//! `SoundTower`: runs a `SoundTowerSpec`, from frames of sounds to states. Each sound is a text of
-//! its own to the attention, so no number depends on what is encoded beside it.
+//! `SoundTower`: runs a `SoundTowerSpec`, from frames of sounds to states, or to embeddings of
+//! tokens. Each chunk is a text of its own to the attention, so no number depends on what is
+//! encoded beside it.
 
-use super::loading::{LayerWeights, Loader, prepare_layers};
+use super::connector::{Connector, ConnectorBuffers};
+use super::loading::{LayerWeights, Loader, prepare_layers, rotary_table};
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{CONV_TAPS, ConvSpec, SoundTowerSpec};
+use vllm_batch_checkpoint::spec::{CONV_TAPS, ChunkShape, ConvSpec, SoundTowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::Features;
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
-use vllm_batch_ops::{LinearWeight, NormWeight, StepInputs, TextLimits};
+use vllm_batch_ops::{
+    Ids, LinearWeight, MixedRows, NormWeight, RotaryTable, StepInputs, TextLimits,
+};
 
 /// A loaded tower of sounds with the buffers of its forward pass.
 #[derive(Debug)]
@@ -31,26 +35,41 @@ struct Weights {
     /// (outputs, 3 * inputs) each
     convs: Vec<LinearWeight>,
     /// (states, width)
-    positions: Tensor,
+    positions: Option<Tensor>,
+    ropes: Vec<RotaryTable>,
     layers: Vec<LayerWeights>,
     final_norm: Option<NormWeight>,
+    connector: Option<Connector>,
 }
 
-/// Inputs and activations, for steps of so many sounds.
+/// Inputs and activations, for steps of so many states.
 #[derive(Debug)]
 struct Buffers {
     inputs: StepInputs,
-    /// (frames of all sounds and a row of zeros, width): outputs of a convolution.
+    /// (frames of all chunks and a row of zeros, width): outputs of a convolution.
     frames: Tensor,
     /// (outputs, 3 * width): what the next one reads.
     windows: Tensor,
     stream: Stream,
     text: TextBuffers,
+    connector: Option<ConnectorBuffers>,
+}
+
+/// A chunk of a sound.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    /// Which sound.
+    sound: usize,
+    /// (frames of a chunk, mels)
+    frames: &'a [f32],
+    shape: ChunkShape,
 }
 
 impl SoundTower {
-    /// States of a step, unless a single sound has more.
-    const STEP_STATES: usize = 4096;
+    /// States of a step, unless a single chunk has more.
+    pub const STEP_STATES: usize = 4096;
+    /// Chunks of a step.
+    const STEP_CHUNKS: usize = 128;
 
     /// Packs the weights of a checkpoint, which whoever opened it has checked, and finishes.
     ///
@@ -67,9 +86,16 @@ impl SoundTower {
         let convs = convs.collect::<Result<Vec<_>, _>>()?;
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
-        let positions = loader.table(&spec.positions)?;
+        let positions = spec.positions.as_ref().map(|table| loader.table(table)).transpose()?;
+        let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, spec.num_states()));
+        let ropes = ropes.collect::<Result<_, _>>()?;
         let final_norm = loader.norm(spec.final_norm.as_ref())?;
-        let weights = Weights { convs, positions, layers, final_norm };
+        let num_merged = spec.shape().num_merged;
+        let connector = spec.connector();
+        let connector = connector
+            .map(|connector| Connector::load(&mut loader, connector, (num_merged, 1), None))
+            .transpose()?;
+        let weights = Weights { convs, positions, ropes, layers, final_norm, connector };
         Ok(Self { spec, weights, dtype, batch: Batch::default(), buffers: None })
     }
 
@@ -78,12 +104,13 @@ impl SoundTower {
         &self.spec
     }
 
-    /// Sounds of a step.
-    pub fn sounds_per_step(&self) -> usize {
-        (Self::STEP_STATES / self.spec.num_states()).max(1)
+    /// States of a sound, in all of its chunks.
+    pub fn num_states(&self, sound: &Features) -> usize {
+        self.spec.shape().chunks(sound.num_heard).map(|chunk| chunk.num_states).sum()
     }
 
-    /// The states (num_states, width) of each sound.
+    /// What it gives of each sound: states (num_states, width), or embeddings (num_tokens,
+    /// hidden_size) where it makes tokens.
     ///
     /// # Errors
     /// The device failed, or has no memory.
@@ -95,150 +122,235 @@ impl SoundTower {
         device: &Device,
         sounds: &[Features],
     ) -> Result<Vec<Tensor>, EngineError> {
-        let SoundTowerSpec { num_frames, num_mels, .. } = self.spec;
-        let is_fit =
-            |sound: &Features| (sound.num_frames, sound.num_mels) == (num_frames, num_mels);
-        assert!(sounds.iter().all(is_fit), "checked when the feature extractor was read");
-        let mut states = Vec::with_capacity(sounds.len());
-        for step in sounds.chunks(self.sounds_per_step()) {
+        let pieces = self.pieces(sounds);
+        let mut num_rows = vec![0; sounds.len()];
+        for piece in &pieces {
+            num_rows[piece.sound] += self.num_rows(piece.shape);
+        }
+        let rows = num_rows.iter().map(|num| self.rows(device, *num));
+        let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+        let (mut rest, mut num_filled) = (&pieces[..], vec![0; sounds.len()]);
+        while !rest.is_empty() {
+            let (step, later) = rest.split_at(step_len(rest));
             self.run(device, step)?;
-            let stream = &self.buffers.as_ref().expect("made for the step").stream;
-            for index in 0..step.len() {
-                let mut rows = self.rows(device)?;
-                let num_rows = rows.num_rows();
-                let from = stream.residual.rows_from(index * num_rows);
-                ops::replace_rows(device, from, rows.rows_from_mut(0), num_rows);
-                states.push(rows);
+            let from = self.given();
+            let mut first = 0;
+            for Piece { sound, shape, .. } in step {
+                let num = self.num_rows(*shape);
+                let out = rows[*sound].rows_from_mut(num_filled[*sound]);
+                ops::replace_rows(device, from.rows_from(first), out, num);
+                (first, num_filled[*sound]) = (first + num, num_filled[*sound] + num);
             }
             device.check()?;
+            rest = later;
         }
-        Ok(states)
+        Ok(rows)
     }
 
-    /// Zeros in the place of what it would give of a sound.
+    /// Zeros in the place of what it would give of a sound of so many rows.
     ///
     /// # Errors
     /// The device has no memory.
-    pub fn zeros(&self, device: &Device) -> Result<Tensor, EngineError> {
-        let mut rows = self.rows(device)?;
-        let num_rows = rows.num_rows();
+    pub fn zeros(&self, device: &Device, num_rows: usize) -> Result<Tensor, EngineError> {
+        let mut rows = self.rows(device, num_rows)?;
         ops::fill_zero(device, &mut rows, num_rows);
         Ok(rows)
     }
 
-    fn rows(&self, device: &Device) -> Result<Tensor, EngineError> {
-        let num_states = self.spec.num_states();
-        let mut rows = device.tensor(num_states, self.spec.width(), Precision::Activation)?;
-        rows.set_num_rows(num_states);
+    /// The chunks of all sounds, without those that give nothing.
+    fn pieces<'a>(&self, sounds: &'a [Features]) -> Vec<Piece<'a>> {
+        let SoundTowerSpec { num_frames, num_mels, .. } = self.spec;
+        let (shape, of_chunk) = (self.spec.shape(), num_frames * num_mels);
+        let of_sound = |(sound, features): (usize, &'a Features)| {
+            assert_eq!(features.num_mels, num_mels, "checked when the extractor was read");
+            let frames = features.values.chunks_exact(of_chunk);
+            shape.chunks(features.num_heard).zip(frames).map(move |(shape, frames)| Piece {
+                sound,
+                frames,
+                shape,
+            })
+        };
+        let pieces = sounds.iter().enumerate().flat_map(of_sound);
+        pieces.filter(|piece| self.num_rows(piece.shape) > 0).collect()
+    }
+
+    /// Rows that it gives of a chunk.
+    fn num_rows(&self, shape: ChunkShape) -> usize {
+        match self.weights.connector {
+            Some(_) => shape.num_tokens,
+            None => shape.num_states,
+        }
+    }
+
+    /// What it gives of the chunks of the step in hand, one after the other.
+    fn given(&self) -> &Tensor {
+        let Some(buffers) = &self.buffers else { unreachable!("made for the step") };
+        buffers.connector.as_ref().map_or(&buffers.stream.residual, ConnectorBuffers::tokens)
+    }
+
+    fn rows(&self, device: &Device, num_rows: usize) -> Result<Tensor, EngineError> {
+        let mut rows = device.tensor(num_rows, self.spec.out_width(), Precision::Activation)?;
+        rows.set_num_rows(num_rows);
         Ok(rows)
     }
 
-    /// The stream = the states of these sounds.
-    fn run(&mut self, device: &Device, sounds: &[Features]) -> Result<(), EngineError> {
-        self.place(sounds.len());
+    /// The stream = the states of these chunks; then the embeddings of their tokens.
+    fn run(&mut self, device: &Device, pieces: &[Piece<'_>]) -> Result<(), EngineError> {
+        self.place(pieces);
         self.reserve(device)?;
         let Self { spec, weights, batch, buffers, .. } = self;
-        let Some(Buffers { inputs, frames, windows, stream, text }) = buffers else {
-            unreachable!("there is room for the step")
-        };
+        let Some(buffers) = buffers else { unreachable!("there is room for the step") };
+        convolve(device, (spec, weights), pieces, buffers)?;
+        let Buffers { inputs, stream, text, connector, .. } = buffers;
         let step = inputs.step(device, batch);
         stream.begin(step);
         stream.loras.begin(device, step.num_rows(), 0);
-        let mut num_frames = spec.num_frames;
-        for (index, (conv, weight)) in spec.convs.iter().zip(&weights.convs).enumerate() {
-            let is_last = index + 1 == spec.convs.len();
-            let num_outputs = conv.num_outputs(num_frames);
-            let of_sounds;
-            let read = match index {
-                0 => {
-                    of_sounds = device.upload_as(
-                        &of_frames(conv, sounds),
-                        conv.linear.k,
-                        Precision::Activation,
-                    )?;
-                    &of_sounds
-                }
-                _ => {
-                    gather(device, conv, (sounds.len(), num_frames), frames, windows);
-                    &*windows
-                }
-            };
-            let out = if is_last { &mut stream.delta } else { &mut *frames };
-            ops::linear(device, read, weight, out);
-            ops::activate(device, conv.activation, out);
-            // What is on the device is read before it goes.
-            device.check()?;
-            num_frames = num_outputs;
-        }
         ops::fill_zero(device, &mut stream.residual, step.num_rows());
         ops::add(device, &mut stream.residual, &stream.delta);
-        ops::add_rows_of(device, step.positions(), 0, &weights.positions, &mut stream.residual);
+        if let Some(positions) = &weights.positions {
+            ops::add_rows_of(device, step.positions(), 0, positions, &mut stream.residual);
+        }
         let layers = (&spec.layers[..], &weights.layers[..]);
-        let (ropes, bias, windows) = (&[][..], None, None);
+        let (ropes, bias, windows) = (&weights.ropes[..], None, None);
         TextLayers { device, layers, ropes, bias, is_causal: false, windows, step }
             .run(stream, text);
         if let Some(norm) = &weights.final_norm {
             ops::norm_in_place(device, &mut stream.residual, norm);
         }
+        if let (Some(weights), Some(buffers)) = (&weights.connector, connector) {
+            let rows = rows_of_tokens(pieces, spec.shape().num_merged);
+            let states = (&stream.residual, Ids::from(&rows[..]));
+            weights.run(device, states, (&[], &MixedRows::default()), buffers);
+        }
         Ok(())
     }
 
-    /// The batch = the states of so many sounds, each a text.
-    fn place(&mut self, num_sounds: usize) {
-        let (batch, num_states) = (&mut self.batch, self.spec.num_states() as u32);
+    /// The batch = the states of these chunks, each a text.
+    fn place(&mut self, pieces: &[Piece<'_>]) {
+        let batch = &mut self.batch;
         batch.clear();
         batch.query_start_loc.push(0);
-        for index in 1..=num_sounds as u32 {
-            batch.positions.extend(0..num_states);
-            batch.query_start_loc.push(index * num_states);
+        for piece in pieces {
+            batch.positions.extend(0..piece.shape.num_states as u32);
+            batch.query_start_loc.push(batch.positions.len() as u32);
         }
         batch.input_ids.resize(batch.positions.len(), 0);
     }
 
-    /// Makes room for steps of any number of sounds.
+    /// Makes room for steps of any chunks.
     fn reserve(&mut self, device: &Device) -> Result<(), EngineError> {
         if self.buffers.is_some() {
             return Ok(());
         }
-        let num_sounds = self.sounds_per_step();
         let Self { spec, weights, dtype, .. } = self;
-        let num_states = spec.num_states();
-        let max_num_tokens = num_sounds * num_states;
+        let max_num_tokens = Self::STEP_STATES.max(spec.num_states());
         let limits = TextLimits {
             max_num_tokens,
-            max_num_texts: num_sounds,
+            max_num_texts: Self::STEP_CHUNKS,
             max_num_logits: 0,
-            max_model_len: num_states,
+            max_model_len: spec.num_states(),
             has_axes: false,
         };
         let activation = device.activation_dtype();
-        let longest = num_sounds * spec.num_frames;
+        let longest = max_num_tokens * spec.shape().stride;
         for conv in &weights.convs {
             conv.prepare(device, activation, longest)?;
         }
         prepare_layers(&weights.layers, device, max_num_tokens)?;
+        let num_states = spec.num_states();
+        weights.ropes.iter_mut().try_for_each(|rope| rope.reach(device, num_states))?;
         let (on, width) = ((device, *dtype), spec.width());
         let read = max_num_tokens * CONV_TAPS;
+        let connector = weights.connector.as_ref();
+        connector.map_or(Ok(()), |connector| connector.prepare(device, max_num_tokens))?;
+        let of_connector =
+            |connector| ConnectorBuffers::new(device, connector, (max_num_tokens, width));
         self.buffers = Some(Buffers {
             inputs: StepInputs::of_texts(device, spec.heads(), limits)?,
             frames: device.tensor(longest + 1, width, Precision::Activation)?,
             windows: device.tensor(read, width, Precision::Activation)?,
             stream: Stream::new(on, (max_num_tokens, width), &spec.layers)?,
             text: TextBuffers::new(on, &spec.layers, spec.heads(), limits)?,
+            connector: connector.map(of_connector).transpose()?,
         });
         Ok(())
     }
 }
 
-/// What a convolution reads of frames of sounds: for each output the frame before, its own and the
-/// one behind.
-fn of_frames(conv: &ConvSpec, sounds: &[Features]) -> Vec<f32> {
+/// How many of these chunks, which are some, make a step.
+fn step_len(pieces: &[Piece<'_>]) -> usize {
+    let mut num_states = 0;
+    let fits = |piece: &&Piece<'_>| {
+        num_states += piece.shape.num_states;
+        num_states <= SoundTower::STEP_STATES
+    };
+    let num_fitting = pieces.iter().take(SoundTower::STEP_CHUNKS).take_while(fits).count();
+    num_fitting.max(1)
+}
+
+/// The rows of states that tokens of these chunks are of.
+fn rows_of_tokens(pieces: &[Piece<'_>], num_merged: usize) -> Vec<u32> {
+    let mut first = 0;
+    let mut rows = Vec::new();
+    for Piece { shape, .. } in pieces {
+        rows.extend(first..first + (shape.num_tokens * num_merged) as u32);
+        first += shape.num_states as u32;
+    }
+    rows
+}
+
+/// The stream's delta = what the convolutions give of these chunks, as many states as they have.
+fn convolve(
+    device: &Device,
+    (spec, weights): (&SoundTowerSpec, &Weights),
+    pieces: &[Piece<'_>],
+    buffers: &mut Buffers,
+) -> Result<(), EngineError> {
+    let Buffers { frames, windows, stream, .. } = buffers;
+    let outputs: Vec<_> =
+        pieces.iter().map(|piece| spec.num_outputs(piece.shape.num_states)).collect();
+    for (index, (conv, weight)) in spec.convs.iter().zip(&weights.convs).enumerate() {
+        let is_last = index + 1 == spec.convs.len();
+        let of_sounds;
+        let read = match index {
+            0 => {
+                let nums = outputs.iter().map(|outputs| outputs[0]);
+                let values = of_frames(conv, pieces.iter().zip(nums), spec.num_mels);
+                of_sounds = device.upload_as(&values, conv.linear.k, Precision::Activation)?;
+                &of_sounds
+            }
+            _ => {
+                let nums = outputs.iter().map(|outputs| (outputs[index - 1], outputs[index]));
+                gather(device, conv, &Vec::from_iter(nums), frames, windows);
+                &*windows
+            }
+        };
+        let out = if is_last { &mut stream.delta } else { &mut *frames };
+        out.set_num_rows(outputs.iter().map(|outputs| outputs[index]).sum());
+        ops::linear(device, read, weight, out);
+        ops::activate(device, conv.activation, out);
+        // What is on the device is read before it goes.
+        device.check()?;
+    }
+    Ok(())
+}
+
+/// What a convolution reads of chunks, of each for so many outputs: the frame before, its own and
+/// the one behind.
+fn of_frames<'a>(
+    conv: &ConvSpec,
+    pieces: impl Iterator<Item = (&'a Piece<'a>, usize)>,
+    num_mels: usize,
+) -> Vec<f32> {
     let mut values = Vec::new();
-    for Features { num_frames, num_mels, values: frames } in sounds {
-        for output in 0..conv.num_outputs(*num_frames) {
+    for (piece, num_outputs) in pieces {
+        let num_frames = piece.frames.len() / num_mels;
+        for output in 0..num_outputs {
             for tap in 0..CONV_TAPS {
-                match (output * conv.stride + tap).checked_sub(1).filter(|at| at < num_frames) {
-                    Some(at) => values.extend_from_slice(&frames[at * num_mels..][..*num_mels]),
+                match (output * conv.stride + tap).checked_sub(1).filter(|at| *at < num_frames) {
+                    Some(at) => {
+                        values.extend_from_slice(&piece.frames[at * num_mels..][..num_mels])
+                    }
                     None => values.resize(values.len() + num_mels, 0.0),
                 }
             }
@@ -247,28 +359,29 @@ fn of_frames(conv: &ConvSpec, sounds: &[Features]) -> Vec<f32> {
     values
 }
 
-/// The same of outputs of another one, so many of each sound, which have room for a row of zeros.
+/// The same of outputs of another one, which have room for a row of zeros. `nums`: of each chunk
+/// how many there are of that one, and how many are wanted.
 fn gather(
     device: &Device,
     conv: &ConvSpec,
-    (num_sounds, num_frames): (usize, usize),
+    nums: &[(usize, usize)],
     frames: &mut Tensor,
     windows: &mut Tensor,
 ) {
-    let zeros = num_sounds * num_frames;
+    let zeros = nums.iter().map(|(num_inputs, _)| num_inputs).sum();
     frames.set_num_rows(zeros + 1);
     let width = frames.width();
     frames.row_mut(zeros).fill(0.0);
-    let place = |sound: usize, at: usize| {
-        let own = at.checked_sub(1).filter(|at| *at < num_frames);
-        own.map_or(zeros, |at| sound * num_frames + at) as u32
-    };
-    let outputs = |sound| (0..conv.num_outputs(num_frames)).map(move |output| (sound, output));
-    let outputs = (0..num_sounds).flat_map(outputs);
-    let taps = outputs.flat_map(|(sound, output)| {
-        (0..CONV_TAPS).map(move |tap| place(sound, output * conv.stride + tap))
-    });
-    let rows: Vec<u32> = taps.collect();
+    let (mut first, mut rows) = (0, Vec::new());
+    for (num_inputs, num_outputs) in nums {
+        for output in 0..*num_outputs {
+            rows.extend((0..CONV_TAPS).map(|tap| {
+                let own = (output * conv.stride + tap).checked_sub(1);
+                own.filter(|at| at < num_inputs).map_or(zeros, |at| first + at) as u32
+            }));
+        }
+        first += num_inputs;
+    }
     windows.reshape(rows.len(), width);
     ops::gather_rows(device, frames, (&rows[..]).into(), windows);
     windows.reshape(rows.len() / CONV_TAPS, CONV_TAPS * width);

@@ -119,7 +119,8 @@ impl Tower {
         let connectors = spec.connectors().zip(num_states);
         let connectors = connectors
             .map(|(connector, num)| {
-                Connector::load(&mut loader, connector, (&spec, num), added.as_deref())
+                let merged = (spec.merge_size.pow(2), num);
+                Connector::load(&mut loader, connector, merged, added.as_deref())
             })
             .collect::<Result<Vec<_>, _>>()?;
         if let (true, Some(lines)) = (spec.connects_lines, &between) {

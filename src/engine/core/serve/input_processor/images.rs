@@ -1,34 +1,20 @@
-//! Images of a chat: from media to the placeholders of a tokenized prompt.
+//! Images of a chat: what a prompt has for one, and what goes with it.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{InputProcessor, ProcessError};
+use super::InputProcessor;
 use crate::media_table::{MediaTable, TableMedium};
 use crate::request::{MediaRun, Whole};
-use vllm_batch_api::prompt::{Prompt, WithMedia};
 use vllm_batch_api::request::{RequestError, SamplingParams};
 use vllm_batch_checkpoint::spec::{Bidirectional, ImageText, TokenId};
-use vllm_batch_media::{Layout, MediaKind};
+use vllm_batch_media::Layout;
 use vllm_batch_text::{Chat, Tokenizer};
-
-/// Images of a prompt that comes soon, which are decoded while this is kept.
-#[derive(Debug, Default)]
-pub struct DecodedAhead(Vec<Arc<TableMedium>>);
-
-impl DecodedAhead {
-    /// The prompt has no images.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 /// What the model's prompts have for images.
 #[derive(Debug)]
 pub struct ImageInput {
-    /// Media of requests that are under way.
-    pub table: Arc<MediaTable>,
     /// Token of a prompt for each of an image's.
     pub image_token_id: u32,
     /// Other tokens that an image has between those, by the numbers that layouts give them.
@@ -47,7 +33,7 @@ pub struct ImageInput {
 
 impl ImageInput {
     /// What a chat template shows for an image.
-    fn shown(&self, tokenizer: &Tokenizer) -> String {
+    pub(super) fn shown(&self, tokenizer: &Tokenizer) -> String {
         match self.text {
             ImageText::NumberedTiles | ImageText::EnclosedMark { .. } => "<image>".to_owned(),
             ImageText::Paragraph { start, .. } => tokenizer.token_text(start),
@@ -73,7 +59,7 @@ impl ImageInput {
     /// `processing_smolvlm.py`, `processing_gemma3.py`, `processing_gemma4.py`,
     /// `processing_internvl.py`, `processing_lfm2_vl.py`, `processing_molmo2.py`,
     /// `processing_ovis2.py` and `processing_pixtral.py` of transformers write it.
-    fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
+    pub(super) fn text_of(&self, layout: Layout, tokenizer: &Tokenizer) -> String {
         let token = tokenizer.token_text(self.image_token_id);
         let (all, tile) =
             (token.repeat(layout.num_tokens()), token.repeat(layout.tokens_per_tile()));
@@ -145,7 +131,7 @@ impl ImageInput {
     }
 
     /// An image by itself, which counts as one token.
-    fn alone(&self, placed: &[Arc<TableMedium>]) -> (Vec<u32>, Vec<MediaRun>) {
+    pub(super) fn alone(&self, placed: &[Arc<TableMedium>]) -> (Vec<u32>, Vec<MediaRun>) {
         let run = |medium: &Arc<TableMedium>| MediaRun {
             medium: Arc::clone(medium),
             positions: 0..1,
@@ -156,50 +142,40 @@ impl ImageInput {
         (vec![self.image_token_id], placed.iter().map(run).collect())
     }
 
-    /// The runs of placeholders, each of one medium; None: they are not as many as the media's
-    /// tokens.
-    fn runs(&self, ids: &[u32], media: &[Arc<TableMedium>]) -> Option<Vec<MediaRun>> {
-        let is_of_image = |id: &u32| *id == self.image_token_id || self.marks.contains(id);
-        let whole = match self.bidirectional {
+    /// Whether a token of a prompt is one of an image's.
+    pub(super) fn has(&self, id: u32) -> bool {
+        id == self.image_token_id || self.marks.contains(&id)
+    }
+
+    /// What tokens of a prompt of so many see of an image.
+    pub(super) fn whole(&self, num_tokens: usize, table: &MediaTable) -> Whole {
+        match self.bidirectional {
             Bidirectional::None => Whole::None,
             Bidirectional::Image => Whole::Image,
             Bidirectional::Images => Whole::Unscored,
-            Bidirectional::Prompt => {
-                Whole::Prompt { len: ids.len(), number: self.table.next_prompt() }
-            }
-        };
-        let mut runs = Vec::new();
-        let mut position = 0;
-        for medium in media {
-            let num_tokens = medium.form().num_tokens();
-            let mut first_token = 0;
-            while first_token < num_tokens {
-                position += ids[position..].iter().position(is_of_image)?;
-                let others = ids[position..].iter().position(|id| !is_of_image(id));
-                let len = others.unwrap_or(ids.len() - position).min(num_tokens - first_token);
-                let positions = position..position + len;
-                let medium = Arc::clone(medium);
-                runs.push(MediaRun {
-                    medium,
-                    positions,
-                    first_token: first_token as u32,
-                    axis: None,
-                    whole,
-                });
-                position += len;
-                first_token += len;
-            }
+            Bidirectional::Prompt => Whole::Prompt { len: num_tokens, number: table.next_prompt() },
         }
-        (!ids[position..].iter().any(is_of_image)).then_some(runs)
+    }
+
+    /// Refuses a prompt that has more than its images where they stand alone, or several of them
+    /// where they see each other.
+    pub(super) fn check(
+        &self,
+        chat: &Chat,
+        num_images: usize,
+        is_alone: bool,
+    ) -> Result<(), RequestError> {
+        if is_alone {
+            check_alone(chat, num_images, self.reads_texts)?;
+        }
+        match self.bidirectional {
+            Bidirectional::Images => refuse_several(num_images),
+            _ => Ok(()),
+        }
     }
 }
 
 impl InputProcessor {
-    /// The same for a model that takes images.
-    pub fn with_images(self, images: ImageInput) -> Self {
-        Self { images: Some(Arc::new(images)), ..self }
-    }
-
     /// Whether an image is a row by itself, which no chat template of the user's writes.
     pub fn reads_images_alone(&self) -> bool {
         let is_alone = |images: &Arc<ImageInput>| images.text == ImageText::Alone;
@@ -228,20 +204,6 @@ impl InputProcessor {
         self.images.as_ref().is_some_and(|images| images.wants_adapter)
     }
 
-    /// Media of requests that are under way, of a model that takes any.
-    pub fn media_table(&self) -> Option<&Arc<MediaTable>> {
-        let of_sounds = self.sounds.as_ref().map(|sounds| &sounds.table);
-        self.images.as_ref().map(|images| &images.table).or(of_sounds)
-    }
-
-    /// Begins to decode the media of a prompt that comes soon: while what is returned is kept,
-    /// they are ready sooner. Answers do not depend on it.
-    pub fn decode_ahead(&self, prompt: &Prompt) -> DecodedAhead {
-        let Some(table) = self.media_table() else { return DecodedAhead::default() };
-        let each = prompt.media().into_iter();
-        DecodedAhead(each.flat_map(|media| table.decode_ahead(media)).collect())
-    }
-
     /// Refuses likelihoods of a prompt with images whose tokens see those behind them.
     pub(super) fn refuse_seen_prompt(&self, params: &SamplingParams) -> Result<(), RequestError> {
         let sees = |images: &ImageInput| {
@@ -255,72 +217,6 @@ impl InputProcessor {
             )),
             false => Ok(()),
         }
-    }
-
-    /// A chat's tokens, at most `limit`, with placeholders in the places of its images.
-    ///
-    /// `add_special_tokens`: around what the template writes, which has those of a chat.
-    pub(in crate::serve) fn tokenize_with_media(
-        &self,
-        prompt: WithMedia,
-        add_special_tokens: bool,
-        limit: usize,
-    ) -> Result<(Vec<u32>, Vec<MediaRun>), ProcessError> {
-        let WithMedia { chat, media } = prompt;
-        if media.iter().any(|medium| medium.kind() == MediaKind::Sound) {
-            return Err(no_sounds().into());
-        }
-        let images = self.images.as_ref().ok_or_else(no_images)?;
-        if self.reads_images_alone() {
-            check_alone(&chat, media.len(), images.reads_texts)?;
-        }
-        if images.bidirectional == Bidirectional::Images {
-            refuse_several(media.len())?;
-        }
-        let placed = images.table.place(&media).map_err(|(index, error)| {
-            let message = format!("image {} of {}: {error}", index + 1, media.len());
-            RequestError::new(error.code(), message)
-        })?;
-        if images.text == ImageText::Alone {
-            return Ok(images.alone(&placed));
-        }
-        let placeholder = images.shown(&self.tokenizer);
-        let texts =
-            placed.iter().map(|medium| images.text_of(medium.form().layout(), &self.tokenizer));
-        let texts: Vec<_> = texts.collect();
-        let chat = Chat { num_images: placed.len(), ..chat };
-        let rendered = self.render(&chat)?;
-        let rendered = rendered.with_images(&placeholder, &texts).map_err(|num_shown| {
-            let message = format!(
-                "the chat template shows {num_shown} images, and the messages have {}; give \
-                 another with `settings.chat_template`",
-                placed.len()
-            );
-            RequestError::new("chat_template", message)
-        })?;
-        let mut ids = self.begun(self.tokenizer.encode_chat(&rendered)?);
-        if add_special_tokens {
-            ids = self.tokenizer.with_special_tokens(&ids);
-        }
-        self.check_ids(&ids)?;
-        let runs = images.runs(&ids, &placed);
-        let mut runs = runs.ok_or_else(|| {
-            let message = format!("{placeholder:?} is no token of its own in the prompt");
-            RequestError::new("tokenize", message)
-        })?;
-        if images.has_axes {
-            MediaRun::place_on_axes(&mut runs);
-        }
-        if ids.len() > limit {
-            let of_images: usize = runs.iter().map(|run| run.positions.len()).sum();
-            let message = format!(
-                "prompt has {} tokens, {of_images} of them of images, the limit is {limit}; shorten \
-                 it, or give fewer images",
-                ids.len()
-            );
-            return Err(RequestError::new("context_length", message).into());
-        }
-        Ok((ids, runs))
     }
 }
 
@@ -370,28 +266,4 @@ fn refuse_several(num_images: usize) -> Result<(), RequestError> {
             Err(RequestError::new("media_count", message))
         }
     }
-}
-
-/// Refuses to cut a prompt with images.
-pub(in crate::serve) fn refuse_cut(
-    truncate_prompt_tokens: Option<i64>,
-) -> Result<(), RequestError> {
-    if truncate_prompt_tokens.is_none() {
-        return Ok(());
-    }
-    let message = "truncate_prompt_tokens: a prompt with images is not cut; leave it out";
-    Err(RequestError::new("invalid_parameter", message))
-}
-
-/// A row with recordings in a model or a task that takes none.
-fn no_sounds() -> RequestError {
-    let message = "the model takes no recordings here; leave them out, or give a model that hears";
-    RequestError::new("no_audio_input", message)
-}
-
-/// A row with images in a model or a task that takes none.
-pub(super) fn no_images() -> RequestError {
-    let message = "the model takes no images here; leave them out, or give a model that sees, on \
-                   the CPU (`settings.device` cpu), without `settings.language_model_only`";
-    RequestError::new("no_image_input", message)
 }

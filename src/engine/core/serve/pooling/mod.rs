@@ -43,7 +43,7 @@ use super::input_processor::InputProcessor;
 use crate::load::text_alone::text_alone;
 use crate::stats::EngineStats;
 use crate::{
-    EngineInfo, beside_tokenizer, image_processor_alone, load_input_processor, with_images,
+    EngineInfo, beside_tokenizer, image_processor_alone, load_input_processor, with_media,
 };
 use body::{Body, Text};
 use loading::{Devices, Loaded, load_model};
@@ -357,7 +357,7 @@ fn load_processor(
             processor.with_rows_by(config.model.chat_template.as_deref().unwrap_or(&own))?
         }
     };
-    with_images(processor, summary.sight())
+    with_media(processor, summary.sight(), None)
 }
 
 /// Where a model's texts end, and the token that they are filled up with.

@@ -7,6 +7,7 @@ use super::SoundProcessor;
 use crate::processor::ConfigError;
 use crate::processor::keys::Keys;
 use crate::sound::RATES;
+use vllm_batch_base::layers::SoundChunks;
 
 /// Keys that say nothing of features: the class makes its own filters, and gives no masks.
 const HARMLESS: &[&str] = &[
@@ -18,16 +19,19 @@ const HARMLESS: &[&str] = &[
     "return_tensors",
 ];
 
-/// Seconds of the longest clip that is padded to one length.
+/// Seconds of the longest chunk.
 const MAX_SECONDS: usize = 600;
 
+/// Seconds of the longest recording whose chunks are read apart, unless a file says another number.
+const USUAL_SECONDS: usize = 600;
+
 impl SoundProcessor {
-    /// The processor that a configuration describes.
+    /// The processor that a configuration describes, of a model that reads chunks so.
     ///
     /// # Errors
     ///
     /// If it is of no known family, or a key of it is not read.
-    pub fn from_config(config: &Value) -> Result<Self, ConfigError> {
+    pub fn from_config(config: &Value, chunks: SoundChunks) -> Result<Self, ConfigError> {
         let mut keys = Keys::with_harmless(config, HARMLESS)?;
         let name = keys.text("feature_extractor_type")?;
         let name = name.ok_or_else(|| ConfigError::new("`feature_extractor_type` is missing"))?;
@@ -71,6 +75,14 @@ impl SoundProcessor {
         if let Some(side) = keys.text("padding_side")?.filter(|side| *side != "right") {
             return Err(ConfigError::new(format!("`padding_side` is {side}, and not right")));
         }
+        let max_chunks = match chunks {
+            SoundChunks::One => 1,
+            // The limits of media are enough.
+            SoundChunks::Joined => usize::MAX,
+            SoundChunks::Apart => {
+                keys.count("max_audio_len")?.unwrap_or(USUAL_SECONDS) / num_seconds
+            }
+        };
         let unread = keys.unread();
         if !unread.is_empty() {
             return Err(ConfigError::new(format!(
@@ -79,7 +91,9 @@ impl SoundProcessor {
             )));
         }
         let shape = (rate as u32, num_mels);
-        Ok(SoundProcessor::new(shape, (n_fft, hop_length), num_samples, padding_value as f32))
+        let one =
+            SoundProcessor::new(shape, (n_fft, hop_length), num_samples, padding_value as f32);
+        Ok(SoundProcessor { chunks, max_chunks, ..one })
     }
 }
 

@@ -1,5 +1,5 @@
 //! Features of a recording, as `WhisperFeatureExtractor` of transformers makes them: the logarithm
-//! of the power in bands of the mel scale, frame after frame.
+//! of the power in bands of the mel scale, frame after frame, in chunks of one length.
 
 mod config;
 mod filters;
@@ -15,6 +15,7 @@ use rustfft::{Fft, FftPlannerScalar};
 use super::{CUT_IT, Samples, resample};
 use crate::error::MediaError;
 use filters::Filter;
+use vllm_batch_base::layers::SoundChunks;
 
 /// The least power of a band.
 const FLOOR: f64 = 1e-10;
@@ -27,18 +28,23 @@ const RANGE: f32 = 8.0;
 pub struct SoundProcessor {
     rate: u32,
     hop_length: usize,
+    /// Of a chunk.
     num_samples: usize,
+    chunks: SoundChunks,
+    max_chunks: usize,
     padding_value: f32,
     window: Vec<f64>,
     filters: Vec<Filter>,
     fft: Arc<dyn Fft<f64>>,
 }
 
-/// What a tower gets of a recording.
+/// What a tower gets of a recording: chunks of one length, the last of which is filled up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Features {
-    /// Frames.
+    /// Frames of all chunks.
     pub num_frames: usize,
+    /// The first of them, which the recording itself has.
+    pub num_heard: usize,
     /// Bands of each frame.
     pub num_mels: usize,
     /// `[num_frames, num_mels]`, frame after frame.
@@ -68,6 +74,8 @@ impl SoundProcessor {
             rate,
             hop_length,
             num_samples,
+            chunks: SoundChunks::One,
+            max_chunks: 1,
             padding_value,
             window: (0..n_fft).map(|at| f64::from(window(at) as f32)).collect(),
             filters: filters::slaney(num_mels, n_fft, rate),
@@ -87,13 +95,23 @@ impl SoundProcessor {
     }
 
     /// Samples of the longest recording, at [`Self::rate`].
-    pub fn max_samples(&self) -> usize {
-        self.num_samples
+    fn max_samples(&self) -> u64 {
+        (self.num_samples as u64).saturating_mul(self.max_chunks as u64)
     }
 
-    /// Frames of every recording.
+    /// Frames of a chunk.
     pub fn num_frames(&self) -> usize {
         self.num_samples / self.hop_length
+    }
+
+    /// Chunks of a recording of so many samples at [`Self::rate`], which are not too many.
+    pub fn num_chunks(&self, num_samples: u64) -> usize {
+        num_samples.div_ceil(self.num_samples as u64).max(1) as usize
+    }
+
+    /// Frames that such a recording has itself.
+    pub fn num_heard(&self, num_samples: u64) -> usize {
+        num_samples.div_ceil(self.hop_length as u64) as usize
     }
 
     /// Refuses a recording of so many samples at this processor's rate if it is too long.
@@ -102,7 +120,7 @@ impl SoundProcessor {
     ///
     /// It is.
     pub fn check(&self, num_samples: u64) -> Result<(), MediaError> {
-        let (rate, most) = (u64::from(self.rate), self.num_samples as u64);
+        let (rate, most) = (u64::from(self.rate), self.max_samples());
         match num_samples > most {
             true => Err(MediaError::TooLarge(format!(
                 "the recording has {:.1} seconds, and the model hears {}; help: {CUT_IT}",
@@ -125,23 +143,26 @@ impl SoundProcessor {
             true => Cow::Borrowed(values),
             false => Cow::Owned(resample::resample(values, samples.rate(), self.rate)),
         };
-        let (num_frames, num_mels) = (self.num_frames(), self.num_mels());
-        let mut features = Vec::with_capacity(num_frames * num_mels);
+        let num_chunks = self.num_chunks(values.len() as u64);
+        let num_frames = num_chunks * self.num_frames();
+        let mut features = Vec::with_capacity(num_frames * self.num_mels());
         let mut frame = Frame::new(self);
-        // Padding is one frame again and again, and most of a short recording.
-        let num_heard = match self.padding_value {
-            0.0 => num_frames.min((values.len() + self.window.len()).div_ceil(self.hop_length)),
-            _ => num_frames,
-        };
-        for at in 0..num_heard {
-            frame.push(&values, at, &mut features);
+        match self.chunks {
+            SoundChunks::One | SoundChunks::Joined => {
+                frame.push_all(&values, num_chunks, &mut features);
+            }
+            SoundChunks::Apart => {
+                for chunk in values.chunks(self.num_samples) {
+                    frame.push_all(chunk, 1, &mut features);
+                }
+            }
         }
-        features.resize(num_frames * num_mels, FLOOR.log10() as f32);
-        let loudest = features.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        for value in &mut features {
-            *value = (value.max(loudest - RANGE) + 4.0) / 4.0;
-        }
-        Ok(Features { num_frames, num_mels, values: features })
+        Ok(Features {
+            num_frames,
+            num_heard: self.num_heard(values.len() as u64),
+            num_mels: self.num_mels(),
+            values: features,
+        })
     }
 }
 
@@ -165,13 +186,34 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Appends the logarithms of a frame's bands.
-    fn push(&mut self, values: &[f32], at: usize, features: &mut Vec<f32>) {
-        let SoundProcessor { window, hop_length, num_samples, padding_value, .. } = self.processor;
+    /// Appends the features of samples that are filled up to so many chunks.
+    fn push_all(&mut self, values: &[f32], num_chunks: usize, features: &mut Vec<f32>) {
+        let SoundProcessor { window, hop_length, padding_value, .. } = self.processor;
+        let (first, num_frames) = (features.len(), num_chunks * self.processor.num_frames());
+        // Padding is one frame again and again, and most of a short recording.
+        let num_other = match padding_value {
+            0.0 => num_frames.min((values.len() + window.len()).div_ceil(*hop_length)),
+            _ => num_frames,
+        };
+        let end = num_chunks * self.processor.num_samples;
+        for at in 0..num_other {
+            self.push((values, end), at, features);
+        }
+        features.resize(first + num_frames * self.processor.num_mels(), FLOOR.log10() as f32);
+        let features = &mut features[first..];
+        let loudest = features.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        for value in features {
+            *value = (value.max(loudest - RANGE) + 4.0) / 4.0;
+        }
+    }
+
+    /// Appends the logarithms of the bands of a frame of samples that are filled up to `end`.
+    fn push(&mut self, (values, end): (&[f32], usize), at: usize, features: &mut Vec<f32>) {
+        let SoundProcessor { window, hop_length, padding_value, .. } = self.processor;
         let start = (at * hop_length) as isize - window.len() as isize / 2;
-        let end = *num_samples as isize - 1;
+        let end = end as isize - 1;
         for ((index, number), weight) in (start..).zip(&mut self.spectrum).zip(window) {
-            // The clip is reflected at its ends.
+            // What there is is reflected at its ends.
             let index = index.abs();
             let index = if index > end { 2 * end - index } else { index };
             let sample = values.get(index as usize).copied().unwrap_or(*padding_value);

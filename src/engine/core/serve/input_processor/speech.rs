@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::images::no_images;
+use super::media::no_images;
 use super::{InputProcessor, ProcessError};
 use crate::media_table::MediaTable;
 use crate::plan::structured_output::{Prelude, Speech, SpeechTokens};
@@ -15,11 +15,9 @@ use vllm_batch_api::request::{RequestError, SamplingParams, SpeechParams, Speech
 use vllm_batch_media::MediaKind;
 use vllm_batch_text::{AnswerParser, Chat, Language};
 
-/// What the model's prompts have for sounds.
+/// What the prompts of a model have that writes down recordings.
 #[derive(Debug)]
-pub struct SoundInput {
-    /// Media of requests that are under way.
-    pub table: Arc<MediaTable>,
+pub struct SpeechInput {
     /// What a transcript begins with.
     pub start: u32,
     /// What a text before the transcript begins with, where the model has that.
@@ -35,7 +33,7 @@ pub struct SoundInput {
 /// A prompt, and what its answer begins with and has.
 pub(super) type SpokenPrompt = (Vec<u32>, Vec<MediaRun>, Arc<Speech>);
 
-impl SoundInput {
+impl SpeechInput {
     /// What stands between the beginning and the text: what is known of it, then what the answer
     /// has to begin with.
     fn prelude(&self, params: &SpeechParams) -> Result<(Vec<u32>, Vec<Prelude>), RequestError> {
@@ -89,19 +87,20 @@ impl SoundInput {
 
 impl InputProcessor {
     /// The same for a model that writes down recordings.
-    pub fn with_sounds(self, sounds: SoundInput) -> Self {
+    pub fn with_speech(self, speech: SpeechInput, table: MediaTable) -> Self {
         let answer_parser = AnswerParser::of_transcripts();
-        Self { sounds: Some(Arc::new(sounds)), answer_parser, ..self }
+        let media_table = Some(Arc::new(table));
+        Self { speech: Some(Arc::new(speech)), media_table, answer_parser, ..self }
     }
 
     /// Whether every row is a recording.
     pub fn writes_down_sounds(&self) -> bool {
-        self.sounds.is_some()
+        self.speech.is_some()
     }
 
     /// Refuses what is no recording where every row is one.
     pub(super) fn refuse_unheard(&self) -> Result<(), RequestError> {
-        match self.sounds {
+        match self.speech {
             None => Ok(()),
             Some(_) => {
                 let message = "the model writes down recordings, and the row has none; give it one \
@@ -114,7 +113,7 @@ impl InputProcessor {
     /// The prompt of a recording.
     pub(super) fn spoken_prompt(
         &self,
-        sounds: &SoundInput,
+        speech: &SpeechInput,
         prompt: WithMedia,
         params: &SamplingParams,
     ) -> Result<SpokenPrompt, ProcessError> {
@@ -124,13 +123,14 @@ impl InputProcessor {
             return Err(no_images().into());
         }
         let text = text_of(&chat, media.len())?;
-        let placed = sounds.table.place(&media).map_err(|(_, error)| {
+        let table = self.media_table.as_ref().expect("a model that hears has one");
+        let placed = table.place(&media).map_err(|(_, error)| {
             RequestError::new(error.code(), format!("the recording: {error}"))
         })?;
         let [medium] = &placed[..] else { unreachable!("there is one") };
         let num_positions = medium.form().num_tokens();
-        let mut ids = vec![sounds.tokens.end; num_positions];
-        if let (Some(before), false) = (sounds.before, text.is_empty()) {
+        let mut ids = vec![speech.tokens.end; num_positions];
+        if let (Some(before), false) = (speech.before, text.is_empty()) {
             let text = self.tokenizer.encode_inside(&format!(" {text}"))?;
             let most = (self.limits.max_model_len.saturating_sub(num_positions) / 2).max(1) - 1;
             if text.len() > most {
@@ -144,8 +144,8 @@ impl InputProcessor {
             ids.push(before);
             ids.extend(text);
         }
-        let (known, prelude) = sounds.prelude(&params.speech)?;
-        ids.push(sounds.start);
+        let (known, prelude) = speech.prelude(&params.speech)?;
+        ids.push(speech.start);
         ids.extend(known);
         let limit = self.max_prompt_len(params);
         if ids.len() > limit {
@@ -163,7 +163,7 @@ impl InputProcessor {
             axis: None,
             whole: Whole::None,
         };
-        let tokens = Arc::clone(&sounds.tokens);
+        let tokens = Arc::clone(&speech.tokens);
         let has_timestamps = params.speech.return_timestamps;
         Ok((ids, vec![run], Arc::new(Speech { tokens, prelude, has_timestamps })))
     }

@@ -1,0 +1,188 @@
+//! Chats of models that hear, from samples to answers: tokens and answers are those of transformers
+//! (testdata/generate_hearing.py), and no byte depends on what runs beside a row.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
+use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
+use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::serve::input_processor::ProcessError;
+use vllm_batch::engine::media::{MediaKind, Medium};
+use vllm_batch::engine::text::Chat;
+
+use super::images::path;
+use super::sounds::wav;
+use super::speculation::{self, BATCHES, Method};
+
+const MODELS: [&str; 6] = [
+    "qwen2_audio",
+    "qwen2_audio_published",
+    "voxtral",
+    "voxtral_published",
+    "audio_flamingo3",
+    "glm_asr",
+];
+
+fn folder(model: &str) -> String {
+    format!("testdata/golden_hearing/{model}")
+}
+
+/// A user's turn: texts, and recordings as `<kind>`.
+fn chat(parts: &[String]) -> Prompt {
+    let kind = |part: &String| part.strip_prefix('<')?.strip_suffix('>')?.parse().ok();
+    let medium = |kind| Medium::new(MediaKind::Sound, wav(kind), Default::default()).unwrap();
+    let media: Vec<_> = parts.iter().filter_map(kind).map(|kind| Arc::new(medium(kind))).collect();
+    let content = parts.iter().map(|part| match kind(part) {
+        Some(_) => json!({"type": "audio"}),
+        None => json!({"type": "text", "text": part}),
+    });
+    let messages = json!([{"role": "user", "content": content.collect::<Value>()}]);
+    match media.is_empty() {
+        true => Prompt::Messages(messages.into()),
+        false => Prompt::WithMedia(Box::new(WithMedia { chat: Chat::from(messages), media })),
+    }
+}
+
+fn params(max_tokens: u32) -> SamplingParams {
+    SamplingParams {
+        temperature: 0.0,
+        max_tokens: Some(max_tokens),
+        logprobs: Some(NumLogprobs::Top(0)),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    }
+}
+
+/// Those of the script. Recordings that become no token are refused here.
+fn cases(model: &str) -> Vec<Value> {
+    let golden = std::fs::read_to_string(path(&folder(model)).join("golden.json")).unwrap();
+    let mut cases: Vec<Value> = serde_json::from_str(&golden).unwrap();
+    let hears_all = model.starts_with("voxtral") || model.starts_with("qwen3_asr");
+    cases.retain(|case| hears_all || case["parts"][0] != "<4>");
+    cases
+}
+
+fn parts(case: &Value) -> Vec<String> {
+    serde_json::from_value(case["parts"].clone()).unwrap()
+}
+
+fn run(mut engine: Engine, rows: &[(Prompt, SamplingParams)]) -> Vec<RequestOutput> {
+    let processor = engine.input_processor();
+    for (id, (prompt, params)) in (0..).zip(rows) {
+        let request = processor.process(id, prompt.clone(), params.clone(), RowKey(id)).unwrap();
+        engine.add_request(request);
+    }
+    let mut answers: Vec<Option<RequestOutput>> = vec![None; rows.len()];
+    while engine.has_unfinished_requests() {
+        for output in engine.step().unwrap() {
+            let id = output.request_id as usize;
+            answers[id] = Some(RequestOutput { num_cached_tokens: 0, ..output });
+        }
+    }
+    answers.into_iter().map(Option::unwrap).collect()
+}
+
+#[test]
+fn chats_with_recordings_are_tokenized_and_answered_as_by_transformers() {
+    for model in MODELS {
+        let mut config = speculation::config(&folder(model), (4, 400), None);
+        config.model.dtype = Some(DType::Float32);
+        let cases = cases(model);
+        assert!(cases.len() >= 5, "{model}");
+        for case in cases {
+            let num_tokens = case["token_ids"].as_array().unwrap().len() as u32;
+            let row = (chat(&parts(&case)), params(num_tokens));
+            let output = run(Engine::load(&config).unwrap(), &[row]).pop().unwrap();
+            let what = format!("{model} {}", case["parts"]);
+            assert_eq!(json!(output.prompt_token_ids), case["prompt_token_ids"], "{what}");
+            assert_eq!(json!(output.outputs[0].token_ids), case["token_ids"], "{what}");
+            let logprobs = output.outputs[0].logprobs.as_ref().unwrap();
+            for (found, expected) in logprobs.iter().zip(case["logprobs"].as_array().unwrap()) {
+                let difference = f64::from(found.token.logprob) - expected.as_f64().unwrap();
+                assert!(difference.abs() < 1e-4, "{what}: {difference}");
+            }
+        }
+    }
+}
+
+/// Rows of recordings that are equal, of several lengths, in the midst of text, and of none.
+fn rows(model: &str) -> Vec<(Prompt, SamplingParams)> {
+    let cases = cases(model);
+    let mut rows: Vec<_> =
+        (6..).zip(&cases).map(|(num, case)| (chat(&parts(case)), params(num))).collect();
+    let sampled = SamplingParams { temperature: 1.0, n: 3, ..params(7) };
+    let scored = SamplingParams { prompt_logprobs: Some(NumLogprobs::Top(1)), ..params(4) };
+    rows.extend([sampled, scored].map(|params| (chat(&parts(&cases[0])), params)));
+    rows
+}
+
+#[test]
+fn no_byte_of_a_row_with_recordings_depends_on_what_runs_beside_it() {
+    for model in MODELS {
+        let rows = rows(model);
+        let answers = |config: &EngineConfig| {
+            let answers = run(Engine::load(config).unwrap(), &rows);
+            answers.iter().map(|answer| format!("{answer:?}")).collect::<Vec<_>>()
+        };
+        let expected = answers(&speculation::config(&folder(model), BATCHES[0], None));
+        let ngram = Method::Of(SpeculationMethod::Ngram { min: 1, max: 3 });
+        for batch in BATCHES {
+            for method in [None, Some(&ngram)] {
+                for (num_tokens, caches) in [(7, true), (33, false), (256, true), (256, false)] {
+                    let mut config = speculation::config(&folder(model), batch, method);
+                    config.scheduler.max_num_batched_tokens = Some(num_tokens);
+                    config.cache.enable_prefix_caching = caches;
+                    // No room for more than one recording.
+                    config.cache.tower_cache_bytes = if caches { None } else { Some(1) };
+                    let what = format!("{model} {batch:?} {} {num_tokens}", method.is_some());
+                    for (row, (got, expected)) in answers(&config).iter().zip(&expected).enumerate()
+                    {
+                        assert_eq!(got, expected, "row {row}, {what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn refused(model: &str, change: impl Fn(&mut EngineConfig), parts: &[&str]) -> String {
+    let mut config = speculation::config(&folder(model), (4, 400), None);
+    change(&mut config);
+    let engine = Engine::load(&config).unwrap();
+    let parts: Vec<_> = parts.iter().map(|part| (*part).to_owned()).collect();
+    match engine.input_processor().process(0, chat(&parts), params(4), RowKey(0)) {
+        Err(ProcessError::Row(error)) => format!("{}: {}", error.code, error.message),
+        other => panic!("it is refused, not {other:?}"),
+    }
+}
+
+#[test]
+fn recordings_that_a_model_does_not_hear_are_refused_by_name() {
+    let as_it_is = |_: &mut EngineConfig| {};
+    for (model, parts, expected) in [
+        ("qwen2_audio", ["<0>", "<3>"], "media_too_large: recording 2 of 2: the recording has 2.2"),
+        ("audio_flamingo3", ["<0>", "<1>"], "the chat template shows 1 recordings"),
+        ("glm_asr", ["<4>", "?"], "the recording has 0.010 seconds, which the model does not hear"),
+    ] {
+        let error = refused(model, as_it_is, &parts);
+        assert!(error.contains(expected), "{model}: {error}");
+    }
+    let alone = |config: &mut EngineConfig| config.model.language_model_only = true;
+    let error = refused("voxtral", alone, &["<0>", "?"]);
+    assert!(error.contains("no_audio_input: the model takes no recordings here"), "{error}");
+}
+
+/// The text part of a model that hears has no use for the tower, and answers texts as it does.
+#[test]
+fn texts_have_the_same_answers_without_the_tower() {
+    for model in MODELS {
+        let mut config = speculation::config(&folder(model), (4, 400), None);
+        let row = (chat(&["What is this?".to_owned()]), params(8));
+        let expected = run(Engine::load(&config).unwrap(), std::slice::from_ref(&row));
+        config.model.language_model_only = true;
+        let got = run(Engine::load(&config).unwrap(), &[row]);
+        assert_eq!(format!("{got:?}"), format!("{expected:?}"), "{model}");
+    }
+}
