@@ -20,7 +20,7 @@ import transformers
 TESTDATA = pathlib.Path(__file__).resolve().parent
 MODEL = TESTDATA.parent / "src" / "engine" / "checkpoint"
 OUT = TESTDATA / "saved_configs.jsonl"
-REGISTRIES = ["families/mod.rs", "encoders/mod.rs", "encoders/classifiers.rs",
+REGISTRIES = ["families/registry.rs", "encoders/mod.rs", "encoders/classifiers.rs",
               "encoders/decoder_classifiers.rs"]
 FOLDERS = ["golden", "golden_classifiers", "golden_embeddings", "golden_scores", "golden_sparse"]
 NESTED = ["attn_config", "audio_config", "ffn_config", "text_config", "vision_config"]

@@ -8,6 +8,7 @@ use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
 use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
 use vllm_batch::engine::core::Engine;
+use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
 use vllm_batch::engine::media::{MediaKind, Medium};
 use vllm_batch::engine::text::Chat;
@@ -16,26 +17,43 @@ use super::images::path;
 use super::sounds::wav;
 use super::speculation::{self, BATCHES, Method};
 
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 12] = [
     "qwen2_audio",
     "qwen2_audio_published",
     "voxtral",
     "voxtral_published",
     "audio_flamingo3",
     "glm_asr",
+    "qwen3_asr",
+    "qwen3_asr_published",
+    "qwen2_5_omni",
+    "qwen2_5_omni_published",
+    "qwen3_omni",
+    "qwen3_omni_published",
 ];
 
 fn folder(model: &str) -> String {
     format!("testdata/golden_hearing/{model}")
 }
 
-/// A user's turn: texts, and recordings as `<kind>`.
+/// What `<name>` stands for: a recording by its number, or an image of testdata/media.
+fn medium(part: &str) -> Option<Medium> {
+    let name = part.strip_prefix('<')?.strip_suffix('>')?;
+    let (kind, bytes) = match name.parse() {
+        Ok(kind) => (MediaKind::Sound, wav(kind)),
+        Err(_) => {
+            let bytes = std::fs::read(path("testdata/media").join(name)).unwrap();
+            (MediaKind::Image, bytes)
+        }
+    };
+    Some(Medium::new(kind, bytes, Default::default()).unwrap())
+}
+
+/// A user's turn: texts and media.
 fn chat(parts: &[String]) -> Prompt {
-    let kind = |part: &String| part.strip_prefix('<')?.strip_suffix('>')?.parse().ok();
-    let medium = |kind| Medium::new(MediaKind::Sound, wav(kind), Default::default()).unwrap();
-    let media: Vec<_> = parts.iter().filter_map(kind).map(|kind| Arc::new(medium(kind))).collect();
-    let content = parts.iter().map(|part| match kind(part) {
-        Some(_) => json!({"type": "audio"}),
+    let media: Vec<_> = parts.iter().filter_map(|part| medium(part)).map(Arc::new).collect();
+    let content = parts.iter().map(|part| match medium(part) {
+        Some(medium) => json!({"type": medium.kind().name()}),
         None => json!({"type": "text", "text": part}),
     });
     let messages = json!([{"role": "user", "content": content.collect::<Value>()}]);
@@ -172,6 +190,22 @@ fn recordings_that_a_model_does_not_hear_are_refused_by_name() {
     let alone = |config: &mut EngineConfig| config.model.language_model_only = true;
     let error = refused("voxtral", alone, &["<0>", "?"]);
     assert!(error.contains("no_audio_input: the model takes no recordings here"), "{error}");
+}
+
+/// On a GPU the text part runs alone.
+#[test]
+fn a_gpu_is_asked_for_what_it_has_no_kernels_for() {
+    for model in MODELS {
+        let mut config = speculation::config(&folder(model), (4, 400), None);
+        let refusal = |config: &EngineConfig| {
+            let summary = ModelSummary::read(&config.model).unwrap();
+            summary.gpu_needs().refusal(DType::BFloat16, config.cache.kv_cache_dtype)
+        };
+        let refused = refusal(&config).expect("there is no kernel");
+        assert!(refused.contains("a tower of sounds"), "{model}: {refused}");
+        config.model.language_model_only = true;
+        assert!(refusal(&config).is_none_or(|text| text.contains("head")), "{model}");
+    }
 }
 
 /// The text part of a model that hears has no use for the tower, and answers texts as it does.

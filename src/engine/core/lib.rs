@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::execute::executor::{Executor, ExecutorError, Logits};
-use crate::execute::model_executor::gpu_needs_of;
 use crate::execute::pipeline::Stages;
 use crate::execute::simulated_executor::SimulatedExecutor;
 use crate::execute::step_sampler::{Pending, StepSampler};
@@ -153,7 +152,7 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let dtype = summary.dtype;
         summary.sides(config).check()?;
-        let sizes = StepSizes::on_device(config, dtype, &gpu_needs_of(&summary.spec));
+        let sizes = StepSizes::on_device(config, dtype, &summary.gpu_needs());
         let sizes = sizes.at_least(summary.least_step());
         let vocab_size = summary.spec.vocab_size();
         let (processor, stages) = match shared {

@@ -75,8 +75,7 @@ impl SoundReader {
     /// Bytes of the frames of such a sound.
     fn num_bytes(&self, num_samples: u64) -> usize {
         let Self { processor, .. } = self;
-        let num_frames = processor.num_chunks(num_samples) * processor.num_frames();
-        num_frames * processor.num_mels() * size_of::<f32>()
+        processor.num_filled(num_samples) * processor.num_mels() * size_of::<f32>()
     }
 }
 

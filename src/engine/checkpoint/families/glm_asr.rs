@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::hearing::{Projector, SOUND_TENSORS, SoundKeys, TOWER, shape, sound_token_id};
+use super::hearing::{Projector, SOUND_TENSORS, SoundKeys, TOWER, sound_token_id};
 use super::vision::{LayerNames, PlainLayer, text_part};
 use super::whisper::{Half, STRIDE};
 use crate::hf_config::HfConfig;
@@ -71,18 +71,19 @@ pub(super) fn tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
     let mut tower = SoundTowerSpec {
         num_mels,
         num_frames: num_states * STRIDE,
-        convs: half.convs(num_mels),
+        front: half.front(num_mels),
         positions: None,
         rope: Some(rope(&keys, heads.head_dim)?),
         layers,
         final_norm: Some(NormSpec::layer(format!("{TOWER}.norm"), width, EPS)),
         tokens: None,
+        unused: &[],
     };
     let out = config.text_part().hidden_size()?;
     let projector = Projector::read(config, (inner, 2 * out), true)?;
     tower.tokens = Some(SoundTokensSpec {
         token_id: sound_token_id(config, 59_260)?,
-        shape: shape(&tower, NUM_MERGED, Heard::AllWithoutTokens),
+        shape: tower.shape_of(NUM_MERGED, Heard::AllWithoutTokens),
         chunks: SoundChunks::Apart,
         connector: projector.behind(vec![ConnectorStep::Merge], out),
     });

@@ -4,13 +4,13 @@
 use serde_json::{Value, json};
 
 use super::llava::assume_defaults;
-use super::vision::{text_part, token_id};
-use super::whisper::{Half, STRIDE};
+use super::vision::{LayerNames, text_part, token_id};
+use super::whisper::Half;
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, Heard, LinearSpec, QkvHeads, SoundShape,
-    SoundTokensSpec, SoundTowerSpec, TokenId,
+    ConnectorSpec, ConnectorStep, DecoderSpec, Heard, LinearSpec, QkvHeads, SoundTokensSpec,
+    SoundTowerSpec, TokenId,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, SoundChunks};
@@ -25,6 +25,15 @@ pub(super) const SOUND_TENSORS: &[&str] = &[
 
 /// What the names of the encoder's tensors begin with.
 pub(super) const TOWER: &str = "model.audio_tower";
+
+/// Parts of a layer, as Whisper has them.
+pub(super) const WHISPER_NAMES: LayerNames = LayerNames {
+    norms: ["self_attn_layer_norm", "final_layer_norm"],
+    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    out: "self_attn.out_proj",
+    up: "fc1",
+    down: "fc2",
+};
 
 /// The chat template of Qwen2-Audio, which transformers has in its code alone.
 pub(super) const QWEN2_AUDIO_TEMPLATE: &str = "\
@@ -99,8 +108,8 @@ impl<'a> SoundKeys<'a> {
     }
 }
 
-/// An encoder of Whisper's shape, under either spelling of its keys.
-fn encoder(config: &HfConfig) -> Result<(SoundTowerSpec, usize), EngineError> {
+/// An encoder of Whisper's shape, under either spelling of its keys, and the width of its MLPs.
+pub(super) fn encoder(config: &HfConfig) -> Result<(SoundTowerSpec, usize), EngineError> {
     let keys = SoundKeys::read(config)?;
     // Of tokens, of which it has none; of training; and what its class does not read.
     keys.ignore(&["encoder_layerdrop", "scale_embedding", "vocab_size"]);
@@ -164,13 +173,13 @@ pub(super) fn sound_token_id(config: &HfConfig, default: usize) -> Result<TokenI
 
 /// The text part of Qwen2-Audio, with the defaults of its class, which published files lack.
 pub(super) fn qwen2_audio(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let text = config.text_part();
+    assume_defaults(text, "qwen2")?;
+    text.root().expect("use_mrope", false)?;
     // Its keys are this file's too.
     qwen2_audio_tower(config)?;
-    let text = config.text_part();
-    text.root().expect("use_mrope", false)?;
     // Of training; that of the text part counts.
     config.root().ignore(&["ignore_index", "vocab_size"]);
-    assume_defaults(text, "qwen2")?;
     text_part(config, "qwen2", SOUND_TENSORS)
 }
 
@@ -183,7 +192,7 @@ pub(super) fn qwen2_audio_tower(config: &HfConfig) -> Result<SoundTowerSpec, Eng
     let steps = vec![ConnectorStep::MeanPool, ConnectorStep::Norm(norm)];
     tower.tokens = Some(SoundTokensSpec {
         token_id: sound_token_id(config, 151_646)?,
-        shape: shape(&tower, 2, Heard::Own),
+        shape: tower.shape_of(2, Heard::Own),
         chunks: SoundChunks::One,
         connector: ConnectorSpec { steps, last: last.with_bias(true) },
     });
@@ -192,9 +201,9 @@ pub(super) fn qwen2_audio_tower(config: &HfConfig) -> Result<SoundTowerSpec, Eng
 
 /// The text part of Audio Flamingo 3.
 pub(super) fn audio_flamingo3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    assume_defaults(config.text_part(), "qwen2")?;
     // Its keys are this file's too.
     audio_flamingo3_tower(config)?;
-    assume_defaults(config.text_part(), "qwen2")?;
     text_part(config, "qwen2", SOUND_TENSORS)
 }
 
@@ -208,7 +217,7 @@ pub(super) fn audio_flamingo3_tower(config: &HfConfig) -> Result<SoundTowerSpec,
     let steps = vec![ConnectorStep::MeanPool, ConnectorStep::Norm(norm)];
     tower.tokens = Some(SoundTokensSpec {
         token_id: sound_token_id(config, 151_669)?,
-        shape: shape(&tower, 2, Heard::Own),
+        shape: tower.shape_of(2, Heard::Own),
         chunks: SoundChunks::Apart,
         connector: projector.behind(steps, out),
     });
@@ -254,14 +263,87 @@ pub(super) fn voxtral_tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineE
     let projector = Projector::read(config, (inner, out), false)?;
     tower.tokens = Some(SoundTokensSpec {
         token_id: sound_token_id(config, 24)?,
-        shape: shape(&tower, num_merged, Heard::All),
+        shape: tower.shape_of(num_merged, Heard::All),
         chunks: SoundChunks::Joined,
         connector: projector.behind(vec![ConnectorStep::Merge], out),
     });
     Ok(tower)
 }
 
-/// Tokens of so many states.
-pub(super) fn shape(tower: &SoundTowerSpec, num_merged: usize, heard: Heard) -> SoundShape {
-    SoundShape { num_frames: tower.num_frames, stride: STRIDE, num_merged, heard }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::tests_of_towers::{shape_of, sound_tower_of};
+    use crate::spec::SoundShape;
+
+    /// A config with its defaults.
+    fn tower(class: &str, top: &str, sound: &str) -> Result<SoundTowerSpec, String> {
+        let audio = if sound == "none" {
+            String::new()
+        } else {
+            format!(r#""audio_config": {{{sound}}},"#)
+        };
+        sound_tower_of(&format!(
+            r#"{{"architectures": ["{class}ForConditionalGeneration"], {top} {audio}
+            "text_config": {{"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "num_key_value_heads": 4, "intermediate_size": 8}}}}"#
+        ))
+    }
+
+    /// Those of `config.json` of Qwen2-Audio-7B-Instruct, Audio Flamingo 3 and Voxtral Mini.
+    #[test]
+    fn encoders_have_the_defaults_of_their_classes_and_all_tensors() {
+        for (class, num_merged, num_tokens, num_tensors, merged) in [
+            ("Qwen2Audio", 2, 750, 5 + 32 * 15 + 2 + 2, 1280),
+            ("AudioFlamingo3", 2, 750, 5 + 32 * 15 + 2 + 4, 1280),
+            ("Voxtral", 4, 375, 5 + 32 * 15 + 2 + 2, 5120),
+        ] {
+            let tower = tower(class, "", "none").unwrap();
+            assert_eq!((tower.num_mels, tower.num_frames, tower.width()), (128, 3000, 1280));
+            assert_eq!(tower.shape().num_merged, num_merged, "{class}");
+            assert_eq!(tower.shape().num_tokens(3000), num_tokens, "{class}");
+            let tensors = tower.tensors();
+            assert_eq!(tensors.len(), num_tensors, "{class}");
+            let first = if class == "Qwen2Audio" { "linear" } else { "linear_1" };
+            let shape = shape_of(&tensors, &format!("model.multi_modal_projector.{first}.weight"));
+            assert_eq!(shape, [64, merged], "{class}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_counted_as_by_the_processors() {
+        let qwen = tower("Qwen2Audio", "", "none").unwrap().shape();
+        let of_frames = |shape: SoundShape, nums: &[usize]| -> Vec<usize> {
+            nums.iter().map(|num| shape.num_tokens(*num)).collect()
+        };
+        assert_eq!(
+            of_frames(qwen, &[1, 2, 3, 4, 5, 7, 99, 100, 3000]),
+            [0, 0, 1, 1, 1, 2, 25, 25, 750]
+        );
+        // Each piece by itself, the last of which has none.
+        let flamingo = tower("AudioFlamingo3", "", "none").unwrap().shape();
+        assert_eq!(of_frames(flamingo, &[3000, 3002, 3003, 6007]), [750, 750, 751, 1502]);
+        let voxtral = tower("Voxtral", "", "none").unwrap().shape();
+        assert_eq!(of_frames(voxtral, &[1, 3000, 3001]), [375, 375, 750]);
+    }
+
+    #[test]
+    fn what_no_class_computes_is_refused() {
+        for (class, top, sound, expected) in [
+            (
+                "Qwen2Audio",
+                "",
+                r#""d_model": 30, "encoder_attention_heads": 4"#,
+                "no 4 equal heads",
+            ),
+            ("Qwen2Audio", "", r#""num_mel_bins": 80, "dither": 1"#, "`audio_config.dither`"),
+            ("Qwen2Audio", r#""audio_token_index": 200000,"#, "", "`audio_token_index` of 200000"),
+            ("Voxtral", "", r#""max_source_positions": 50"#, "make no whole tokens"),
+            ("Voxtral", "", r#""head_dim": 32"#, "`audio_config.head_dim`"),
+            ("AudioFlamingo3", r#""projector_hidden_act": "mish","#, "", "mish"),
+        ] {
+            let error = tower(class, top, sound).unwrap_err();
+            assert!(error.contains(expected), "{class}: {error}");
+        }
+    }
 }

@@ -23,11 +23,19 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// The text part with experts.
 pub(super) fn spec_with_experts(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    experts_with_tower(config, &tower(config)?)
+}
+
+/// The same beside another tower, whose keys are this file's too.
+pub(super) fn experts_with_tower(
+    config: &HfConfig,
+    tower: &TowerSpec,
+) -> Result<DecoderSpec, EngineError> {
     let text = config.text_part();
     // Its class computes so, and has no key for it.
     text.assume(&[("norm_topk_prob", json!(true))]);
     text.root().expect("norm_topk_prob", true)?;
-    with_tower(config, &tower(config)?, (qwen3_moe::spec, [24, 20, 20]))
+    with_tower(config, tower, (qwen3_moe::spec, [24, 20, 20]))
 }
 
 /// The tower.
@@ -60,10 +68,36 @@ pub(super) fn with_tower(
     Ok(spec)
 }
 
+/// What the parts are called that make embeddings of patches.
+#[derive(Clone, Copy)]
+pub(super) struct MergerNames {
+    /// Those of layers that go further into the decoder.
+    pub(super) deep: &'static str,
+    pub(super) norm: &'static str,
+    pub(super) first: &'static str,
+    pub(super) last: &'static str,
+}
+
+const MERGERS: MergerNames = MergerNames {
+    deep: "deepstack_merger_list",
+    norm: "norm",
+    first: "linear_fc1",
+    last: "linear_fc2",
+};
+
 /// A tower of which these layers go further into the decoder where the file does not say.
 pub(super) fn tower_with(
     config: &HfConfig,
     deep_layers: &[usize],
+) -> Result<TowerSpec, EngineError> {
+    tower_named(config, deep_layers, MERGERS)
+}
+
+/// The same with other names.
+pub(super) fn tower_named(
+    config: &HfConfig,
+    deep_layers: &[usize],
+    names: MergerNames,
 ) -> Result<TowerSpec, EngineError> {
     let vision = QwenVision::read(config, ("hidden_size", 1152), [16, 27, 16])?;
     let inner = vision.keys.size_or("intermediate_size", 4304)?;
@@ -91,7 +125,7 @@ pub(super) fn tower_with(
         let linear = |part: &str, n| {
             LinearSpec::new(name(&format!("{prefix}.{part}")), n, merged).with_bias(true)
         };
-        let norm = name(&format!("{prefix}.norm"));
+        let norm = name(&format!("{prefix}.{}", names.norm));
         let mut steps = match is_normed_first {
             true => {
                 vec![ConnectorStep::Norm(NormSpec::layer(norm, width, EPS)), ConnectorStep::Merge]
@@ -100,14 +134,14 @@ pub(super) fn tower_with(
                 vec![ConnectorStep::Merge, ConnectorStep::Norm(NormSpec::layer(norm, merged, EPS))]
             }
         };
-        steps.push(ConnectorStep::Linear(linear("linear_fc1", merged)));
+        steps.push(ConnectorStep::Linear(linear(names.first, merged)));
         steps.push(ConnectorStep::Activate(Activation::Gelu));
-        ConnectorSpec { steps, last: linear("linear_fc2", hidden_size) }
+        ConnectorSpec { steps, last: linear(names.last, hidden_size) }
     };
     let deep = layers_of_deep(config, &vision, deep_layers)?.into_iter().enumerate().map(
         |(index, layer)| DeepSpec {
             layer,
-            connector: merger(&format!("deepstack_merger_list.{index}"), false),
+            connector: merger(&format!("{}.{index}", names.deep), false),
         },
     );
     let deep = deep.collect();

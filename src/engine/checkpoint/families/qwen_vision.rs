@@ -105,8 +105,12 @@ impl<'a> QwenVision<'a> {
         }
         let patches = LinearSpec::of_patches(name("patch_embed.proj"), self.width, self.patch_size);
         let patches = patches.of_frames(self.num_frames);
-        let (image_token_id, text) =
-            (image_token_id(config, "image_token_id", self.default_token)?, ImageText::Bare);
+        // Its other name is Qwen2.5-Omni's.
+        let is_there = |key: &&str| config.root().value(key).is_some();
+        let key = ["image_token_id", "image_token_index"].into_iter().find(is_there);
+        let image_token_id =
+            image_token_id(config, key.unwrap_or("image_token_id"), self.default_token)?;
+        let text = ImageText::Bare;
         let tower = TowerSpec {
             merge_size: self.merge_size,
             rope: Some(axial_rope(&self.keys, self.heads.head_dim)?),

@@ -4,8 +4,8 @@ use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, CONV_TAPS, ConvSpec, CrossSpec, DecoderSpec,
-    EmbeddingSpec, LayerSpec, LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec,
-    QkvHeads, SoundTowerSpec, SourceSpec, Stage,
+    EmbeddingSpec, FrameConvs, LayerSpec, LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec,
+    OutputSpec, QkvHeads, SoundFront, SoundPositions, SoundTowerSpec, SourceSpec, Stage,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
@@ -101,23 +101,25 @@ impl Half {
         Ok(SoundTowerSpec {
             num_mels,
             num_frames: num_states * STRIDE,
-            convs: self.convs(num_mels),
-            positions: Some(table),
+            front: self.front(num_mels),
+            positions: Some(SoundPositions::Learned(table)),
             rope: None,
             layers: (0..self.num_layers).map(|index| self.layer(index)).collect(),
             final_norm: Some(self.norm("layer_norm")),
             tokens: None,
+            unused: &[],
         })
     }
 
     /// The convolutions before its layers.
-    pub(super) fn convs(&self, num_mels: usize) -> Vec<ConvSpec> {
+    pub(super) fn front(&self, num_mels: usize) -> SoundFront {
         let conv = |part: &str, inputs, stride| ConvSpec {
             linear: self.linear(part, self.width, CONV_TAPS * inputs).of_taps(CONV_TAPS),
             stride,
             activation: Activation::Gelu,
         };
-        vec![conv("conv1", num_mels, 1), conv("conv2", self.width, STRIDE)]
+        let convs = vec![conv("conv1", num_mels, 1), conv("conv2", self.width, STRIDE)];
+        SoundFront::Frames(FrameConvs { convs, is_cut: false })
     }
 
     fn cross(&self, index: usize, source: SourceSpec) -> CrossSpec {

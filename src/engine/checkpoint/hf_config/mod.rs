@@ -32,6 +32,20 @@ const TEXT_KEYS: [&str; 3] = ["text_config", "llm_config", "language_config"];
 /// The key of a model that sees, within one that compares tokens (ColPali).
 const VLM_KEY: &str = "vlm_config";
 
+/// The key of the part of a model that reads and writes, within one that speaks, too (Qwen Omni).
+const THINKER_KEY: &str = "thinker_config";
+
+/// Keys of the parts of such a model that speak.
+const SPEAKING_KEYS: [&str; 7] = [
+    "code2wav_config",
+    "enable_audio_output",
+    "enable_talker",
+    "talker_config",
+    "token2wav_config",
+    "tts_bos_token_id",
+    "tts_eos_token_id",
+];
+
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
 pub struct HfConfig {
@@ -109,7 +123,8 @@ impl HfConfig {
         Ok(Self::new(object(text, path)?, path.to_owned()))
     }
 
-    fn new(mut keys: Map<String, Value>, path: String) -> Self {
+    fn new(keys: Map<String, Value>, path: String) -> Self {
+        let mut keys = unwrapped(keys);
         let has = |key: &&&str| keys.get(**key).is_some_and(|value| !value.is_null());
         let text_key = *TEXT_KEYS.iter().find(has).unwrap_or(&TEXT_KEYS[0]);
         let text = match keys.remove(text_key) {
@@ -368,6 +383,21 @@ impl HfConfig {
             quoted(&unread.join(", ")),
         )))
     }
+}
+
+/// The keys of a model that speaks, too, with those of the part that thinks among them.
+fn unwrapped(mut keys: Map<String, Value>) -> Map<String, Value> {
+    match keys.remove(THINKER_KEY) {
+        Some(Value::Object(thinker)) => {
+            SPEAKING_KEYS.iter().for_each(|key| drop(keys.remove(*key)));
+            for (key, value) in thinker {
+                keys.entry(key).or_insert(value);
+            }
+        }
+        None => {}
+        Some(other) => drop(keys.insert(THINKER_KEY.to_owned(), other)),
+    }
+    keys
 }
 
 /// Keys, the file that has them, and the types of a GGUF file's tensors.

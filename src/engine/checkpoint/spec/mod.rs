@@ -19,6 +19,8 @@ mod row_order;
 mod selective;
 mod share;
 mod sound;
+mod sound_front;
+mod sound_tokens;
 mod stage;
 mod streams;
 mod tensors;
@@ -51,10 +53,9 @@ pub use rope::{AxisFrequency, Frequencies, LongRope, RopeScaling, RopeSpec, Yarn
 pub use row_order::RowOrder;
 pub use selective::SelectiveSpec;
 pub use share::{RankOf, Share};
-pub use sound::{
-    CONV_TAPS, ChunkShape, ConvSpec, CrossSpec, Heard, SoundShape, SoundTokensSpec, SoundTowerSpec,
-    SourceSpec,
-};
+pub use sound::{CrossSpec, SoundTowerSpec, SourceSpec};
+pub use sound_front::{CONV_TAPS, ConvSpec, FrameConvs, SoundFront, SoundPositions, SquareConvs};
+pub use sound_tokens::{ChunkShape, Heard, SoundShape, SoundTokensSpec};
 pub use stage::{Stage, num_kept};
 pub use streams::{BranchSpec, MixingSpec, StreamsSpec};
 pub use tensors::{

@@ -2,10 +2,10 @@
 //! that attends to them.
 
 use super::{
-    BlockNorms, ConnectorSpec, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters, QkvHeads,
-    RopeSpec, TokenId, distinct, most_heads,
+    BlockNorms, ConnectorSpec, Heard, LayerSpec, LinearSpec, NamedShape, NormSpec, Parameters,
+    QkvHeads, RopeSpec, SoundFront, SoundPositions, SoundShape, SoundTokensSpec, distinct,
+    most_heads,
 };
-use vllm_batch_base::layers::{Activation, SoundChunks};
 
 /// What makes states of chunks of sounds: convolutions over their frames, then layers in which the
 /// states of a chunk see each other.
@@ -15,10 +15,10 @@ pub struct SoundTowerSpec {
     pub num_mels: usize,
     /// Frames of a chunk.
     pub num_frames: usize,
-    /// In this order.
-    pub convs: Vec<ConvSpec>,
-    /// (states, width): what is added by the place of a state in its chunk.
-    pub positions: Option<LinearSpec>,
+    /// From frames to the first values of states.
+    pub front: SoundFront,
+    /// What is added to them.
+    pub positions: Option<SoundPositions>,
     /// The rotary embedding that layers refer to, of the place of a state in its chunk.
     pub rope: Option<RopeSpec>,
     /// One per layer.
@@ -27,136 +27,36 @@ pub struct SoundTowerSpec {
     pub final_norm: Option<NormSpec>,
     /// What makes embeddings of them; None: a decoder attends to the states themselves (Whisper).
     pub tokens: Option<SoundTokensSpec>,
-}
-
-/// From the states of a sound to embeddings of tokens of a prompt.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SoundTokensSpec {
-    /// The token that stands for one of a sound's.
-    pub token_id: TokenId,
-    /// How many tokens a sound has.
-    pub shape: SoundShape,
-    /// What becomes of a sound that is longer than a chunk.
-    pub chunks: SoundChunks,
-    /// From the states of a token to its embedding.
-    pub connector: ConnectorSpec,
-}
-
-/// How many states and tokens there are of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SoundShape {
-    /// Frames of a chunk.
-    pub num_frames: usize,
-    /// Frames of a state.
-    pub stride: usize,
-    /// States of a token. Those that are left at the end of a chunk have none.
-    pub num_merged: usize,
-    /// Which states there are.
-    pub heard: Heard,
-}
-
-/// What becomes of the silence that a chunk is filled up with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// It is heard as the rest, and has tokens (Voxtral).
-    All,
-    /// It is heard as the rest, and has no tokens (GLM-ASR).
-    AllWithoutTokens,
-    /// It is not heard (Qwen2-Audio).
-    Own,
-}
-
-/// What there is of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkShape {
-    /// States, which see each other.
-    pub num_states: usize,
-    /// Tokens, of the first of them.
-    pub num_tokens: usize,
-}
-
-impl SoundShape {
-    /// The chunks of a sound of so many frames, of which there is at least one.
-    pub fn chunks(self, num_heard: usize) -> impl Iterator<Item = ChunkShape> {
-        (0..num_heard.max(1)).step_by(self.num_frames).map(move |start| {
-            let own = (num_heard - start).min(self.num_frames).div_ceil(self.stride);
-            let all = self.num_frames.div_ceil(self.stride);
-            let (num_states, num_with_tokens) = match self.heard {
-                Heard::All => (all, all),
-                Heard::AllWithoutTokens => (all, own),
-                Heard::Own => (own, own),
-            };
-            ChunkShape { num_states, num_tokens: num_with_tokens / self.num_merged }
-        })
-    }
-
-    /// Tokens of a sound of so many frames.
-    pub fn num_tokens(self, num_heard: usize) -> usize {
-        self.chunks(num_heard).map(|chunk| chunk.num_tokens).sum()
-    }
-}
-
-/// A convolution over frames: each output is of three frames, one before and one behind, with
-/// zeros beyond the ends.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ConvSpec {
-    /// (outputs, 3 * inputs)
-    pub linear: LinearSpec,
-    /// Frames from one output to the next.
-    pub stride: usize,
-    /// Of each output.
-    pub activation: Activation,
-}
-
-/// Frames that an output is of.
-pub const CONV_TAPS: usize = 3;
-
-impl ConvSpec {
-    /// Outputs for so many frames.
-    pub fn num_outputs(&self, num_frames: usize) -> usize {
-        num_frames.div_ceil(self.stride)
-    }
-
-    /// Frames that so many outputs are of, where there is no end before.
-    pub fn num_inputs(&self, num_outputs: usize) -> usize {
-        num_outputs.saturating_sub(1) * self.stride + CONV_TAPS / 2 + 1
-    }
+    /// Prefixes of tensors that are left unused, beside those of other media.
+    pub unused: &'static [&'static str],
 }
 
 impl SoundTowerSpec {
     /// States of a whole chunk.
     pub fn num_states(&self) -> usize {
-        self.convs.iter().fold(self.num_frames, |frames, conv| conv.num_outputs(frames))
-    }
-
-    /// Outputs of each convolution that so many states of a chunk are made of.
-    pub fn num_outputs(&self, num_states: usize) -> Vec<usize> {
-        let mut all = vec![self.num_frames];
-        for conv in &self.convs {
-            all.push(conv.num_outputs(all[all.len() - 1]));
-        }
-        let mut nums = vec![num_states];
-        for (conv, most) in self.convs.iter().zip(&all).skip(1).rev() {
-            nums.push(conv.num_inputs(nums[nums.len() - 1]).min(*most));
-        }
-        nums.reverse();
-        nums
+        self.shape().num_states(self.num_frames)
     }
 
     /// How many states there are of a sound.
     pub fn shape(&self) -> SoundShape {
-        let of_states = SoundShape {
+        let (num_merged, heard) = (1, Heard::All);
+        self.tokens.as_ref().map_or_else(|| self.shape_of(num_merged, heard), |tokens| tokens.shape)
+    }
+
+    /// The same where so many states are a token.
+    pub fn shape_of(&self, num_merged: usize, heard: Heard) -> SoundShape {
+        SoundShape {
             num_frames: self.num_frames,
-            stride: self.convs.iter().map(|conv| conv.stride).product(),
-            num_merged: 1,
-            heard: Heard::All,
-        };
-        self.tokens.as_ref().map_or(of_states, |tokens| tokens.shape)
+            num_convolved: self.front.num_convolved(self.num_frames),
+            stride: self.front.stride(),
+            num_merged,
+            heard,
+        }
     }
 
     /// Width of a state.
     pub fn width(&self) -> usize {
-        self.convs.last().map_or(self.num_mels, |conv| conv.linear.n())
+        self.front.width()
     }
 
     /// Width of what it gives: of states, or of embeddings.
@@ -183,8 +83,11 @@ impl SoundTowerSpec {
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
-        let convs = self.convs.iter().map(|conv| &conv.linear);
-        let of_ends = convs.chain(&self.positions).flat_map(LinearSpec::tensors);
+        let positions = match &self.positions {
+            Some(SoundPositions::Learned(table)) => table.tensors().collect(),
+            Some(SoundPositions::Computed(_)) | None => Vec::new(),
+        };
+        let of_ends = self.front.tensors().into_iter().chain(positions);
         let norm = self.final_norm.iter().flat_map(NormSpec::tensors);
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         let of_connector = self.connector().into_iter().flat_map(ConnectorSpec::tensors);

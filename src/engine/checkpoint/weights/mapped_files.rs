@@ -149,6 +149,9 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     // As HyperCLOVA X is.
     ("projector.", "model.vision_projector."),
     ("visual.", "model.vision_model."),
+    // As Qwen3-ASR is.
+    ("multi_modal_projector.linear_1.", "audio_tower.proj1."),
+    ("multi_modal_projector.linear_2.", "audio_tower.proj2."),
     // As transformers 5.24 saves Qianfan-OCR.
     ("layers.", "language_model.model.encoder.layers."),
     // And Kimi K2.5.
@@ -226,10 +229,10 @@ impl MappedFiles {
         let maps = Maps::watched(maps, on_lost_file);
         let maps = maps.map_err(|error| files::unreadable(of, &error))?;
         let tensors = find_tensors(&maps)?;
-        // A model that sees, within one that compares tokens.
-        let unwrapped = |name: String| match name.strip_prefix("vlm.") {
-            Some(inner) => inner.to_owned(),
-            None => name,
+        // A model that sees, within one that compares tokens; and what thinks of one that speaks.
+        let unwrapped = |name: String| {
+            let inner = ["vlm.", "thinker."].iter().find_map(|outer| name.strip_prefix(outer));
+            inner.map(str::to_owned).unwrap_or(name)
         };
         let tensors = tensors.into_iter().map(|(name, entry)| (unwrapped(name), entry));
         Ok(Self::new(of, vec![maps.into()], tensors.collect()))

@@ -372,11 +372,12 @@ fn note_of_media(config: &EngineConfig, has_tower: bool) -> Option<String> {
 /// Leaves tensors unused that no stage has; how many are of images, of a tower, of further tokens,
 /// and of K and V.
 fn leave_unused(checkpoint: &mut Checkpoint, spec: &DecoderSpec, towers: Towers<'_>) -> [usize; 4] {
+    let num_beside = checkpoint.leave(towers.sounds.map_or(&[], |tower| tower.unused));
     let mut leave = |names: &[String]| {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         checkpoint.leave(&names)
     };
-    let num_behind = towers.images.map_or(0, |tower| leave(&tower.unused));
+    let num_behind = num_beside + towers.images.map_or(0, |tower| leave(&tower.unused));
     let num_further = leave(&spec.output.of_further_tokens);
     let shared = spec.attentions().flat_map(|attention| &attention.unused).cloned();
     let num_shared = leave(&shared.collect::<Vec<_>>());

@@ -111,7 +111,10 @@ fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
     for (name, key) in PROCESSOR_CONFIGS {
         let Some(config) = processor_file::read(folder, name)? else { continue };
         match key {
-            None => return Ok((name, with_whole(config, &whole))),
+            None => {
+                let config = processor_file::of_one_kind(config, false);
+                return Ok((name, with_whole(config, &whole)));
+            }
             Some(key) if config[key].is_object() => {
                 let mut inner = with_whole(config[key].clone(), &config);
                 // What the whole processor is decides how some images are cut.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use crate::EngineInfo;
 use crate::execute::draft_executor::{DraftToLoad, LoadedDraft};
 use crate::execute::executor::Executor;
-use crate::execute::model_executor::{ModelExecutor, gpu_needs_of};
+use crate::execute::model_executor::ModelExecutor;
 use crate::execute::model_facts::ModelFacts;
 use crate::execute::pipeline::{StagedExecutor, Stages};
 use crate::execute::tensor_parallel;
@@ -60,7 +60,7 @@ impl LoadedModel {
             return Ok(Self::on_device(config, summary, (device, None), (executor, None)));
         }
         let draft = DraftToLoad::read(config, sizes, summary)?;
-        let needs = gpu_needs_of(&summary.spec);
+        let needs = summary.gpu_needs();
         let (device, why_cpu) = needs.open_device(config, summary.dtype)?;
         summary.sides(config).check_on(&device, why_cpu.as_ref())?;
         let device = Arc::new(device);

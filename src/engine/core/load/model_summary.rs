@@ -10,6 +10,7 @@ use super::combinations::{Side, Sides};
 use super::gguf_text;
 use super::images::Sight;
 use super::sounds::Hearing;
+use crate::execute::model_executor::gpu_needs_of;
 use crate::serve::input_processor::{ModelLimits, default_sampling_params};
 use vllm_batch_api::request::SamplingParams;
 use vllm_batch_base::config::{
@@ -25,6 +26,7 @@ use vllm_batch_checkpoint::spec::{
     AttentionSpec, DecoderSpec, Parameters, RopeSpec, SoundTowerSpec, TowerSpec,
 };
 use vllm_batch_device::kv_cache::KV_GROUP_TOKENS;
+use vllm_batch_ops::GpuNeeds;
 use vllm_batch_text::ChatTemplate;
 
 /// A model without its weights and its tokenizer.
@@ -139,6 +141,13 @@ impl ModelSummary {
     /// to read.
     pub fn checkpoint_format(&self) -> Option<String> {
         checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
+    }
+
+    /// What it asks of the kernels of a GPU. None of these computes a tower of sounds yet.
+    pub fn gpu_needs(&self) -> GpuNeeds {
+        let needs = gpu_needs_of(&self.spec);
+        let of_sounds = self.sound_tower.as_ref().map(|_| "a tower of sounds");
+        GpuNeeds { without_kernels: needs.without_kernels.or(of_sounds), ..needs }
     }
 
     /// What its files say of images; None: it is run for text alone.

@@ -11,6 +11,33 @@ use vllm_batch_base::files::{self, unreadable};
 /// Most bytes of such a file.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Keys that say how sounds are read, where one object says how images are, too.
+const OF_SOUNDS: [&str; 12] = [
+    "chunk_length",
+    "dither",
+    "feature_extractor_type",
+    "feature_size",
+    "hop_length",
+    "n_fft",
+    "n_samples",
+    "nb_max_frames",
+    "padding_side",
+    "padding_value",
+    "return_attention_mask",
+    "sampling_rate",
+];
+
+/// Of an object that says how images and sounds are read: what it says of the one or of the other.
+pub(crate) fn of_one_kind(mut config: Value, is_of_sounds: bool) -> Value {
+    let types = ["feature_extractor_type", "image_processor_type"];
+    if types.iter().all(|name| config[*name].is_string())
+        && let Some(keys) = config.as_object_mut()
+    {
+        keys.retain(|key, _| OF_SOUNDS.contains(&key.as_str()) == is_of_sounds);
+    }
+    config
+}
+
 /// What a file of a model's folder says; None: the folder has no such file.
 ///
 /// # Errors

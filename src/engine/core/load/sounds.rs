@@ -140,7 +140,7 @@ fn config(folder: &Path) -> Result<(&'static str, Value), EngineError> {
     {
         let Some(config) = processor_file::read(folder, name)? else { continue };
         match key {
-            None => return Ok((name, config)),
+            None => return Ok((name, processor_file::of_one_kind(config, true))),
             Some(key) if config[key].is_object() => return Ok((name, of_whole(&config, key))),
             Some(_) => {}
         }

@@ -2,11 +2,12 @@
 //! Qwen2-VL). They follow from the index of a token and the media before it.
 
 use super::MediaRun;
+use crate::media_table::MediaForm;
 
 impl MediaRun {
-    /// Gives the media of a prompt their places on the axes. A token of text moves all three by
-    /// one; the tokens of an image are at one place of the first, and at their rows and columns of
-    /// the others, and what follows them is behind its longer side.
+    /// Gives the media of a prompt their places on the axes. A token of text or of a sound moves
+    /// all three by one; those of an image are at one place of the first, and at their rows and
+    /// columns of the others, and what follows them is behind its longer side.
     pub fn place_on_axes(runs: &mut [MediaRun]) {
         for index in 0..runs.len() {
             let (before, rest) = runs.split_at_mut(index);
@@ -15,10 +16,14 @@ impl MediaRun {
         }
     }
 
-    /// Rows and columns of its medium's tokens.
-    fn grid(&self) -> (usize, usize) {
-        let layout = self.medium.form().layout();
-        (layout.rows / layout.merge_size, layout.columns / layout.merge_size)
+    /// Rows and columns of its medium's tokens; None: they follow each other as those of a text.
+    fn grid(&self) -> Option<(usize, usize)> {
+        match self.medium.form() {
+            MediaForm::Image(layout) => {
+                Some((layout.rows / layout.merge_size, layout.columns / layout.merge_size))
+            }
+            MediaForm::Sound(_) => None,
+        }
     }
 }
 
@@ -27,8 +32,8 @@ fn after(last: Option<&MediaRun>, index: usize) -> u32 {
     let Some((run, first)) = last.and_then(|run| Some((run, run.axis?))) else {
         return index as u32;
     };
-    let (rows, columns) = run.grid();
-    first + (rows.max(columns) + index - run.positions.end) as u32
+    let num_places = run.grid().map_or(run.positions.len(), |(rows, columns)| rows.max(columns));
+    first + (num_places + index - run.positions.end) as u32
 }
 
 /// The positions on the axes of a token of a prompt with these media, or of one behind it. None is
@@ -37,11 +42,13 @@ pub fn axes_of(media: &[MediaRun], index: usize) -> [u32; 3] {
     let num_before = media.partition_point(|run| run.positions.start <= index);
     let last = media[..num_before].last();
     match last.and_then(|run| Some((run, run.axis?))) {
-        Some((run, first)) if index < run.positions.end => {
-            let token = run.first_token as usize + index - run.positions.start;
-            let (_, columns) = run.grid();
-            [first, first + (token / columns) as u32, first + (token % columns) as u32]
-        }
+        Some((run, first)) if index < run.positions.end => match run.grid() {
+            Some((_, columns)) => {
+                let token = run.first_token as usize + index - run.positions.start;
+                [first, first + (token / columns) as u32, first + (token % columns) as u32]
+            }
+            None => [first + (index - run.positions.start) as u32; 3],
+        },
         _ => [after(last, index); 3],
     }
 }

@@ -270,6 +270,28 @@ fn chunks_are_cut_from_features_or_from_samples() {
 }
 
 #[test]
+fn frames_behind_a_recording_are_zeros_where_none_are_heard() {
+    let of = |chunks| SoundProcessor::from_config(&whisper(80), chunks).unwrap();
+    let short = tones(16_000, 8_010, 3);
+    let whole = of(SoundChunks::One).features(&short).unwrap();
+    let trimmed = of(SoundChunks::Trimmed(20)).features(&short).unwrap();
+    assert_eq!((trimmed.num_frames, trimmed.num_heard), (60, 51));
+    let (heard, zeros) = trimmed.values.split_at(51 * 80);
+    assert!(heard == &whole.values[..51 * 80] && zeros.iter().all(|value| *value == 0.0));
+    let exact = |min_samples| of(SoundChunks::Exact { num_frames: 20, min_samples });
+    let features = exact(0).features(&short).unwrap();
+    assert_eq!((features.num_frames, features.num_heard), (60, 50));
+    // The end is reflected, so the last frames are others.
+    let same = |frame: usize| features.values[frame * 80..][..80] == heard[frame * 80..][..80];
+    assert!(same(0) && same(48) && !same(49));
+    assert!(features.values[50 * 80..].iter().all(|value| *value == 0.0));
+    let nothing = tones(16_000, 200, 3);
+    let error = exact(0).features(&nothing).unwrap_err();
+    assert!(error.to_string().contains("200 samples, which are no frame"), "{error}");
+    assert_eq!(exact(8000).features(&nothing).unwrap().num_heard, 50);
+}
+
+#[test]
 fn a_recording_whose_chunks_are_read_apart_has_a_longest_length() {
     let mut config = whisper(80);
     config["max_audio_len"] = json!(60);

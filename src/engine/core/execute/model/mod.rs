@@ -21,6 +21,7 @@ mod recurrent;
 pub mod resident_loras;
 mod selective;
 mod shown;
+mod sound_front;
 pub mod sound_tower;
 pub mod stage_rows;
 mod stream;

@@ -4,19 +4,18 @@
 
 use super::connector::{Connector, ConnectorBuffers};
 use super::loading::{LayerWeights, Loader, prepare_layers, rotary_table};
+use super::sound_front::{Front, FrontBuffers, Piece};
 use super::stream::Stream;
 use super::text_layers::{TextBuffers, TextLayers};
 use vllm_batch_base::EngineError;
 use vllm_batch_base::config::DType;
-use vllm_batch_checkpoint::spec::{CONV_TAPS, ChunkShape, ConvSpec, SoundTowerSpec};
+use vllm_batch_checkpoint::spec::{ChunkShape, SoundPositions, SoundTowerSpec};
 use vllm_batch_checkpoint::weights::Checkpoint;
 use vllm_batch_device::{Device, Precision, Tensor};
 use vllm_batch_media::Features;
 use vllm_batch_ops as ops;
 use vllm_batch_ops::batch::Batch;
-use vllm_batch_ops::{
-    Ids, LinearWeight, MixedRows, NormWeight, RotaryTable, StepInputs, TextLimits,
-};
+use vllm_batch_ops::{Ids, MixedRows, NormWeight, RotaryTable, StepInputs, TextLimits};
 
 /// A loaded tower of sounds with the buffers of its forward pass.
 #[derive(Debug)]
@@ -32,9 +31,8 @@ pub struct SoundTower {
 
 #[derive(Debug)]
 struct Weights {
-    /// (outputs, 3 * inputs) each
-    convs: Vec<LinearWeight>,
-    /// (states, width)
+    front: Front,
+    /// (places, width)
     positions: Option<Tensor>,
     ropes: Vec<RotaryTable>,
     layers: Vec<LayerWeights>,
@@ -46,23 +44,10 @@ struct Weights {
 #[derive(Debug)]
 struct Buffers {
     inputs: StepInputs,
-    /// (frames of all chunks and a row of zeros, width): outputs of a convolution.
-    frames: Tensor,
-    /// (outputs, 3 * width): what the next one reads.
-    windows: Tensor,
+    front: FrontBuffers,
     stream: Stream,
     text: TextBuffers,
     connector: Option<ConnectorBuffers>,
-}
-
-/// A chunk of a sound.
-#[derive(Clone, Copy)]
-struct Piece<'a> {
-    /// Which sound.
-    sound: usize,
-    /// (frames of a chunk, mels)
-    frames: &'a [f32],
-    shape: ChunkShape,
 }
 
 impl SoundTower {
@@ -82,11 +67,17 @@ impl SoundTower {
         checkpoint: &mut Checkpoint,
     ) -> Result<Self, EngineError> {
         let mut loader = Loader { dtype, device, checkpoint };
-        let convs = spec.convs.iter().map(|conv| loader.linear(&conv.linear));
-        let convs = convs.collect::<Result<Vec<_>, _>>()?;
+        let front = Front::load(&mut loader, &spec.front, spec.num_mels)?;
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
-        let positions = spec.positions.as_ref().map(|table| loader.table(table)).transpose()?;
+        let num_places = spec.shape().num_places();
+        let positions = match &spec.positions {
+            None => None,
+            Some(SoundPositions::Learned(table)) => Some(loader.table(table)?),
+            Some(SoundPositions::Computed(of)) => {
+                Some(device.upload(of.rows(num_places), of.width)?)
+            }
+        };
         let ropes = spec.rope.iter().map(|rope| rotary_table(device, rope, spec.num_states()));
         let ropes = ropes.collect::<Result<_, _>>()?;
         let final_norm = loader.norm(spec.final_norm.as_ref())?;
@@ -95,7 +86,7 @@ impl SoundTower {
         let connector = connector
             .map(|connector| Connector::load(&mut loader, connector, (num_merged, 1), None))
             .transpose()?;
-        let weights = Weights { convs, positions, ropes, layers, final_norm, connector };
+        let weights = Weights { front, positions, ropes, layers, final_norm, connector };
         Ok(Self { spec, weights, dtype, batch: Batch::default(), buffers: None })
     }
 
@@ -200,10 +191,10 @@ impl SoundTower {
         self.reserve(device)?;
         let Self { spec, weights, batch, buffers, .. } = self;
         let Some(buffers) = buffers else { unreachable!("there is room for the step") };
-        convolve(device, (spec, weights), pieces, buffers)?;
-        let Buffers { inputs, stream, text, connector, .. } = buffers;
+        let Buffers { inputs, front, stream, text, connector } = buffers;
         let step = inputs.step(device, batch);
         stream.begin(step);
+        weights.front.run(device, pieces, front, &mut stream.delta)?;
         stream.loras.begin(device, step.num_rows(), 0);
         ops::fill_zero(device, &mut stream.residual, step.num_rows());
         ops::add(device, &mut stream.residual, &stream.delta);
@@ -230,8 +221,10 @@ impl SoundTower {
         let batch = &mut self.batch;
         batch.clear();
         batch.query_start_loc.push(0);
+        let num_places = self.spec.shape().num_places() as u32;
         for piece in pieces {
-            batch.positions.extend(0..piece.shape.num_states as u32);
+            let states = 0..piece.shape.num_states as u32;
+            batch.positions.extend(states.map(|state| state % num_places));
             batch.query_start_loc.push(batch.positions.len() as u32);
         }
         batch.input_ids.resize(batch.positions.len(), 0);
@@ -251,24 +244,17 @@ impl SoundTower {
             max_model_len: spec.num_states(),
             has_axes: false,
         };
-        let activation = device.activation_dtype();
-        let longest = max_num_tokens * spec.shape().stride;
-        for conv in &weights.convs {
-            conv.prepare(device, activation, longest)?;
-        }
         prepare_layers(&weights.layers, device, max_num_tokens)?;
         let num_states = spec.num_states();
         weights.ropes.iter_mut().try_for_each(|rope| rope.reach(device, num_states))?;
         let (on, width) = ((device, *dtype), spec.width());
-        let read = max_num_tokens * CONV_TAPS;
         let connector = weights.connector.as_ref();
         connector.map_or(Ok(()), |connector| connector.prepare(device, max_num_tokens))?;
         let of_connector =
             |connector| ConnectorBuffers::new(device, connector, (max_num_tokens, width));
         self.buffers = Some(Buffers {
             inputs: StepInputs::of_texts(device, spec.heads(), limits)?,
-            frames: device.tensor(longest + 1, width, Precision::Activation)?,
-            windows: device.tensor(read, width, Precision::Activation)?,
+            front: weights.front.buffers(device, max_num_tokens)?,
             stream: Stream::new(on, (max_num_tokens, width), &spec.layers)?,
             text: TextBuffers::new(on, &spec.layers, spec.heads(), limits)?,
             connector: connector.map(of_connector).transpose()?,
@@ -297,92 +283,4 @@ fn rows_of_tokens(pieces: &[Piece<'_>], num_merged: usize) -> Vec<u32> {
         first += shape.num_states as u32;
     }
     rows
-}
-
-/// The stream's delta = what the convolutions give of these chunks, as many states as they have.
-fn convolve(
-    device: &Device,
-    (spec, weights): (&SoundTowerSpec, &Weights),
-    pieces: &[Piece<'_>],
-    buffers: &mut Buffers,
-) -> Result<(), EngineError> {
-    let Buffers { frames, windows, stream, .. } = buffers;
-    let outputs: Vec<_> =
-        pieces.iter().map(|piece| spec.num_outputs(piece.shape.num_states)).collect();
-    for (index, (conv, weight)) in spec.convs.iter().zip(&weights.convs).enumerate() {
-        let is_last = index + 1 == spec.convs.len();
-        let of_sounds;
-        let read = match index {
-            0 => {
-                let nums = outputs.iter().map(|outputs| outputs[0]);
-                let values = of_frames(conv, pieces.iter().zip(nums), spec.num_mels);
-                of_sounds = device.upload_as(&values, conv.linear.k, Precision::Activation)?;
-                &of_sounds
-            }
-            _ => {
-                let nums = outputs.iter().map(|outputs| (outputs[index - 1], outputs[index]));
-                gather(device, conv, &Vec::from_iter(nums), frames, windows);
-                &*windows
-            }
-        };
-        let out = if is_last { &mut stream.delta } else { &mut *frames };
-        out.set_num_rows(outputs.iter().map(|outputs| outputs[index]).sum());
-        ops::linear(device, read, weight, out);
-        ops::activate(device, conv.activation, out);
-        // What is on the device is read before it goes.
-        device.check()?;
-    }
-    Ok(())
-}
-
-/// What a convolution reads of chunks, of each for so many outputs: the frame before, its own and
-/// the one behind.
-fn of_frames<'a>(
-    conv: &ConvSpec,
-    pieces: impl Iterator<Item = (&'a Piece<'a>, usize)>,
-    num_mels: usize,
-) -> Vec<f32> {
-    let mut values = Vec::new();
-    for (piece, num_outputs) in pieces {
-        let num_frames = piece.frames.len() / num_mels;
-        for output in 0..num_outputs {
-            for tap in 0..CONV_TAPS {
-                match (output * conv.stride + tap).checked_sub(1).filter(|at| *at < num_frames) {
-                    Some(at) => {
-                        values.extend_from_slice(&piece.frames[at * num_mels..][..num_mels])
-                    }
-                    None => values.resize(values.len() + num_mels, 0.0),
-                }
-            }
-        }
-    }
-    values
-}
-
-/// The same of outputs of another one, which have room for a row of zeros. `nums`: of each chunk
-/// how many there are of that one, and how many are wanted.
-fn gather(
-    device: &Device,
-    conv: &ConvSpec,
-    nums: &[(usize, usize)],
-    frames: &mut Tensor,
-    windows: &mut Tensor,
-) {
-    let zeros = nums.iter().map(|(num_inputs, _)| num_inputs).sum();
-    frames.set_num_rows(zeros + 1);
-    let width = frames.width();
-    frames.row_mut(zeros).fill(0.0);
-    let (mut first, mut rows) = (0, Vec::new());
-    for (num_inputs, num_outputs) in nums {
-        for output in 0..*num_outputs {
-            rows.extend((0..CONV_TAPS).map(|tap| {
-                let own = (output * conv.stride + tap).checked_sub(1);
-                own.filter(|at| at < num_inputs).map_or(zeros, |at| first + at) as u32
-            }));
-        }
-        first += num_inputs;
-    }
-    windows.reshape(rows.len(), width);
-    ops::gather_rows(device, frames, (&rows[..]).into(), windows);
-    windows.reshape(rows.len() / CONV_TAPS, CONV_TAPS * width);
 }

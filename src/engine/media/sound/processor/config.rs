@@ -35,11 +35,19 @@ impl SoundProcessor {
         let mut keys = Keys::with_harmless(config, HARMLESS)?;
         let name = keys.text("feature_extractor_type")?;
         let name = name.ok_or_else(|| ConfigError::new("`feature_extractor_type` is missing"))?;
-        if name != "WhisperFeatureExtractor" {
-            return Err(ConfigError::new(format!(
-                "`feature_extractor_type` {name} is not known; help: known is \
-                 WhisperFeatureExtractor"
-            )));
+        match (name, chunks) {
+            ("WhisperFeatureExtractor", _) => {}
+            // The same features; the frames of a chunk are the tower's too, which is told.
+            ("Qwen3ASRFeatureExtractor", SoundChunks::Exact { min_samples, .. }) => {
+                keys.value("n_window");
+                same(&mut keys, "min_length", min_samples)?;
+            }
+            _ => {
+                return Err(ConfigError::new(format!(
+                    "`feature_extractor_type` {name} is not known; help: known is \
+                     WhisperFeatureExtractor"
+                )));
+            }
         }
         let mut count = |key, default| Ok(keys.count(key)?.unwrap_or(default));
         let num_mels = count("feature_size", 80)?;
@@ -76,9 +84,9 @@ impl SoundProcessor {
             return Err(ConfigError::new(format!("`padding_side` is {side}, and not right")));
         }
         let max_chunks = match chunks {
-            SoundChunks::One => 1,
+            SoundChunks::One | SoundChunks::Trimmed(_) => 1,
             // The limits of media are enough.
-            SoundChunks::Joined => usize::MAX,
+            SoundChunks::Joined | SoundChunks::Exact { .. } => usize::MAX,
             SoundChunks::Apart => {
                 keys.count("max_audio_len")?.unwrap_or(USUAL_SECONDS) / num_seconds
             }

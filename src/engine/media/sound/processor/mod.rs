@@ -101,25 +101,44 @@ impl SoundProcessor {
 
     /// Frames of a chunk.
     pub fn num_frames(&self) -> usize {
-        self.num_samples / self.hop_length
+        match self.chunks {
+            SoundChunks::One | SoundChunks::Joined | SoundChunks::Apart => {
+                self.num_samples / self.hop_length
+            }
+            SoundChunks::Trimmed(num_frames) | SoundChunks::Exact { num_frames, .. } => num_frames,
+        }
     }
 
-    /// Chunks of a recording of so many samples at [`Self::rate`], which are not too many.
-    pub fn num_chunks(&self, num_samples: u64) -> usize {
-        num_samples.div_ceil(self.num_samples as u64).max(1) as usize
+    /// Frames of the chunks of a recording of so many samples at [`Self::rate`], which is not too
+    /// long.
+    pub fn num_filled(&self, num_samples: u64) -> usize {
+        self.num_heard(num_samples).max(1).next_multiple_of(self.num_frames())
     }
 
     /// Frames that such a recording has itself.
     pub fn num_heard(&self, num_samples: u64) -> usize {
-        num_samples.div_ceil(self.hop_length as u64) as usize
+        let hop_length = self.hop_length as u64;
+        match self.chunks {
+            SoundChunks::Exact { min_samples, .. } => {
+                (num_samples.max(min_samples as u64) / hop_length) as usize
+            }
+            _ => num_samples.div_ceil(hop_length) as usize,
+        }
     }
 
-    /// Refuses a recording of so many samples at this processor's rate if it is too long.
+    /// Refuses a recording of so many samples at this processor's rate that is not heard.
     ///
     /// # Errors
     ///
-    /// It is.
+    /// It is too long; or so short that nothing is heard of it.
     pub fn check(&self, num_samples: u64) -> Result<(), MediaError> {
+        if let SoundChunks::Exact { min_samples, .. } = self.chunks
+            && num_samples.max(min_samples as u64) <= self.window.len() as u64 / 2
+        {
+            return Err(MediaError::unsupported(format!(
+                "the recording has {num_samples} samples, which are no frame; help: leave it out"
+            )));
+        }
         let (rate, most) = (u64::from(self.rate), self.max_samples());
         match num_samples > most {
             true => Err(MediaError::TooLarge(format!(
@@ -143,26 +162,34 @@ impl SoundProcessor {
             true => Cow::Borrowed(values),
             false => Cow::Owned(resample::resample(values, samples.rate(), self.rate)),
         };
-        let num_chunks = self.num_chunks(values.len() as u64);
-        let num_frames = num_chunks * self.num_frames();
-        let mut features = Vec::with_capacity(num_frames * self.num_mels());
+        let (num_samples, num_mels) = (values.len() as u64, self.num_mels());
+        let (num_frames, num_heard) = (self.num_filled(num_samples), self.num_heard(num_samples));
+        let mut features = Vec::with_capacity(num_frames * num_mels);
         let mut frame = Frame::new(self);
         match self.chunks {
             SoundChunks::One | SoundChunks::Joined => {
-                frame.push_all(&values, num_chunks, &mut features);
+                let end = num_frames * self.hop_length;
+                frame.push_all(&values, (end, num_frames), &mut features);
             }
             SoundChunks::Apart => {
+                let num_frames = self.num_frames();
                 for chunk in values.chunks(self.num_samples) {
-                    frame.push_all(chunk, 1, &mut features);
+                    frame.push_all(chunk, (self.num_samples, num_frames), &mut features);
                 }
             }
+            SoundChunks::Trimmed(_) => {
+                let all = self.num_samples / self.hop_length;
+                frame.push_all(&values, (self.num_samples, all), &mut features);
+                features.truncate(num_heard * num_mels);
+            }
+            SoundChunks::Exact { min_samples, .. } => {
+                let end = values.len().max(min_samples);
+                frame.push_all(&values, (end, num_heard), &mut features);
+            }
         }
-        Ok(Features {
-            num_frames,
-            num_heard: self.num_heard(values.len() as u64),
-            num_mels: self.num_mels(),
-            values: features,
-        })
+        // Zeros: of the others all frames are there.
+        features.resize(num_frames * num_mels, 0.0);
+        Ok(Features { num_frames, num_heard, num_mels, values: features })
     }
 }
 
@@ -186,16 +213,20 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Appends the features of samples that are filled up to so many chunks.
-    fn push_all(&mut self, values: &[f32], num_chunks: usize, features: &mut Vec<f32>) {
+    /// Appends so many frames of samples that are filled up to `end`.
+    fn push_all(
+        &mut self,
+        values: &[f32],
+        (end, num_frames): (usize, usize),
+        features: &mut Vec<f32>,
+    ) {
         let SoundProcessor { window, hop_length, padding_value, .. } = self.processor;
-        let (first, num_frames) = (features.len(), num_chunks * self.processor.num_frames());
+        let first = features.len();
         // Padding is one frame again and again, and most of a short recording.
         let num_other = match padding_value {
             0.0 => num_frames.min((values.len() + window.len()).div_ceil(*hop_length)),
             _ => num_frames,
         };
-        let end = num_chunks * self.processor.num_samples;
         for at in 0..num_other {
             self.push((values, end), at, features);
         }
