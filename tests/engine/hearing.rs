@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
 use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
+use vllm_batch::engine::base::hf_overrides::HfOverrides;
 use vllm_batch::engine::core::Engine;
 use vllm_batch::engine::core::load::model_summary::ModelSummary;
 use vllm_batch::engine::core::serve::input_processor::ProcessError;
@@ -190,6 +191,24 @@ fn recordings_that_a_model_does_not_hear_are_refused_by_name() {
     let alone = |config: &mut EngineConfig| config.model.language_model_only = true;
     let error = refused("voxtral", alone, &["<0>", "?"]);
     assert!(error.contains("no_audio_input: the model takes no recordings here"), "{error}");
+}
+
+/// Their classes tie the output layer by themselves, whatever the text part says.
+#[test]
+fn an_output_layer_is_the_table_where_the_class_ties() {
+    for model in ["glm_asr", "qwen3_asr"] {
+        let row = (chat(&["What is this?".to_owned()]), params(8));
+        let answers = |overrides: Value| {
+            let mut config = speculation::config(&folder(model), (4, 400), None);
+            config.model.hf_overrides = HfOverrides::parse(&overrides.to_string()).unwrap();
+            format!("{:?}", run(Engine::load(&config).unwrap(), std::slice::from_ref(&row)))
+        };
+        let expected = answers(json!({}));
+        for text in [json!({"tie_word_embeddings": false}), json!({"tie_word_embeddings": null})] {
+            let found = answers(json!({"tie_word_embeddings": null, "text_config": text}));
+            assert_eq!(found, expected, "{model} {text}");
+        }
+    }
 }
 
 /// On a GPU the text part runs alone.

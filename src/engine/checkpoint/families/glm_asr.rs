@@ -30,7 +30,7 @@ const LAYER_NAMES: LayerNames = LayerNames {
 
 /// The text part, with the defaults of its class.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    config.assume(&[("tie_word_embeddings", json!(true))]);
+    config.tie_text_part()?;
     config.text_part().assume(&[
         ("hidden_size", json!(2048)),
         ("intermediate_size", json!(6144)),
@@ -73,7 +73,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
         num_frames: num_states * STRIDE,
         front: half.front(num_mels),
         positions: None,
-        rope: Some(rope(&keys, heads.head_dim)?),
+        rope: Some(rope(config, &keys, heads.head_dim)?),
         layers,
         final_norm: Some(NormSpec::layer(format!("{TOWER}.norm"), width, EPS)),
         tokens: None,
@@ -98,7 +98,7 @@ fn of_layer(layer: &mut LayerSpec) {
 }
 
 /// The first half of each head is turned, unless the file says another part.
-fn rope(keys: &SoundKeys<'_>, head_dim: usize) -> Result<RopeSpec, EngineError> {
+fn rope(config: &HfConfig, keys: &SoundKeys<'_>, head_dim: usize) -> Result<RopeSpec, EngineError> {
     let parameters = match &keys.0 {
         Some(keys) => keys.section("rope_parameters")?,
         None => None,
@@ -111,10 +111,59 @@ fn rope(keys: &SoundKeys<'_>, head_dim: usize) -> Result<RopeSpec, EngineError> 
         parameters.expect("rope_type", "default")?;
     }
     let part = number("partial_rotary_factor", 0.5)?;
+    let rotary_dim = (head_dim as f64 * part) as usize;
+    // The class turns one value more of an odd part.
+    if !(0.0..=1.0).contains(&part) || rotary_dim == 0 || rotary_dim % 2 != 0 {
+        return Err(config.error(format!(
+            "`audio_config`: a `partial_rotary_factor` of {part} turns no pairs of the {head_dim} \
+             values of a head"
+        )));
+    }
     Ok(RopeSpec {
         theta: number("rope_theta", 10_000.0)?,
-        rotary_dim: (head_dim as f64 * part) as usize,
+        rotary_dim,
         scaling: RopeScaling::None,
         axes: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::tests_of_towers::{shape_of, sound_tower_of};
+
+    fn tower(sound: &str) -> Result<SoundTowerSpec, String> {
+        sound_tower_of(&format!(
+            r#"{{"architectures": ["GlmAsrForConditionalGeneration"], "audio_config": {{{sound}}},
+            "text_config": {{"hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 8}}}}"#
+        ))
+    }
+
+    #[test]
+    fn an_encoder_has_the_defaults_of_its_class_and_all_tensors() {
+        let tower = tower("").unwrap();
+        assert_eq!(tower.rope.as_ref().map(|rope| rope.rotary_dim), Some(32));
+        let nums = [6, 7, 8, 3000, 3009].map(|num| tower.shape().num_tokens(num));
+        assert_eq!(nums, [0, 1, 1, 375, 376]);
+        let tensors = tower.tensors();
+        assert_eq!(tensors.len(), 4 + 32 * 15 + 2 + 4);
+        let shape = shape_of(&tensors, "model.multi_modal_projector.linear_1.weight");
+        assert_eq!(shape, [128, 5120]);
+    }
+
+    #[test]
+    fn what_its_class_does_not_compute_so_is_refused() {
+        let rope =
+            |part: &str| format!(r#""rope_parameters": {{"partial_rotary_factor": {part}}}"#);
+        for (sound, expected) in [
+            (rope("0.02"), "turns no pairs of the 64 values"),
+            (rope("0"), "turns no pairs"),
+            (rope("-0.5"), "turns no pairs"),
+            (r#""intermediate_size": 1280"#.to_owned(), "make no whole tokens of 1280"),
+            (r#""rope_parameters": {"rope_type": "yarn"}"#.to_owned(), "rope_type"),
+        ] {
+            let error = tower(&sound).unwrap_err();
+            assert!(error.contains(expected), "{sound}: {error}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::spec::{
     SoundPositions, SoundTokensSpec, SoundTowerSpec, SquareConvs,
 };
 use vllm_batch_base::EngineError;
-use vllm_batch_base::layers::SoundChunks;
+use vllm_batch_base::layers::{Activation, SoundChunks};
 
 /// PyTorch's LayerNorm default; the class has no key for it.
 const EPS: f32 = 1e-5;
@@ -46,9 +46,9 @@ pub(super) fn asr(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         ("num_attention_heads", json!(16)),
         ("num_hidden_layers", json!(28)),
         ("num_key_value_heads", json!(8)),
-        ("tie_word_embeddings", json!(true)),
         ("vocab_size", json!(151_936)),
     ]);
+    config.tie_text_part()?;
     // Its keys are this file's too.
     asr_tower(config)?;
     // Of the class that aligns words with times, and of published files.
@@ -119,16 +119,17 @@ pub(super) fn with_tokens(
 }
 
 /// The projector of Qwen3-Omni, which is within the tower, as Qwen3-ASR's is in published files.
-pub(super) fn inner_projector(tower: &SoundTowerSpec, out: usize) -> ConnectorSpec {
-    let width = tower.width();
+pub(super) fn inner_projector(
+    config: &HfConfig,
+    tower: &SoundTowerSpec,
+) -> Result<ConnectorSpec, EngineError> {
+    let (keys, width) = (SoundKeys::read(config)?, tower.width());
     let linear =
         |part: &str, n| LinearSpec::new(format!("{TOWER}.{part}"), n, width).with_bias(true);
-    let SoundFront::Squares(SquareConvs { activation, .. }) = tower.front else {
-        unreachable!("of this file")
-    };
+    let activation = keys.activation(config, "activation_function")?;
     let steps =
         vec![ConnectorStep::Linear(linear("proj1", width)), ConnectorStep::Activate(activation)];
-    ConnectorSpec { steps, last: linear("proj2", out) }
+    Ok(ConnectorSpec { steps, last: linear("proj2", keys.size(&["output_dim"], 3584)?) })
 }
 
 /// The encoder, without what makes embeddings of its states.
@@ -181,7 +182,8 @@ pub(super) fn encoder(
         front: SoundFront::Squares(SquareConvs {
             num_frames: num_convolved,
             convs: (0..NUM_CONVS).map(conv).collect(),
-            activation,
+            // Whatever the layers have.
+            activation: Activation::Gelu,
             out: out.by_channel(num_left),
             is_cut: class.is_cut,
         }),
@@ -221,6 +223,15 @@ mod tests {
         assert_eq!(shape("conv2d1.weight"), [480, 1, 3, 3]);
         assert_eq!(shape("conv2d3.weight"), [480, 480, 3, 3]);
         assert_eq!(shape("conv_out.weight"), [1024, 480 * 16]);
+    }
+
+    #[test]
+    fn convolutions_have_an_activation_of_their_own() {
+        let tower = tower(r#""activation_function": "silu","#).unwrap();
+        let SoundFront::Squares(squares) = &tower.front else { panic!("{:?}", tower.front) };
+        assert_eq!(squares.activation, Activation::Gelu);
+        let steps = &tower.connector().unwrap().steps;
+        assert_eq!(steps.last(), Some(&ConnectorStep::Activate(Activation::Silu)));
     }
 
     #[test]

@@ -125,8 +125,7 @@ pub(super) fn qwen3_tower(config: &HfConfig) -> Result<TowerSpec, EngineError> {
 /// The tower of Qwen3-Omni for sounds.
 pub(super) fn qwen3_sound_tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
     let tower = qwen_hearing::encoder(config, &QWEN3_ENCODER)?;
-    let out = SoundKeys::read(config)?.size(&["output_dim"], 3584)?;
-    let connector = qwen_hearing::inner_projector(&tower, out);
+    let connector = qwen_hearing::inner_projector(config, &tower)?;
     let tower = qwen_hearing::with_tokens(config, tower, connector, &QWEN3_ENCODER)?;
     Ok(SoundTowerSpec { unused: UNUSED, ..tower })
 }

@@ -151,7 +151,7 @@ impl HfConfig {
     /// `tie_word_embeddings` with the family's default: false where the files have another matrix.
     pub fn is_tied(&self, default: bool) -> Result<bool, EngineError> {
         let says = self.root().flag("tie_word_embeddings")?.unwrap_or(default);
-        Ok(says && !self.has_own_head)
+        Ok((says || self.is_tied_above.get()) && !self.has_own_head)
     }
 
     /// `attention_bias`

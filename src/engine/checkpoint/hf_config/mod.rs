@@ -13,7 +13,7 @@ pub use rope::RopeDefaults;
 pub use section::Section;
 
 use std::borrow::Cow;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
@@ -66,6 +66,8 @@ pub struct HfConfig {
     vlm: Option<Box<HfConfig>>,
     /// How many tensors are of which type, of a GGUF file; for people to read.
     gguf_types: Option<String>,
+    /// The output layer is the table of tokens, whatever this part says.
+    is_tied_above: Cell<bool>,
     /// The output layer has its own matrix, whatever the keys say.
     has_own_head: bool,
 }
@@ -167,6 +169,7 @@ impl HfConfig {
             text_key,
             vlm,
             gguf_types: None,
+            is_tied_above: Cell::new(false),
             has_own_head: false,
         }
     }
@@ -221,6 +224,17 @@ impl HfConfig {
     pub(super) fn assume(&self, defaults: &[(&str, Value)]) {
         let owned = |(key, value): &(&str, Value)| ((*key).to_owned(), value.clone());
         self.defaults.get_or_init(|| defaults.iter().map(owned).collect());
+    }
+
+    /// The output layer of the text part is its table unless the top says otherwise, whatever the
+    /// text part says: a class that ties by itself. Where the files have another one, that counts.
+    ///
+    /// # Errors
+    /// The key is no flag.
+    pub(super) fn tie_text_part(&self) -> Result<(), EngineError> {
+        let ties = self.root().flag("tie_word_embeddings")?.unwrap_or(true);
+        self.text_part().is_tied_above.set(ties);
+        Ok(())
     }
 
     /// The first of this file and its parts that has the key.
