@@ -122,6 +122,8 @@ fn check_finds_every_recording_that_cannot_be_used() {
     let folder = folder(&all);
     let (code, errors) = check(folder.path(), &["data/in.jsonl"]);
     assert_eq!(code, 2, "{errors}");
+    // A setting is called as it is typed.
+    assert!(errors.contains("--max-audio-clip-s") && !errors.contains("settings."), "{errors}");
     let found = codes(folder.path(), DEMO, "data/in.jsonl");
     for (line, (row, code)) in cases.iter().enumerate() {
         let place = format!("data/in.jsonl:{}: ", line + 1);

@@ -33,6 +33,7 @@ use super::pdf::Renderers;
 use super::reader::{Member, Members};
 use super::referred::Referred;
 use super::row_error::{RowError, code};
+use crate::terminal::flags::with_flags;
 use vllm_batch_base::files::quoted;
 use vllm_batch_media::{Encoded, Format, Limits, MediaError, MediaKind, Medium, SoundFormat};
 
@@ -235,7 +236,7 @@ impl MediaReader {
                 reference => self.medium(image.kind, reference).map(|medium| vec![medium]),
             };
             let media = media.map_err(|(code, what)| {
-                RowError::new(code, line, format!("{}: {what}", image.place))
+                RowError::new(code, line, with_flags(&format!("{}: {what}", image.place)))
             })?;
             // A document is as many images as it has pages.
             num_images += media.len().saturating_sub(1);

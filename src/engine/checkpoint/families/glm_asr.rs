@@ -119,12 +119,11 @@ fn rope(config: &HfConfig, keys: &SoundKeys<'_>, head_dim: usize) -> Result<Rope
              values of a head"
         )));
     }
-    Ok(RopeSpec {
-        theta: number("rope_theta", 10_000.0)?,
-        rotary_dim,
-        scaling: RopeScaling::None,
-        axes: Vec::new(),
-    })
+    let theta = number("rope_theta", 10_000.0)?;
+    if !theta.is_finite() || theta <= 0.0 {
+        return Err(config.error(format!("`audio_config`: a `rope_theta` of {theta} is none")));
+    }
+    Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None, axes: Vec::new() })
 }
 
 #[cfg(test)]
@@ -161,6 +160,7 @@ mod tests {
             (rope("-0.5"), "turns no pairs"),
             (r#""intermediate_size": 1280"#.to_owned(), "make no whole tokens of 1280"),
             (r#""rope_parameters": {"rope_type": "yarn"}"#.to_owned(), "rope_type"),
+            (r#""rope_parameters": {"rope_theta": 0}"#.to_owned(), "a `rope_theta` of 0 is none"),
         ] {
             let error = tower(&sound).unwrap_err();
             assert!(error.contains(expected), "{sound}: {error}");

@@ -20,6 +20,9 @@ const EPS: f32 = 1e-5;
 /// Convolutions, each of every second frame and mel.
 const NUM_CONVS: usize = 3;
 
+/// Frames that are convolved together: those of a second.
+const NUM_CONVOLVED: usize = 100;
+
 /// Samples of the shortest recording that Qwen3-ASR hears; others have silence behind them.
 const MIN_SAMPLES: usize = 8000;
 
@@ -152,7 +155,9 @@ pub(super) fn encoder(
         "max_source_positions",
         "scale_embedding",
     ]);
-    let num_convolved = 2 * keys.size(&["n_window"], 50)?;
+    // Its processor counts tokens so.
+    keys.expect("n_window", NUM_CONVOLVED / 2)?;
+    let num_convolved = NUM_CONVOLVED;
     let num_frames = keys.size(&["n_window_infer"], 800)?;
     let num_channels = keys.size(&["downsample_hidden_size"], 480)?;
     limits::check_tower_layers(num_layers)
@@ -238,6 +243,7 @@ mod tests {
     fn what_its_class_does_not_compute_is_refused() {
         for (sound, expected) in [
             (r#""n_window_infer": 750,"#, "`n_window_infer` of 750 frames is no multiple of 100"),
+            (r#""n_window": 25,"#, "`audio_config.n_window` of `25` is not supported; 50 is"),
             (r#""max_position_embeddings": 12,"#, "`audio_config.max_position_embeddings`"),
             (r#""output_dim": 32, "d_model": 64, "x": 1,"#, "`audio_config.x`"),
         ] {

@@ -7,6 +7,7 @@ use super::qwen_hearing::{self, QwenEncoder};
 use super::qwen3_vl::{self, MergerNames};
 use super::{qwen2_5_vl, qwen2_vl, vision};
 use crate::hf_config::HfConfig;
+use crate::limits;
 use crate::spec::{
     ConnectorSpec, ConnectorStep, DecoderSpec, Heard, LinearSpec, NormSpec, Sinusoids, SoundFront,
     SoundPositions, SoundTokensSpec, SoundTowerSpec, TowerSpec,
@@ -73,7 +74,9 @@ pub(super) fn qwen2_5_tower(config: &HfConfig) -> Result<TowerSpec, EngineError>
 /// tokens.
 pub(super) fn qwen2_5_sound_tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
     let keys = SoundKeys::read(config)?;
-    let num_frames = 2 * keys.size(&["n_window"], 100)?;
+    let num_states = keys.size(&["n_window"], 100)?;
+    limits::check_sounds(1, num_states).map_err(|text| config.error(text))?;
+    let num_frames = 2 * num_states;
     let out = keys.size(&["output_dim"], 3584)?;
     let (mut tower, _) = encoder(config)?;
     let width = tower.width();

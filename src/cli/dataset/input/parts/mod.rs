@@ -20,6 +20,7 @@ use super::fields::{JsonFields, json_string};
 use super::pictures::Pictures;
 use super::reader::{Content, Member, Record, Sample};
 use super::row_error::RowError;
+use crate::terminal::flags::with_flags;
 use vllm_batch_base::files::quoted;
 use vllm_batch_media::{MediaError, MediaKind, Medium};
 
@@ -207,7 +208,7 @@ impl PartRows {
         let (members, error) = match part.medium {
             Ok(medium) => (vec![(PART.to_owned(), Member::Made(Arc::new(medium)))], None),
             Err(error) => {
-                let what = format!("{}: {error}", quoted(file));
+                let what = with_flags(&format!("{}: {error}", quoted(file)));
                 (Vec::new(), Some(RowError::new(error.code(), self.num_rows, what)))
             }
         };
