@@ -241,21 +241,55 @@ class Rows(unittest.TestCase):
         self.assertEqual(list(half), expected[1:])
         self.assertEqual(self.engine.pid, before)
 
-    def test_another_thread_is_told_to_take_an_engine_of_its_own(self):
-        answers, caught = self.engine.run(some_rows(20)), []
-        next(answers)
+    def test_threads_run_rows_at_once(self):
+        rows = some_rows(60)
+        expected = list(self.engine.run(rows))
+        outer, found = self.engine.run(rows), {}
+        next(outer)
 
-        def run():
-            try:
-                list(self.engine.run(["a"]))
-            except RuntimeError as error:
-                caught.append(str(error))
+        def run(thread):
+            named = [{**row, "id": f"{thread}-{row['id']}", "seed": 5} for row in rows]
+            found[thread] = [row.get("response") for row in self.engine.run(named)]
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-        self.assertIn("another thread", caught[0])
-        self.assertEqual(len(list(answers)), 19)
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(list(outer), expected[1:])
+        self.assertEqual([found[index] for index in range(4)], [found[0]] * 4)
+        self.assertEqual(len(found[0]), len(rows))
+
+    def test_a_process_that_ends_ends_the_runs_of_all_threads(self):
+        begun, killed, ends = threading.Barrier(4), threading.Event(), []
+        with Engine(DEMO, **FLAGS) as engine:
+
+            def rows(thread):
+                yield {"id": f"{thread}-first", "prompt": "1+1="}
+                killed.wait()
+                yield {"id": f"{thread}-last", "prompt": "1+1="}
+
+            def run(thread):
+                answers = engine.run(rows(thread))
+                next(answers)
+                begun.wait()
+                try:
+                    next(answers)
+                except EngineError as error:
+                    ends.append(error.returncode)
+
+            threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
+            for thread in threads:
+                thread.start()
+            begun.wait()
+            os.kill(engine.pid, signal.SIGKILL)
+            while engine.pid is not None:
+                pass
+            killed.set()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(ends, [-signal.SIGKILL] * 3)
+            self.assertEqual(len(list(engine.run(["1+1="]))), 1)
 
 
 class Memory(unittest.TestCase):

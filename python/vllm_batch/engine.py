@@ -1,15 +1,15 @@
 """`Engine`: rows through a process that has loaded a model."""
 
+from __future__ import annotations
+
 import os
 import threading
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Iterable, Iterator, Mapping
 
 from .command import COMMANDS, arguments, find_binary
-from .feed import FAILED, FED, Desk, Feed
+from .feed import Desk, Feed
 from .process import Process
-from .rows import rows_of
-
-Row = Dict[str, Any]
+from .rows import Row, rows_of
 
 # Rows that are sent and not yet handed out: more than the program computes at once, so that it
 # always has some to choose from, and few enough for memory.
@@ -31,8 +31,8 @@ class Engine:
     `env`: variables of the process, over those of this one.
     `max_pending`: most rows that are sent and not yet handed out.
 
-    Raises EngineError where the model cannot be loaded. One thread at a time may run rows; its runs
-    may be taken in turns.
+    Raises EngineError where the model cannot be loaded. Several runs may be under way, of one thread
+    or of many.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class Engine:
         model: Any,
         *,
         command: str = "run",
-        binary: Optional[str] = None,
-        env: Optional[Mapping[str, str]] = None,
+        binary: str | None = None,
+        env: Mapping[str, str] | None = None,
         max_pending: int = MAX_PENDING,
         **flags: Any,
     ) -> None:
@@ -53,21 +53,20 @@ class Engine:
             raise TypeError(f"max_pending is {max_pending!r}: give a whole number")
         if max_pending < 1:
             raise ValueError("max_pending must be at least 1")
-        self._desk: Optional[Desk] = None
+        self._desk: Desk | None = None
         self._words = [find_binary(binary), command, f"--model={os.fspath(model)}", "--quiet"]
         self._words += ["--format=jsonl", "--unordered", "--progress=none", "--color=never"]
         self._words += arguments(flags)
         self._env = env
         self._max_pending = max_pending
-        # Runs that have begun and not ended, and the thread of the last.
-        self._guard = threading.Lock()
-        self._feeds: List[Feed] = []
-        self._thread = 0
+        # Runs that have begun and not ended.
+        self._guard = threading.RLock()
+        self._feeds: list[Feed] = []
         self._closed = False
         self._start()
 
     @property
-    def pid(self) -> Optional[int]:
+    def pid(self) -> int | None:
         """The process's number; None where it has ended."""
         desk = self._desk
         return desk.process.pid if desk is not None and desk.process.is_alive() else None
@@ -75,15 +74,15 @@ class Engine:
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
-        return self._start().process.ready["max_model_len"]
+        return int(self._start().process.ready["max_model_len"])
 
     @property
     def version(self) -> str:
         """Of the program."""
-        return self._start().process.ready["version"]
+        return str(self._start().process.ready["version"])
 
     def run(
-        self, rows: Union[Iterable[Union[str, Mapping[str, Any]]], Any], *, ordered: bool = True
+        self, rows: Iterable[str | Mapping[str, Any]] | Any, *, ordered: bool = True
     ) -> Iterator[Row]:
         """Answers rows. They are read on another thread, as far ahead as `max_pending` says.
 
@@ -93,12 +92,12 @@ class Engine:
 
         Yields the rows with the program's fields behind their own. A row that cannot be answered
         has `error`. Raises EngineError where the process ends before its rows; the next call
-        starts another one. Raises what reading `rows` raises, and TypeError at once for a text or a mapping
-        in the place of rows.
+        starts another one. Raises what reading `rows` raises, and TypeError at once for a text or a
+        mapping in the place of rows.
 
-        A run may begin while another is not read to its end, in the same thread: both are answered,
-        the rows that were sent before first. A run that is left before its end, and is the only
-        one, ends the process, as its rows are still being computed.
+        A run may begin while another is not read to its end, in this thread or another: both are
+        answered, the rows that were sent before first. A run that is left before its end, and is the
+        only one, ends the process, as its rows are still being computed.
         """
         if self._closed:
             raise ValueError("the engine is closed")
@@ -115,7 +114,7 @@ class Engine:
         else:
             desk.process.close()
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -130,11 +129,12 @@ class Engine:
             self._kill()
 
     def _start(self) -> Desk:
-        if self._closed:
-            raise ValueError("the engine is closed")
-        if self._desk is None:
-            self._desk = Desk(Process(self._words, self._env))
-        return self._desk
+        with self._guard:
+            if self._closed:
+                raise ValueError("the engine is closed")
+            if self._desk is None:
+                self._desk = Desk(Process(self._words, self._env))
+            return self._desk
 
     def _kill(self) -> None:
         desk, self._desk = self._desk, None
@@ -153,54 +153,35 @@ class Engine:
             self._end(feed, complete)
 
     def _begin(self, rows: Iterable[Any]) -> Feed:
+        desk = self._start()
+        feed = Feed(desk, rows, self._max_pending)
         with self._guard:
-            if self._feeds and self._thread != threading.get_ident():
-                message = "the engine is running rows of another thread: one engine for each"
-                raise RuntimeError(message)
-            feed = Feed(self._start(), rows, self._max_pending)
             self._feeds.append(feed)
-            self._thread = threading.get_ident()
+        desk.open(feed)
         return feed
 
     def _end(self, feed: Feed, complete: bool) -> None:
         with self._guard:
             self._feeds.remove(feed)
-            is_last = not self._feeds
-        if not complete and feed.desk is self._desk:
+            is_current = feed.desk is self._desk
             # Other runs need the process, if it is there.
-            if is_last or not feed.desk.process.is_alive():
+            is_last = all(other.desk is not feed.desk for other in self._feeds)
+            is_in_vain = not complete and (is_last or not feed.desk.process.is_alive())
+            if is_current and is_in_vain:
                 self._kill()
         feed.desk.stop(feed)
 
 
-def _answers_of(feed: Feed) -> Iterator[Tuple[int, Row]]:
-    """Index and answer of each row, as they finish."""
-    desk = feed.desk
-    num_rows, num_answers = None, 0
-    while num_rows is None or num_answers < num_rows:
-        event = desk.event_of(feed)
-        if event is None:
-            raise desk.process.error("the process ended before its rows")
-        kind, value = event
-        if kind == FAILED:
-            raise value
-        if kind == FED:
-            num_rows = value
-            continue
-        num_answers += 1
-        yield value
-
-
 def _as_finished(feed: Feed) -> Iterator[Row]:
-    for _, answer in _answers_of(feed):
+    for _, answer in feed.answers():
         feed.desk.handed_out(feed)
         yield answer
 
 
 def _in_order(feed: Feed) -> Iterator[Row]:
-    waiting: Dict[int, Row] = {}
+    waiting: dict[int, Row] = {}
     next_index = 0
-    for index, answer in _answers_of(feed):
+    for index, answer in feed.answers():
         waiting[index] = answer
         while next_index in waiting:
             feed.desk.handed_out(feed)

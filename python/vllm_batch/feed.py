@@ -1,15 +1,17 @@
 """`Desk` and `Feed`: rows on their way to a process and back, for several runs at once."""
 
-import collections
+from __future__ import annotations
+
 import json
+import queue
 import threading
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Iterable, Iterator
 
-from .process import EngineError, Process
-from .rows import line_of, name_of, names_of_answer, row_of
+from .process import Process
+from .rows import Row, line_of, name_of, names_of_answer, row_of
 
-# What a feed has put among the lines of the process.
-FED, FAILED, ANSWER = "fed", "failed", "answer"
+# What there is for a run to hear of.
+FED, FAILED, ANSWER, ENDED = "fed", "failed", "answer", "ended"
 
 
 class Desk:
@@ -18,20 +20,29 @@ class Desk:
     def __init__(self, process: Process) -> None:
         self.process = process
         self._changed = threading.Condition()
+        self._feeds: set[Feed] = set()
+        self._ended = False
         #: Of the process's life: it names what it cannot read by the line.
         self._lines_sent = 0
         # Rows under way, by their names; lines by names, and names by lines.
-        self._pending: Dict[str, Tuple["Feed", int]] = {}
-        self._lines: Dict[str, int] = {}
-        self._names: Dict[int, str] = {}
+        self._pending: dict[str, tuple[Feed, int]] = {}
+        self._lines: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        process.read(self._take, self._end)
 
-    def send(self, feed: "Feed", name: str, index: int, line: bytes) -> bool:
+    def open(self, feed: Feed) -> None:
+        """Begins a feed, which hears of its answers and of the process's end."""
+        with self._changed:
+            self._feeds.add(feed)
+            if self._ended:
+                feed.events.put((ENDED, None))
+
+    def send(self, feed: Feed, name: str, index: int, line: bytes) -> bool:
         """Sends a row, as soon as there is room, and no earlier row of the same name is under way.
         False: the feed is stopped."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: feed.stopped or (feed.room > 0 and name not in self._pending)
-            )
+            while not feed.stopped and (feed.room <= 0 or name in self._pending):
+                self._changed.wait()
             if feed.stopped:
                 return False
             feed.room -= 1
@@ -43,48 +54,41 @@ class Desk:
             self.process.write(line)
         return True
 
-    def event_of(self, feed: "Feed") -> Optional[Tuple[str, Any]]:
-        """The next event of a run: an answer with its index, or what its feed says. None: the
-        process has ended. Those of other runs wait for whoever asks for them."""
-        while not feed.events:
-            event = self.process.lines.get()
-            if event is None:
-                # The others hear of it too.
-                self.process.lines.put(None)
-                return None
-            owner, kind, value = event if isinstance(event, tuple) else self._take(event)
-            if not owner.stopped:
-                owner.events.append((kind, value))
-        return feed.events.popleft()
-
-    def _take(self, line: bytes) -> Tuple["Feed", str, Tuple[int, Dict[str, Any]]]:
-        answer = json.loads(line)
+    def handed_out(self, feed: Feed) -> None:
+        """A row is out of the engine's hands."""
         with self._changed:
-            names: List[str] = names_of_answer(answer)
+            feed.room += 1
+            if feed.room == 1:
+                self._changed.notify_all()
+
+    def stop(self, feed: Feed) -> None:
+        """Ends a feed, as soon as its rows give it the next one. Its answers are dropped."""
+        with self._changed:
+            feed.stopped = True
+            self._feeds.discard(feed)
+            self._changed.notify_all()
+
+    def _take(self, line: bytes) -> None:
+        answer: Row = json.loads(line)
+        with self._changed:
+            names = names_of_answer(answer)
             if not names and answer.get("line") in self._names:
                 # A row that could not be read: its line is all that is known of it.
                 names = [self._names[answer["line"]]]
                 answer["id"] = names[0]
             name = next((name for name in names if name in self._pending), None)
-            if name is None:
-                raise EngineError(f"vllm-batch: an answer to no row that was sent: {answer!r}")
+            assert name is not None, f"an answer to no row that was sent: {answer!r}"
             feed, index = self._pending.pop(name)
             del self._names[self._lines.pop(name)]
             self._changed.notify_all()
-            return feed, ANSWER, (index, answer)
+        if not feed.stopped:
+            feed.events.put((ANSWER, (index, answer)))
 
-    def handed_out(self, feed: "Feed") -> None:
-        """A row is out of the engine's hands."""
+    def _end(self) -> None:
         with self._changed:
-            feed.room += 1
-            self._changed.notify_all()
-
-    def stop(self, feed: "Feed") -> None:
-        """Ends a feed, as soon as its rows give it the next one. Its answers are dropped."""
-        with self._changed:
-            feed.stopped = True
-            feed.events.clear()
-            self._changed.notify_all()
+            self._ended = True
+            for feed in self._feeds:
+                feed.events.put((ENDED, None))
 
 
 class Feed(threading.Thread):
@@ -96,22 +100,39 @@ class Feed(threading.Thread):
         self._rows = rows
         self.room = max_pending
         self.stopped = False
-        #: What is there for the run and was read by another.
-        self.events: "collections.deque[Tuple[str, Any]]" = collections.deque()
+        #: What there is for the run: a kind, and what goes with it.
+        self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def run(self) -> None:
-        lines = self.desk.process.lines
         try:
             index = 0
             for index, value in enumerate(self._rows, 1):
                 row = row_of(value, index - 1)
+                name = name_of(row)
+                assert name is not None, "row_of names every row"
                 try:
-                    if not self.desk.send(self, name_of(row), index - 1, line_of(row)):
+                    if not self.desk.send(self, name, index - 1, line_of(row)):
                         return
                 except OSError:
                     # The process has ended, and the end of its rows says so.
                     return
-            lines.put((self, FED, index))
+            self.events.put((FED, index))
         except BaseException as error:
             # Raised again where the answers are taken.
-            lines.put((self, FAILED, error))
+            self.events.put((FAILED, error))
+
+    def answers(self) -> Iterator[tuple[int, Row]]:
+        """Index and answer of each row, as they finish. Raises EngineError where the process ends
+        before them, and what reading the rows has raised."""
+        num_rows, num_answers = None, 0
+        while num_rows is None or num_answers < num_rows:
+            kind, value = self.events.get()
+            if kind == ENDED:
+                raise self.desk.process.error("the process ended before its rows")
+            if kind == FAILED:
+                raise value
+            if kind == FED:
+                num_rows = value
+                continue
+            num_answers += 1
+            yield value

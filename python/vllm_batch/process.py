@@ -1,14 +1,15 @@
 """`Process`: vllm-batch as a child, its three pipes, and how it ended. Knows no rows."""
 
+from __future__ import annotations
+
 import collections
 import json
 import logging
 import os
-import queue
 import subprocess
 import threading
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import IO, Any, Callable, Deque, Mapping
 
 LOGGER = logging.getLogger("vllm_batch")
 
@@ -24,7 +25,7 @@ TRANSIENT = (5, 129, 130, 137, 141, 143)
 class EngineError(RuntimeError):
     """The process ended before its rows. Its message has the last lines of standard error."""
 
-    def __init__(self, message: str, returncode: Optional[int] = None, stderr: str = "") -> None:
+    def __init__(self, message: str, returncode: int | None = None, stderr: str = "") -> None:
         super().__init__(message, returncode, stderr)
         self.message = message
         #: As of `subprocess.Popen`: below 0 for a signal.
@@ -43,13 +44,12 @@ class EngineError(RuntimeError):
 
 
 class Process:
-    """A child that has loaded its model.
+    """A child that has loaded its model. `read` says who takes what it writes.
 
-    `lines` has what it writes: bytes of a line, and None at its end.
     `writing` is held by whoever writes to it.
     """
 
-    def __init__(self, words: List[str], env: Optional[Mapping[str, str]]) -> None:
+    def __init__(self, words: list[str], env: Mapping[str, str] | None) -> None:
         ready, ready_of_child = os.pipe()
         try:
             self._child = subprocess.Popen(
@@ -65,23 +65,24 @@ class Process:
             raise
         finally:
             os.close(ready_of_child)
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self._stdin, self._stdout, self._stderr = (
+            self._child.stdin,
+            self._child.stdout,
+            self._child.stderr,
+        )
         self.pid = self._child.pid
-        self.lines: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self.writing = threading.Lock()
         self._ended = threading.Event()
-        self._tail: "collections.deque[str]" = collections.deque(maxlen=TAIL)
+        self._tail: Deque[str] = collections.deque(maxlen=TAIL)
         self._closing = threading.Event()
         self._errors = threading.Thread(
-            target=_read_errors, args=(self._child.stderr, self._tail, self._closing), daemon=True
+            target=_read_errors, args=(self._stderr, self._tail, self._closing), daemon=True
         )
         self._errors.start()
-        self._rows = threading.Thread(
-            target=_read_rows, args=(self._child.stdout, self.lines), daemon=True
-        )
-        self._rows.start()
-        threads = (self._rows, self._errors)
+        self._threads = [self._errors]
         self._at_exit = weakref.finalize(
-            self, _end, self._child, threads, self.writing, self._ended
+            self, _end, self._child, self._threads, self.writing, self._ended
         )
         try:
             with open(ready, "rb") as reader:
@@ -89,17 +90,23 @@ class Process:
             if not line:
                 raise self.error("the model was not loaded")
             #: What the ready line says: `version`, `max_model_len`.
-            self.ready: Dict[str, Any] = json.loads(line)
+            self.ready: dict[str, Any] = json.loads(line)
         except BaseException:
             self.kill()
             raise
+
+    def read(self, take: Callable[[bytes], None], end: Callable[[], None]) -> None:
+        """Gives each line that it writes to `take`, and calls `end` after the last, on a thread."""
+        thread = threading.Thread(target=_read_rows, args=(self._stdout, take, end), daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def write(self, line: bytes) -> None:
         """Sends a line, by who holds `writing`. Raises OSError where the process reads no more."""
         if self._ended.is_set():
             raise BrokenPipeError("the process was ended")
-        self._child.stdin.write(line)
-        self._child.stdin.flush()
+        self._stdin.write(line)
+        self._stdin.flush()
 
     def is_alive(self) -> bool:
         """Whether it runs."""
@@ -119,15 +126,15 @@ class Process:
         """
         self._closing.set()
         try:
-            self._child.stdin.close()
+            self._stdin.close()
         except OSError:
             # It has ended before; the exit code says how.
             pass
-        self._rows.join()
+        for thread in self._threads:
+            thread.join()
         code = self._child.wait()
-        self._errors.join()
-        self._child.stdout.close()
-        self._child.stderr.close()
+        self._stdout.close()
+        self._stderr.close()
         self._at_exit.detach()
         if code not in COMPLETE:
             raise self.error("the process failed")
@@ -135,7 +142,7 @@ class Process:
     def kill(self) -> None:
         """Ends it at once."""
         self._at_exit()
-        for pipe in (self._child.stdout, self._child.stderr, self._child.stdin):
+        for pipe in (self._stdout, self._stderr, self._stdin):
             try:
                 pipe.close()
             except OSError:
@@ -144,8 +151,8 @@ class Process:
 
 
 def _end(
-    child: "subprocess.Popen[bytes]",
-    threads: Tuple[threading.Thread, ...],
+    child: subprocess.Popen[bytes],
+    threads: list[threading.Thread],
     writing: threading.Lock,
     ended: threading.Event,
 ) -> None:
@@ -159,13 +166,15 @@ def _end(
         ended.set()
 
 
-def _read_rows(pipe: Any, lines: "queue.SimpleQueue[Any]") -> None:
-    for line in pipe:
-        lines.put(line)
-    lines.put(None)
+def _read_rows(pipe: IO[bytes], take: Callable[[bytes], None], end: Callable[[], None]) -> None:
+    try:
+        for line in pipe:
+            take(line)
+    finally:
+        end()
 
 
-def _read_errors(pipe: Any, tail: "collections.deque[str]", closing: threading.Event) -> None:
+def _read_errors(pipe: IO[bytes], tail: Deque[str], closing: threading.Event) -> None:
     for line in pipe:
         text = line.decode("utf-8", "replace").rstrip()
         if text:

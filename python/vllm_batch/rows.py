@@ -1,8 +1,12 @@
 """Rows as lines of the protocol, and their names."""
 
+from __future__ import annotations
+
 import json
 import math
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterable, Iterator, Mapping
+
+Row = Dict[str, Any]
 
 # Rows of an Arrow table that are in memory as Python values at a time.
 BATCH_ROWS = 1024
@@ -39,7 +43,7 @@ def rows_of(rows: Any) -> Iterable[Any]:
     return rows
 
 
-def _frame(rows: Any) -> Optional[Iterator[Dict[str, Any]]]:
+def _frame(rows: Any) -> Iterator[Row] | None:
     """The records of a frame or a table, known by what they can do; None for anything else."""
     if hasattr(rows, "itertuples") and hasattr(rows, "columns"):
         names = _names(list(rows.columns))
@@ -61,7 +65,7 @@ def _frame(rows: Any) -> Optional[Iterator[Dict[str, Any]]]:
     return None
 
 
-def _names(names: List[Any]) -> List[str]:
+def _names(names: list[Any]) -> list[str]:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"a column is named {name!r}: the names of columns are texts")
@@ -78,7 +82,7 @@ def _check(value: Any, index: int) -> None:
         raise NoRow(f"row {index} is a {kind}: rows are mappings or texts")
 
 
-def row_of(value: Any, index: int) -> Dict[str, Any]:
+def row_of(value: Any, index: int) -> Row:
     """The row of a mapping or a text. One without a name gets its index as `id`."""
     _check(value, index)
     if isinstance(value, str):
@@ -94,26 +98,26 @@ def row_of(value: Any, index: int) -> Dict[str, Any]:
     return row
 
 
-def is_batch(row: Dict[str, Any]) -> bool:
+def is_batch(row: Row) -> bool:
     """Whether a row is a request of a batch API, whose name is its `custom_id` alone."""
     return ("body" in row and ("custom_id" in row or "url" in row)) or (
         "params" in row and "custom_id" in row
     )
 
 
-def name_of(row: Dict[str, Any]) -> Optional[str]:
+def name_of(row: Row) -> str | None:
     """What the program knows a row by: `id`, else `custom_id`, as text. 7 and "7" are one name."""
     if is_batch(row):
         return _text(row.get("custom_id"))
     return _text(row.get("id")) or _text(row.get("custom_id"))
 
 
-def names_of_answer(row: Dict[str, Any]) -> "list[str]":
+def names_of_answer(row: Row) -> list[str]:
     """What a row of the output may be known by. An answer to a batch request has its own `id`."""
     return [text for text in (_text(row.get("custom_id")), _text(row.get("id"))) if text]
 
 
-def _text(name: Any) -> Optional[str]:
+def _text(name: Any) -> str | None:
     if isinstance(name, str):
         return name or None
     name = _plain(name) if hasattr(name, "tolist") else name
@@ -122,7 +126,7 @@ def _text(name: Any) -> Optional[str]:
     return json.dumps(name)
 
 
-def line_of(row: Dict[str, Any]) -> bytes:
+def line_of(row: Row) -> bytes:
     """A row as a line. Scalars and arrays of NumPy are numbers and lists, dates ISO 8601. NaN is
     null, as frames mean it.
 
