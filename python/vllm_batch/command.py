@@ -1,10 +1,12 @@
 """The command line of an engine's process: where the program is, and flags from keywords."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import sysconfig
-from typing import Any, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Iterator, Mapping
 
 COMMANDS = ("run", "embed", "classify", "reward", "score", "rerank")
 
@@ -24,7 +26,7 @@ OWNED = frozenset(
 )
 
 
-def find_binary(binary: Optional[str] = None) -> str:
+def find_binary(binary: str | None = None) -> str:
     """The path of the program: the given one, that of this installation, or that of PATH.
 
     Raises FileNotFoundError where there is none.
@@ -34,9 +36,8 @@ def find_binary(binary: Optional[str] = None) -> str:
         if found is None:
             raise FileNotFoundError(f"no program {binary}")
         return found
-    for scheme in (None, os.name + "_user"):
-        paths = [] if scheme is None else [scheme]
-        found = shutil.which(os.path.join(sysconfig.get_path("scripts", *paths), "vllm-batch"))
+    for scheme in (sysconfig.get_default_scheme(), os.name + "_user"):
+        found = shutil.which(os.path.join(sysconfig.get_path("scripts", scheme), "vllm-batch"))
         if found is not None:
             return found
     # Where the package was installed with --target, the program is beside it.
@@ -47,7 +48,7 @@ def find_binary(binary: Optional[str] = None) -> str:
     return found
 
 
-def arguments(flags: Mapping[str, Any]) -> List[str]:
+def arguments(flags: Mapping[str, Any]) -> list[str]:
     """Flags as words: `max_tokens=5` is `--max-tokens 5`, `stop=["a", "b"]` is `--stop` twice.
 
     True is the switch alone. False is its opposite where there is one; like None it is no flag
@@ -56,7 +57,7 @@ def arguments(flags: Mapping[str, Any]) -> List[str]:
 
     Raises TypeError for a flag that is the engine's own, and for a value that no flag takes.
     """
-    words: List[str] = []
+    words: list[str] = []
     for name, value in _flat(flags):
         if name in OWNED:
             raise TypeError(f"{name} cannot be given: the engine owns the pipes of its process")
@@ -75,7 +76,7 @@ def arguments(flags: Mapping[str, Any]) -> List[str]:
     return words
 
 
-def _flat(flags: Mapping[str, Any]) -> Iterator[Tuple[str, Any]]:
+def _flat(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in flags.items():
         if name == "structured_outputs" and isinstance(value, Mapping):
             yield from ((f"{name}.{kind}", item) for kind, item in value.items())

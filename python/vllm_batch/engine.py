@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Any, Generator, Iterable, Iterator, Mapping
 
 from .command import COMMANDS, arguments, find_binary
 from .feed import Desk, Feed
@@ -31,8 +31,8 @@ class Engine:
     `env`: variables of the process, over those of this one.
     `max_pending`: most rows that are sent and not yet handed out.
 
-    Raises EngineError where the model cannot be loaded. Several runs may be under way, of one thread
-    or of many.
+    Raises EngineError where the model cannot be loaded. Several runs may be under way, of one
+    thread or of many.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Engine:
 
     def run(
         self, rows: Iterable[str | Mapping[str, Any]] | Any, *, ordered: bool = True
-    ) -> Iterator[Row]:
+    ) -> Generator[Row, None, None]:
         """Answers rows. They are read on another thread, as far ahead as `max_pending` says.
 
         `rows`: mappings as docs/ROWS.md has them, or texts; or a frame of pandas or polars, or an
@@ -96,8 +96,8 @@ class Engine:
         mapping in the place of rows.
 
         A run may begin while another is not read to its end, in this thread or another: both are
-        answered, the rows that were sent before first. A run that is left before its end, and is the
-        only one, ends the process, as its rows are still being computed.
+        answered, the rows that were sent before first. A run that is left before its end, and is
+        the only one, ends the process, as its rows are still being computed.
         """
         if self._closed:
             raise ValueError("the engine is closed")
@@ -141,7 +141,7 @@ class Engine:
         if desk is not None:
             desk.process.kill()
 
-    def _answers(self, rows: Iterable[Any], ordered: bool) -> Iterator[Row]:
+    def _answers(self, rows: Iterable[Any], ordered: bool) -> Generator[Row, None, None]:
         feed = self._begin(rows)
         complete = False
         try:

@@ -25,7 +25,9 @@ def rows_of(rows: Any) -> Iterable[Any]:
     """
     kind = type(rows).__name__
     if isinstance(rows, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"rows are a {kind}, whose items are no rows: give a list, as [{rows!r:.40}]")
+        raise TypeError(
+            f"rows are a {kind}, whose items are no rows: give a list, as [{rows!r:.40}]"
+        )
     if isinstance(rows, Mapping):
         raise TypeError(f"rows are a {kind}, which is one row: give a list of rows")
     frame = _frame(rows)
@@ -40,7 +42,8 @@ def rows_of(rows: Any) -> Iterable[Any]:
         # They are all there, so what is none is said before the first is answered.
         for index, value in enumerate(rows):
             _check(value, index)
-    return rows
+    items: Iterable[Any] = rows
+    return items
 
 
 def _frame(rows: Any) -> Iterator[Row] | None:
@@ -51,7 +54,8 @@ def _frame(rows: Any) -> Iterator[Row] | None:
         return (dict(zip(names, record)) for record in records)
     if hasattr(rows, "iter_rows") and hasattr(rows, "columns"):
         _names(list(rows.columns))
-        return rows.iter_rows(named=True)
+        named: Iterator[Row] = rows.iter_rows(named=True)
+        return named
     if hasattr(rows, "to_batches") and hasattr(rows, "column_names"):
         _names(list(rows.column_names))
         batches = rows.to_batches(max_chunksize=BATCH_ROWS)
