@@ -1,17 +1,76 @@
-"""vllm-batch from Python: a process that loads a model once, and rows through its pipes.
+"""vllm-batch from Python: a process that loads a model once, and prompts or rows through its pipes.
 
-    from vllm_batch import Engine
+    from vllm_batch import LLM, SamplingParams
 
-    with Engine("./model", temperature=0, max_tokens=64) as engine:
-        for row in engine.run([{"id": 1, "prompt": "2+3="}]):
-            print(row["response"])
+    llm = LLM(model="./model")
+    outputs = llm.generate(["2+3="], SamplingParams(temperature=0))
+    print(outputs[0].outputs[0].text)
 
-`vllm_batch.ray` has the same for Ray Data, `vllm_batch.lm_eval` for lm-evaluation-harness.
-docs/PROTOCOL.md writes down what goes through the pipes, docs/SCALE_OUT.md what to use when.
+`LLM` and what is around it have vLLM's names. `Engine` takes rows as the program does.
+`vllm_batch.ray` is for Ray Data, `vllm_batch.lm_eval` for lm-evaluation-harness.
+docs/PYTHON.md has tasks, docs/PROTOCOL.md what goes through the pipes.
 """
 
+from .async_llm import AsyncLLM, AsyncLLMEngine
 from .command import find_binary
 from .engine import Engine
+from .engine_args import AsyncEngineArgs, EngineArgs
+from .exceptions import RowError, VLLMValidationError
+from .inputs import PromptType, TextPrompt, TokensPrompt
+from .llm import LLM
+from .llm_engine import LLMEngine
+from .logprobs import Logprob
+from .lora import LoRARequest
+from .outputs import (
+    BeamSearchOutput,
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from .pooling_params import PoolingParams
 from .process import EngineError
+from .sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from .structured_outputs import GuidedDecodingParams, StructuredOutputsParams
 
-__all__ = ["Engine", "EngineError", "find_binary"]
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
+    "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "Engine",
+    "EngineArgs",
+    "EngineError",
+    "GuidedDecodingParams",
+    "LLMEngine",
+    "LoRARequest",
+    "Logprob",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
+    "PromptType",
+    "RequestOutput",
+    "RequestOutputKind",
+    "RowError",
+    "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "VLLMValidationError",
+    "find_binary",
+]

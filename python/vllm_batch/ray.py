@@ -12,7 +12,7 @@ A block is answered as a whole or again: a child or an actor that dies loses and
 
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-import pyarrow
+import pyarrow  # type: ignore[import-untyped,unused-ignore]
 
 from .engine import Engine
 from .process import EngineError
