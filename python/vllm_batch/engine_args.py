@@ -39,6 +39,10 @@ OPTIONS = (
     "threads",
 )
 
+#: Models by other names, and arguments of every `LLM`: `vllm_batch.as_vllm` sets them.
+MODEL_MAP: dict[str, str] = {}
+OVERRIDES: dict[str, Any] = {}
+
 # How an argument is treated.
 FLAG, NOTHING, REFUSED = "flag", "nothing", "refused"
 
@@ -163,6 +167,16 @@ class EngineArgs:
     spec_tokens: int | None = _refused(None, "give it in speculative_config")
     options: dict[str, Any] = dataclasses.field(default_factory=dict, metadata={"how": "options"})
 
+    def __post_init__(self) -> None:
+        self.model = model_name(self.model)
+        for name, value in OVERRIDES.items():
+            if name in OPTIONS:
+                self.options = {**self.options, name: value}
+            elif hasattr(self, name):
+                setattr(self, name, value)
+            else:
+                raise TypeError(f"LLM() has no argument {name!r}")
+
     def flags(self, command: str) -> dict[str, Any]:
         """The keywords of `Engine` for a command.
 
@@ -232,6 +246,14 @@ class EngineArgs:
         given = {name: value for name, value in vars(args).items() if name in names}
         own = {name: getattr(args, name, None) for name in ("device", "threads")}
         return cls.of(args.model, {**given, **own})
+
+
+def model_name(model: Any) -> str:
+    """Where a model is, by the name that a script has for it."""
+    name = os.fspath(model)
+    if name in MODEL_MAP.values():
+        return name
+    return MODEL_MAP.get(name, MODEL_MAP.get("*", name))
 
 
 class AsyncEngineArgs(EngineArgs):

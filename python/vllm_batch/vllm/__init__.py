@@ -1,0 +1,36 @@
+"""vLLM's names, for a script that was written for it: `import vllm_batch.vllm as vllm`.
+
+`vllm_batch.as_vllm` runs a script that says `import vllm`, unchanged.
+"""
+
+# ruff: noqa: F401
+from .. import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLMEngine,
+    BeamSearchParams,
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    EngineArgs,
+    LLMEngine,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
+    PromptType,
+    RequestOutput,
+    SamplingParams,
+    ScoringOutput,
+    ScoringRequestOutput,
+    TextPrompt,
+    TokensPrompt,
+)
+from .modules import install_below
+
+#: The version of vLLM whose names these are.
+__version__ = "0.32.0"
+__version_tuple__ = (0, 32, 0)
+
+install_below(__name__)
