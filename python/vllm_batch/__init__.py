@@ -16,6 +16,7 @@ from .command import find_binary
 from .engine import Engine
 from .engine_args import AsyncEngineArgs, EngineArgs
 from .exceptions import RowError, VLLMValidationError
+from .files import FileError, RunSummary, run_file
 from .inputs import PromptType, TextPrompt, TokensPrompt
 from .llm import LLM
 from .llm_engine import LLMEngine
@@ -54,6 +55,7 @@ __all__ = [
     "Engine",
     "EngineArgs",
     "EngineError",
+    "FileError",
     "GuidedDecodingParams",
     "LLMEngine",
     "LoRARequest",
@@ -65,6 +67,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "RowError",
+    "RunSummary",
     "SamplingParams",
     "ScoringOutput",
     "ScoringRequestOutput",
@@ -73,4 +76,5 @@ __all__ = [
     "TokensPrompt",
     "VLLMValidationError",
     "find_binary",
+    "run_file",
 ]

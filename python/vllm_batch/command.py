@@ -48,19 +48,21 @@ def find_binary(binary: str | None = None) -> str:
     return found
 
 
-def arguments(flags: Mapping[str, Any]) -> list[str]:
+def arguments(flags: Mapping[str, Any], owned: frozenset[str] = OWNED) -> list[str]:
     """Flags as words: `max_tokens=5` is `--max-tokens 5`, `stop=["a", "b"]` is `--stop` twice.
 
     True is the switch alone. False is its opposite where there is one; like None it is no flag
     elsewhere. A mapping is JSON; of `structured_outputs` its items are the flags with a dot, and of
     `logit_bias` pairs.
 
-    Raises TypeError for a flag that is the engine's own, and for a value that no flag takes.
+    `owned`: flags that are whose process it is.
+
+    Raises TypeError for one of `owned`, and for a value that no flag takes.
     """
     words: list[str] = []
     for name, value in _flat(flags):
-        if name in OWNED:
-            raise TypeError(f"{name} cannot be given: the engine owns the pipes of its process")
+        if name in owned:
+            raise TypeError(f"{name} cannot be given: the process is not the caller's")
         flag = "--" + name.replace("_", "-")
         values = value if isinstance(value, (list, tuple)) else [value]
         for item in values:

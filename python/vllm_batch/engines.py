@@ -84,6 +84,29 @@ class Engines:
                 self._users -= 1
                 self._changed.notify_all()
 
+    @contextlib.contextmanager
+    def alone(
+        self, adapters: Iterable[LoRARequest] = ()
+    ) -> Iterator[tuple[dict[str, Any], str | None, dict[str, str]]]:
+        """Flags, program and variables of a process that the caller starts to complete prompts.
+
+        Waits until no rows are under way, and ends the process: others wait for the caller.
+        """
+        with self._changed:
+            self._learn(adapters)
+            while self._users > 0:
+                self._changed.wait()
+            self._stop()
+            self._kind = None
+            self._users += 1
+            flags = self._flags("run", ())
+        try:
+            yield flags, self._binary, self._env
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
     def max_model_len(self, command: str = "run") -> int:
         """Longest prompt plus output, in tokens."""
         with self.use(command) as engine:
@@ -111,18 +134,25 @@ class Engines:
         return same and self._loaded == self._adapters
 
     def _start(self, command: str, flags: Flags) -> None:
+        self._stop()
+        given = self._flags(command, flags)
+        self._engine = Engine(
+            self.args.model, command=command, binary=self._binary, env=self._env, **given
+        )
+        self._kind, self._loaded = (command, flags), dict(self._adapters)
+
+    def _stop(self) -> None:
         if self._closed:
             raise ValueError("the LLM is closed")
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+    def _flags(self, command: str, flags: Flags) -> dict[str, Any]:
         given = {**_OURS[command], **self.args.flags(command), **dict(flags)}
         if self._adapters:
             given["lora_modules"] = [f"{name}={path}" for name, path in self._adapters.items()]
-        self._engine = Engine(
-            self.args.model, command=command, binary=self._binary, env=self._env, **given
-        )
-        self._kind, self._loaded = (command, flags), dict(self._adapters)
+        return given
 
 
 def adapters_of(modules: Any) -> dict[str, str]:

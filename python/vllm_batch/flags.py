@@ -20,7 +20,6 @@ class SharedFlags(TypedDict, total=False):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None
     hf_overrides: str | Mapping[str, Any] | None
     max_model_len: int | None
-    input: Path | Sequence[Path] | None
     split: str | None
     subset: str | None
     format: Literal["auto", "jsonl", "csv", "tsv", "txt", "parquet"] | None
@@ -56,15 +55,12 @@ class SharedFlags(TypedDict, total=False):
     max_loras: int | None
     max_lora_rank: int | None
     enable_lora: bool | None
-    out: Path | None
     out_field: str | None
     output_format: Literal["auto", "simple", "full", "openai"] | None
     reasoning_parser: str | None
     tool_call_parser: str | None
     served_model_name: str | None
     stats: Path | None
-    unordered: bool | None
-    ready_fd: int | None
     overwrite: bool | None
     retry_failed: bool | None
     errors: Path | None
@@ -95,7 +91,6 @@ class SharedFlags(TypedDict, total=False):
     num_gpu_blocks_override: int | None
     gpu_memory_utilization: float | None
     enable_prefix_caching: bool | None
-    progress: Literal["auto", "bar", "plain", "json", "none"] | None
 
 
 class RunFlags(SharedFlags, total=False):
@@ -219,6 +214,18 @@ class RerankFlags(SharedFlags, total=False):
     prompt_name: str | None
     use_activation: bool | None
     classifier_from_token: str | None
+
+
+class FileFlags(
+    RunFlags,
+    EmbedFlags,
+    ClassifyFlags,
+    RewardFlags,
+    ScoreFlags,
+    RerankFlags,
+    total=False,
+):
+    """Of any command, to a file."""
 
 
 #: Names of the flags of each command.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 from .calls import (
@@ -22,6 +24,7 @@ from .defaults import default_sampling_params, fields_of
 from .engine_args import EngineArgs
 from .engines import Engines
 from .inputs import conversations_of, messages_field, prompt_field, prompts_of
+from .journal import answers_of
 from .models import command_of
 from .outputs import BeamSearchOutput, RequestOutput
 from .pooling import Pooling
@@ -118,6 +121,7 @@ class LLM(Pooling):
         tokenization_kwargs: dict[str, Any] | None = None,
         mm_processor_kwargs: dict[str, Any] | None = None,
         errors: str = "raise",
+        journal: str | os.PathLike[str] | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, and returns an output for each, in their order.
 
@@ -126,14 +130,19 @@ class LLM(Pooling):
         `sampling_params`: for all, or one for each; None is the model's generation_config.json.
         `use_tqdm`: a bar, where tqdm is installed; or what makes one.
         `errors`: `raise`, or `return`: a prompt that cannot be answered has an output with `error`.
+        `journal`: a folder that keeps answers. The same call after a kill goes on where it was;
+        prompts and parameters that have changed are computed again, and the others are kept.
 
         Raises RowError for such a prompt, NotImplementedError for what cannot be done, ValueError
-        for lists of different lengths, and EngineError where the process ends.
+        for lists of different lengths, EngineError where the process ends, and FileError where a
+        journal is another model's.
         """
         check_nothing(priority, mm_processor_kwargs)
         many = prompts_of(prompts)
-        call = self._completions(many, sampling_params, lora_request, tokenization_kwargs)
-        return self._outputs(call, Progress(use_tqdm, many), errors)
+        prompts_and_more = self._completions(
+            many, sampling_params, lora_request, tokenization_kwargs
+        )
+        return self._answered(prompts_and_more, use_tqdm, errors, journal)
 
     def generate_iter(
         self,
@@ -148,7 +157,9 @@ class LLM(Pooling):
         prompts of a generator, in little memory. They are read on another thread."""
         check_errors(errors)
         many = prompts_of(prompts)
-        call = self._completions(many, sampling_params, lora_request, tokenization_kwargs)
+        call = self._call(
+            self._completions(many, sampling_params, lora_request, tokenization_kwargs)
+        )
         return self._ordered(call, lambda request, row: checked(request, row, errors))
 
     def chat(
@@ -168,6 +179,7 @@ class LLM(Pooling):
         mm_processor_kwargs: dict[str, Any] | None = None,
         *,
         errors: str = "raise",
+        journal: str | os.PathLike[str] | None = None,
     ) -> list[RequestOutput]:
         """Answers conversations, and returns an output for each, in their order.
 
@@ -195,16 +207,14 @@ class LLM(Pooling):
             fields["chat_template_kwargs"] = chat_template_kwargs
         fields.update(tokenization_fields(tokenization_kwargs))
         conversations = conversations_of(messages)
-        call = self._call(
-            Prompts(
-                conversations,
-                sampling_params,
-                lora_request,
-                lambda one, index: {"messages": messages_field(one, index), **fields},
-                lambda given: fields_of(self.engines, given),
-            )
+        prompts = Prompts(
+            conversations,
+            sampling_params,
+            lora_request,
+            lambda one, index: {"messages": messages_field(one, index), **fields},
+            lambda given: fields_of(self.engines, given),
         )
-        return self._outputs(call, Progress(use_tqdm, conversations), errors)
+        return self._answered(prompts, use_tqdm, errors, journal)
 
     def beam_search(
         self,
@@ -269,31 +279,46 @@ class LLM(Pooling):
 
     def _completions(
         self, prompts: Iterable[Any], params: Params, loras: Loras, cut: dict[str, Any] | None
-    ) -> Call:
+    ) -> Prompts:
         fields = tokenization_fields(cut)
 
         def row_of(prompt: Any, index: int) -> Row:
             return {"prompt": prompt_field(prompt, index), **fields}
 
-        return self._call(
-            Prompts(prompts, params, loras, row_of, lambda given: fields_of(self.engines, given))
-        )
+        return Prompts(prompts, params, loras, row_of, lambda given: fields_of(self.engines, given))
 
-    def _call(self, prompts: Prompts) -> Call:
+    def _call(self, prompts: Prompts, counter: Iterator[int] | None = None) -> Call:
         if self.command not in (None, "run"):
             raise ValueError(
                 "this model makes no text, or is run with runner='pooling': use embed, classify, "
                 "score or encode"
             )
-        call = prompts.call(self._counter)
+        call = prompts.call(self._counter if counter is None else counter)
         args = self.engines.args
         if call.adapters and not args.enable_lora and not args.lora_modules:
             raise ValueError("lora_request needs LLM(enable_lora=True)")
         return call
 
+    def _answered(
+        self,
+        prompts: Prompts,
+        use_tqdm: UseTqdm,
+        errors: str,
+        journal: str | os.PathLike[str] | None,
+    ) -> list[RequestOutput]:
+        check_errors(errors)
+        if journal is None:
+            call = self._call(prompts)
+            return self._outputs(call, Progress(use_tqdm, prompts.prompts), errors)
+        # Ids are those of the call, so that the same call has the same rows.
+        call = self._call(prompts, itertools.count())
+        answers = answers_of(
+            self.engines, call.requests, call.adapters, Path(journal), bool(use_tqdm)
+        )
+        return [checked(request, answer, errors) for request, answer in answers]
+
     def _outputs(self, call: Call, progress: Progress, errors: str) -> list[RequestOutput]:
         """Outputs of all, in their order. The bar shows them as they finish."""
-        check_errors(errors)
         found: dict[int, RequestOutput] = {}
         pending: dict[str, Request] = {}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, Sequence, Union
 
 from .outputs import RequestOutput
+
+LOGGER = logging.getLogger("vllm_batch")
 
 UseTqdm = Union[bool, Callable[..., Any]]
 
@@ -43,6 +46,43 @@ class Progress:
         """Leaves the bar as it is."""
         if self._bar is not None:
             self._bar.close()
+
+
+class FileProgress:
+    """A bar of a job from file to file, by the program's events. Without tqdm the logger hears of
+    it."""
+
+    def __init__(self, use_tqdm: bool, output: str) -> None:
+        self._make = _tqdm() if use_tqdm else None
+        self._output = output
+        self._bar: Any = None
+
+    def __enter__(self) -> FileProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def heard(self, event: dict[str, Any]) -> None:
+        """An event of `--progress json`."""
+        if event["event"] == "warning":
+            LOGGER.warning("%s", event["message"])
+        if event["event"] != "progress":
+            return
+        done, total = event["rows_done"], event["rows_total"]
+        speed = event["output_tokens_per_second"] or 0.0
+        if self._make is None:
+            LOGGER.info("%s: %s of %s rows, %.0f tokens/s", self._output, done, total, speed)
+            return
+        if self._bar is None:
+            self._bar = self._make(total=total, desc=self._output, unit="row", dynamic_ncols=True)
+        self._bar.total = total
+        failed = event["rows_failed"]
+        self._bar.set_postfix_str(
+            f"{speed:.0f} tokens/s" + (f", {failed} failed" if failed else "")
+        )
+        self._bar.update(done - self._bar.n)
 
 
 def _speeds(prompts: float, answers: float) -> str:
