@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Generator, Iterable, Iterator, Mapping
+from typing import Any, Generator, Iterable, Iterator, Mapping, Sequence
 
 from .command import COMMANDS, arguments, find_binary
 from .feed import Desk, Feed
+from .frames import BATCH_ROWS, columns_of, is_dataset, records_of, with_answers
 from .process import Process
 from .rows import Row, rows_of
 
@@ -53,17 +54,22 @@ class Engine:
             raise TypeError(f"max_pending is {max_pending!r}: give a whole number")
         if max_pending < 1:
             raise ValueError("max_pending must be at least 1")
-        self._desk: Desk | None = None
+        out_field = flags.get("out_field")
+        self._command = (command, None if out_field is None else str(out_field))
         self._words = [find_binary(binary), command, f"--model={os.fspath(model)}", "--quiet"]
         self._words += ["--format=jsonl", "--unordered", "--progress=none", "--color=never"]
         self._words += arguments(flags)
         self._env = env
         self._max_pending = max_pending
+        self._prepare()
+        self._start()
+
+    def _prepare(self) -> None:
+        self._desk: Desk | None = None
         # Runs that have begun and not ended.
         self._guard = threading.RLock()
         self._feeds: list[Feed] = []
         self._closed = False
-        self._start()
 
     @property
     def pid(self) -> int | None:
@@ -102,6 +108,47 @@ class Engine:
         if self._closed:
             raise ValueError("the engine is closed")
         return self._answers(rows_of(rows), ordered)
+
+    def run_frame(self, frame: Any) -> Any:
+        """Answers the rows of a frame, and returns it with the columns of the answers.
+
+        `frame`: a DataFrame of pandas or polars, an Arrow table, or a `Dataset` of datasets; of its
+        `IterableDataset` the answers are computed as they are read. What comes back is of the same
+        kind. Columns keep what they have; one with a name of the program's is `input_NAME`.
+
+        Raises as `run` does, and TypeError for what is no frame.
+        """
+        if is_dataset(frame) and not hasattr(frame, "num_rows"):
+            options = {"batched": True, "batch_size": BATCH_ROWS, "with_indices": True}
+            return frame.map(self.batch, **options)
+        columns_of(frame)
+        return with_answers(frame, list(self.run(frame)), *self._command)
+
+    def batch(self, batch: Any, indices: Sequence[int] | None = None) -> Any:
+        """Answers a batch, for `Dataset.map(engine.batch, batched=True, with_indices=True)`.
+
+        `batch`: lists by column, or a frame, as `with_format("arrow")` gives. What comes back is of
+        the same kind; in lists `error` is a text, and counts of tokens are columns.
+        `indices`: name rows that have no column `id`.
+
+        Raises ValueError where rows have no names: answers would depend on the size of batches.
+        """
+        names = columns_of(batch)
+        if "id" not in names and indices is None:
+            raise ValueError("rows have no column `id`: give with_indices=True")
+        rows = records_of(batch) if isinstance(batch, Mapping) else rows_of(batch)
+        if "id" not in names:
+            rows = ({"id": index, **row} for index, row in zip(indices or (), rows))
+        return with_answers(batch, list(self.run(rows)), *self._command)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process starts its own; `datasets` and Ray send engines to their workers.
+        names = ("_words", "_env", "_max_pending", "_command")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
 
     def close(self) -> None:
         """Ends the process. Raises EngineError where it did not end well."""

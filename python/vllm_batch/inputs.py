@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, TypedDict, Union
 
+from .images import image_url
 from .rows import Row
 
 
@@ -146,15 +145,3 @@ def _part(part: Any) -> Any:
         if isinstance(url, os.PathLike):
             return {"type": "image_url", "image_url": {"url": os.fspath(url)}}
     return part
-
-
-def image_url(image: Any) -> str:
-    """An image of Pillow as a `data:` URL: PNG, which keeps each pixel."""
-    kept = (
-        image
-        if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-        else image.convert("RGB")
-    )
-    buffer = io.BytesIO()
-    kept.save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -15,27 +15,8 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 import pyarrow  # type: ignore[import-untyped,unused-ignore]
 
 from .engine import Engine
+from .frames import with_answers
 from .process import EngineError
-
-# Columns whose type does not depend on the rows of a block.
-_TYPES = {
-    "response": pyarrow.string(),
-    "finish_reason": pyarrow.string(),
-    "reasoning": pyarrow.string(),
-    "usage": pyarrow.struct(
-        [("prompt_tokens", pyarrow.int64()), ("completion_tokens", pyarrow.int64())]
-    ),
-    "error": pyarrow.struct([("code", pyarrow.string()), ("message", pyarrow.string())]),
-    "embedding": pyarrow.list_(pyarrow.float32()),
-    "line": pyarrow.int64(),
-    "input": pyarrow.string(),
-}
-
-# In every block of a command, so that all blocks have them.
-_ALWAYS = {
-    "run": ["response", "finish_reason", "usage", "error"],
-    "embed": ["embedding", "usage", "error"],
-}
 
 
 class Processor:
@@ -53,13 +34,13 @@ class Processor:
     ) -> None:
         self._id_column = id_column
         self._retries = retries
-        self._command = options.get("command", "run")
+        self._command = (options.get("command", "run"), options.get("out_field"))
         self._engine = Engine(model, **options)
 
     def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
         rows = self._named(table)
         answers = self._answers(rows)
-        return self._with_answers(table, answers)
+        return with_answers(table, answers, *self._command)
 
     def _named(self, table: pyarrow.Table) -> List[Dict[str, Any]]:
         if self._id_column not in table.column_names:
@@ -84,26 +65,6 @@ class Processor:
                 if not error.is_transient or attempt == self._retries:
                     raise
         raise AssertionError("the last attempt returns or raises")
-
-    def _with_answers(
-        self, table: pyarrow.Table, answers: List[Dict[str, Any]]
-    ) -> pyarrow.Table:
-        own = set(table.column_names) | {"id"}
-        names = dict.fromkeys(_ALWAYS.get(self._command, ["usage", "error"]))
-        for answer in answers:
-            # An input column with one of our names came back as `input_NAME`.
-            names.update(dict.fromkeys(name for name in answer if name not in own))
-        renamed = [name for name in table.column_names if f"input_{name}" in names]
-        for name in renamed:
-            table = table.rename_columns(
-                [f"input_{name}" if column == name else column for column in table.column_names]
-            )
-            names.pop(f"input_{name}")
-            names[name] = None
-        for name in names:
-            values = [answer.get(name) for answer in answers]
-            table = table.append_column(name, pyarrow.array(values, _TYPES.get(name)))
-        return table
 
 
 def process(

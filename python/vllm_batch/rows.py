@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any, Dict, Iterable, Iterator, Mapping
 
+from .images import image_url
+
 Row = Dict[str, Any]
 
 # Rows of an Arrow table that are in memory as Python values at a time.
@@ -29,7 +31,11 @@ def rows_of(rows: Any) -> Iterable[Any]:
             f"rows are a {kind}, whose items are no rows: give a list, as [{rows!r:.40}]"
         )
     if isinstance(rows, Mapping):
-        raise TypeError(f"rows are a {kind}, which is one row: give a list of rows")
+        is_split = hasattr(rows, "column_names")
+        remedy = "give one of its splits" if is_split else "give a list of rows"
+        raise TypeError(f"rows are a {kind}, which is {'no' if is_split else 'one'} row: {remedy}")
+    if hasattr(rows, "to_frame") or kind in ("ChunkedArray", "StringArray"):
+        raise TypeError(f"rows are a {kind}, which is a column: give its frame, or list(column)")
     frame = _frame(rows)
     if frame is not None:
         return frame
@@ -158,6 +164,9 @@ def _plain(value: Any) -> Any:
     # The nulls of pandas.
     if type(value).__name__ in ("NAType", "NaTType"):
         return None
+    if hasattr(value, "save") and hasattr(value, "mode"):
+        # An image of Pillow, as data sets have them.
+        return image_url(value)
     for method in ("tolist", "as_py", "isoformat"):
         if hasattr(value, method):
             return getattr(value, method)()

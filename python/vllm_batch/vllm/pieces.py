@@ -80,7 +80,7 @@ def get_tokenizer(name: Any, **options: Any) -> Any:
 
 def encode_image_url(image: Any) -> str:
     """An image of Pillow as a `data:` URL."""
-    from ..inputs import image_url
+    from ..images import image_url
 
     return image_url(image)
 
