@@ -28,7 +28,8 @@ def main():
     args = vars(parser.parse_args())
     prompt = args.pop("prompt")
     llm = LLM(**args)
-    params = SamplingParams(temperature=0, structured_outputs=StructuredOutputsParams(regex="[5-9]"))
+    constraint = StructuredOutputsParams(regex="[5-9]")
+    params = SamplingParams(temperature=0, structured_outputs=constraint)
     output = llm.generate(prompt, params)[0]
     assert isinstance(output, RequestOutput)
     print(__name__, sys.argv[0].endswith("script.py"), vllm.__version__, output.outputs[0].text)

@@ -11,6 +11,8 @@
 docs/PYTHON.md has tasks, docs/PROTOCOL.md what goes through the pipes.
 """
 
+from importlib import metadata as _metadata
+
 from .async_llm import AsyncLLM, AsyncLLMEngine
 from .command import find_binary
 from .engine import Engine
@@ -39,6 +41,12 @@ from .pooling_params import PoolingParams
 from .process import EngineError
 from .sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from .structured_outputs import GuidedDecodingParams, StructuredOutputsParams
+
+try:
+    __version__ = _metadata.version("vllm-batch")
+except _metadata.PackageNotFoundError:
+    # A checkout, which is not installed.
+    __version__ = "0+unknown"
 
 __all__ = [
     "LLM",
@@ -75,6 +83,7 @@ __all__ = [
     "TextPrompt",
     "TokensPrompt",
     "VLLMValidationError",
+    "__version__",
     "find_binary",
     "run_file",
 ]

@@ -8,14 +8,14 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
 
 from .engine_args import EngineArgs
 from .inputs import text_of
-from .lora import LoRARequest
+from .kinds import is_list, is_sequence, mapping_of
+from .lora import LoRARequest, Loras, adapters_in
 from .models import is_gguf
 from .outputs import RequestOutput
 from .requests import Request, error_of, request_output, row_error
 from .rows import Row
 from .sampling_params import SamplingParams
 
-Loras = Union[LoRARequest, Sequence[Union[LoRARequest, None]], None]
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
 
 
@@ -41,11 +41,10 @@ class Prompts:
     def call(self, counter: Iterator[int]) -> Call:
         """The requests. Those of a list are all there, so what is wrong with one is said before the
         first is answered."""
-        given = self.loras if isinstance(self.loras, Sequence) else [self.loras]
         requests = self._requests(counter)
-        if isinstance(self.prompts, (list, tuple)):
+        if is_list(self.prompts):
             requests = iter(list(requests))
-        return Call(requests, [lora for lora in given if lora is not None])
+        return Call(requests, adapters_in(self.loras))
 
     def _requests(self, counter: Iterator[int]) -> Iterator[Request]:
         params = each("sampling_params", self.params, self.prompts)
@@ -75,7 +74,7 @@ def check_errors(errors: str) -> None:
 
 
 def check_nothing(priority: Any, mm_processor_kwargs: Any) -> None:
-    given = priority if isinstance(priority, Sequence) else [priority]
+    given = priority if is_sequence(priority) else [priority]
     if any(one not in (None, 0) for one in given):
         raise NotImplementedError(
             "priority is not supported: answers of a call are returned together, so leave it out"
@@ -100,9 +99,9 @@ def tokenization_fields(options: Mapping[str, Any] | None) -> Row:
 
 def each(name: str, values: Any, prompts: Iterable[Any]) -> Iterable[Any]:
     """A value for each prompt. Raises ValueError where their number differs."""
-    if not isinstance(values, Sequence):
+    if not is_sequence(values):
         return itertools.repeat(values)
-    if isinstance(prompts, Sequence):
+    if is_sequence(prompts):
         if len(values) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts and {len(values)} {name}: give one for each")
         return values
@@ -123,7 +122,7 @@ def check_quantization(args: EngineArgs, config: Mapping[str, Any] | None) -> No
     own = (
         "gguf"
         if is_gguf(args.model)
-        else ((config or {}).get("quantization_config") or {}).get("quant_method")
+        else mapping_of((config or {}).get("quantization_config")).get("quant_method")
     )
     if own is None or not method.startswith(own):
         raise NotImplementedError(

@@ -8,6 +8,8 @@ import shutil
 import sysconfig
 from typing import Any, Iterator, Mapping
 
+from .kinds import is_list, is_mapping, path_of
+
 COMMANDS = ("run", "embed", "classify", "reward", "score", "rerank")
 
 # Switches that have an opposite. The tests compare them with the program's help.
@@ -64,7 +66,7 @@ def arguments(flags: Mapping[str, Any], owned: frozenset[str] = OWNED) -> list[s
         if name in owned:
             raise TypeError(f"{name} cannot be given: the process is not the caller's")
         flag = "--" + name.replace("_", "-")
-        values = value if isinstance(value, (list, tuple)) else [value]
+        values = value if is_list(value) else [value]
         for item in values:
             if item is None or (item is False and name not in OPPOSITES):
                 continue
@@ -80,9 +82,9 @@ def arguments(flags: Mapping[str, Any], owned: frozenset[str] = OWNED) -> list[s
 
 def _flat(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in flags.items():
-        if name == "structured_outputs" and isinstance(value, Mapping):
+        if name == "structured_outputs" and is_mapping(value):
             yield from ((f"{name}.{kind}", item) for kind, item in value.items())
-        elif name == "logit_bias" and isinstance(value, Mapping):
+        elif name == "logit_bias" and is_mapping(value):
             yield name, [f"{token_id}={bias}" for token_id, bias in value.items()]
         else:
             yield name, value
@@ -90,8 +92,10 @@ def _flat(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _word(name: str, value: Any) -> str:
     value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, (str, int, float, os.PathLike)):
-        return str(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if hasattr(value, "__fspath__"):
+        return path_of(value)
     raise TypeError(f"{name}: a {type(value).__name__} is no value of a flag")

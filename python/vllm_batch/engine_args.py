@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
+import sys
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from .exceptions import VLLMValidationError
 from .flags import FLAGS
+from .kinds import is_list, mapping_of, path_of
 
 #: Flags of the program that vLLM has not, and that are no parameters of a row.
 OPTIONS = (
@@ -165,7 +166,9 @@ class EngineArgs:
     spec_method: str | None = _refused(None, "give speculative_config={'method': ...}")
     spec_model: str | None = _refused(None, "give speculative_config={'model': ...}")
     spec_tokens: int | None = _refused(None, "give it in speculative_config")
-    options: dict[str, Any] = dataclasses.field(default_factory=dict, metadata={"how": "options"})
+    options: dict[str, Any] = dataclasses.field(
+        default_factory=dict[str, Any], metadata={"how": "options"}
+    )
 
     def __post_init__(self) -> None:
         self.model = model_name(self.model)
@@ -209,7 +212,7 @@ class EngineArgs:
         Raises TypeError for a name that is neither.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        options = dict(arguments.get("options") or {})
+        options: dict[str, Any] = {**mapping_of(arguments.get("options"))}
         given: dict[str, Any] = {}
         for name, value in arguments.items():
             if name in names:
@@ -221,7 +224,7 @@ class EngineArgs:
                 remedy = ": it is a parameter of prompts or of files" if own else ""
                 raise TypeError(f"LLM() has no argument {name!r}{remedy}")
         given["options"] = options
-        return cls(model=os.fspath(model), **given)
+        return cls(model=path_of(model), **given)
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -250,7 +253,7 @@ class EngineArgs:
 
 def model_name(model: Any) -> str:
     """Where a model is, by the name that a script has for it."""
-    name = os.fspath(model)
+    name = path_of(model)
     if name in MODEL_MAP.values():
         return name
     return MODEL_MAP.get(name, MODEL_MAP.get("*", name))
@@ -281,7 +284,7 @@ def _value_of(name: str, value: Any) -> Any:
     if name == "quantization" and value not in ("int8", "fp8", None):
         # The checkpoint's own method, which is read from its files.
         return None
-    if name == "served_model_name" and isinstance(value, (list, tuple)):
+    if name == "served_model_name" and is_list(value):
         return value[0] if value else None
     if name == "hf_overrides":
         if callable(value):
@@ -290,7 +293,8 @@ def _value_of(name: str, value: Any) -> Any:
             )
             raise NotImplementedError(message)
         return value or None
-    return None if value == "" or value == {} or value == [] else value
+    nothing: tuple[Any, ...] = ("", {}, [])
+    return None if value in nothing else value
 
 
 def _reader_of(kind: str) -> Any:
@@ -310,9 +314,9 @@ def _json_or_text(text: str) -> Any:
 class FlexibleArgumentParser(argparse.ArgumentParser):
     """A parser that takes `--max_tokens` for `--max-tokens`, as vLLM's."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        import sys
-
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
         words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args([_with_dashes(word) for word in words], namespace)
 

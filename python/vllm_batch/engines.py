@@ -6,10 +6,11 @@ import contextlib
 import os
 import threading
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Any, Generator, Iterable, Mapping
 
 from .engine import Engine
 from .engine_args import EngineArgs
+from .kinds import is_mapping
 from .lora import LoRARequest
 from .models import folder_of, is_gguf, read_config
 
@@ -63,7 +64,7 @@ class Engines:
     @contextlib.contextmanager
     def use(
         self, command: str, flags: Flags = (), adapters: Iterable[LoRARequest] = ()
-    ) -> Iterator[Engine]:
+    ) -> Generator[Engine, None, None]:
         """The process for a command, for as long as its rows are under way.
 
         Waits while rows of another command are. Raises EngineError where it cannot be started.
@@ -87,7 +88,7 @@ class Engines:
     @contextlib.contextmanager
     def alone(
         self, adapters: Iterable[LoRARequest] = ()
-    ) -> Iterator[tuple[dict[str, Any], str | None, dict[str, str]]]:
+    ) -> Generator[tuple[dict[str, Any], str | None, dict[str, str]], None, None]:
         """Flags, program and variables of a process that the caller starts to complete prompts.
 
         Waits until no rows are under way, and ends the process: others wait for the caller.
@@ -157,7 +158,7 @@ class Engines:
 
 def adapters_of(modules: Any) -> dict[str, str]:
     """Folders of adapters by name, of a mapping or of texts `NAME=DIR`."""
-    if isinstance(modules, Mapping):
+    if is_mapping(modules):
         return {str(name): os.fspath(path) for name, path in modules.items()}
     texts = [modules] if isinstance(modules, str) else list(modules or [])
     return {name: path for name, _, path in (text.partition("=") for text in texts)}

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, IO, Any, Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from .command import COMMANDS, arguments, find_binary
+from .kinds import mapping_of
 from .process import COMPLETE, TAIL, EngineError
 from .progress import FileProgress
 
@@ -49,7 +50,7 @@ class RunSummary:
     @classmethod
     def of(cls, output: str, stats: dict[str, Any]) -> RunSummary:
         """A summary of the last event of `--progress json`."""
-        rows, tokens = stats.get("rows") or {}, stats.get("tokens") or {}
+        rows, tokens = mapping_of(stats.get("rows")), mapping_of(stats.get("tokens"))
         return cls(
             output,
             rows.get("total", 0),
@@ -141,7 +142,7 @@ def _run(
         child.stderr.close()
     if code in COMPLETE:
         return result
-    error = result.get("error") or {}
+    error = mapping_of(result.get("error"))
     end = f"signal {-code}" if code < 0 else f"exit code {code}"
     lines = [*tail, error.get("message", ""), f"help: {error['help']}" if error.get("help") else ""]
     text = "\n".join(line for line in lines if line)

@@ -225,7 +225,7 @@ class FileFlags(
     RerankFlags,
     total=False,
 ):
-    """Of any command, to a file."""
+    """Of any command, from file to file."""
 
 
 #: Names of the flags of each command.

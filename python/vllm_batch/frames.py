@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Mapping
 
+from .kinds import is_mapping, library, mapping_of
 from .rows import Row
 
 # In every answer of a command, so that each part of a data set has them. The first is the answer,
@@ -57,7 +58,7 @@ def columns_of(frame: Any) -> list[str]:
             return [str(column) for column in getattr(frame, name)]
     if hasattr(frame, "schema"):
         return [str(column) for column in frame.schema.names]
-    if isinstance(frame, Mapping):
+    if is_mapping(frame):
         return [str(column) for column in frame]
     kind = type(frame).__name__
     raise TypeError(
@@ -87,13 +88,13 @@ def _library_of(frame: Any) -> Callable[[Any, Answers], Any]:
         return _pandas
     if hasattr(frame, "iter_rows"):
         return _polars
-    if isinstance(frame, Mapping):
+    if is_mapping(frame):
         return _mapping
     return _arrow
 
 
 def _pandas(frame: Any, answers: Answers) -> Any:
-    import pandas  # type: ignore[import-untyped,unused-ignore]
+    pandas = library("pandas")
 
     found = frame.rename(columns=answers.renamed)
     columns = {
@@ -104,7 +105,7 @@ def _pandas(frame: Any, answers: Answers) -> Any:
 
 
 def _polars(frame: Any, answers: Answers) -> Any:
-    import polars
+    polars = library("polars")
 
     counts = polars.Struct({"prompt_tokens": polars.Int64, answers.count: polars.Int64})
     types: dict[str, Any] = {
@@ -123,7 +124,7 @@ def _polars(frame: Any, answers: Answers) -> Any:
 
 def arrow_columns(answers: Answers) -> dict[str, Any]:
     """The columns of answers as arrays of Arrow, whose types do not depend on the rows."""
-    import pyarrow  # type: ignore[import-untyped,unused-ignore]
+    pyarrow = library("pyarrow")
 
     text, count = pyarrow.string(), pyarrow.int64()
     types = {
@@ -145,7 +146,7 @@ def arrow_columns(answers: Answers) -> dict[str, Any]:
 
 
 def _arrow(frame: Any, answers: Answers) -> Any:
-    import pyarrow
+    pyarrow = library("pyarrow")
 
     is_batch = isinstance(frame, pyarrow.RecordBatch)
     table = pyarrow.Table.from_batches([frame]) if is_batch else frame
@@ -163,8 +164,8 @@ def _arrow(frame: Any, answers: Answers) -> Any:
 
 
 def _datasets(frame: Any, answers: Answers) -> Any:
-    import datasets  # type: ignore[import-untyped,unused-ignore]
-    import pyarrow
+    datasets = library("datasets")
+    pyarrow = library("pyarrow")
 
     columns = datasets.Dataset(pyarrow.table(arrow_columns(answers)))
     own = frame.rename_columns(answers.renamed) if answers.renamed else frame
@@ -182,7 +183,7 @@ def _mapping(frame: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
             ]
         elif name == "usage":
             for count in ("prompt_tokens", answers.count):
-                found[count] = [(one or {}).get(count, 0) for one in values]
+                found[count] = [mapping_of(one).get(count, 0) for one in values]
         else:
             found[name] = values
     return found

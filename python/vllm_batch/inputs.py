@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, TypedDict, Union
+from typing import Any, Dict, Iterable, List, TypedDict, Union
 
 from .images import image_url
+from .kinds import is_list, is_mapping, is_sequence, path_of
 from .rows import Row
 
 
@@ -50,7 +50,7 @@ def prompts_of(prompts: Any) -> Iterable[Any]:
 
     Raises TypeError for a frame, which has columns and no prompts.
     """
-    if isinstance(prompts, (str, Mapping)) or _is_token_ids(prompts):
+    if isinstance(prompts, str) or is_mapping(prompts) or _is_token_ids(prompts):
         return [prompts]
     if hasattr(prompts, "columns") or hasattr(prompts, "column_names"):
         kind = type(prompts).__name__
@@ -64,10 +64,10 @@ def prompts_of(prompts: Any) -> Iterable[Any]:
 
 def conversations_of(messages: Any) -> Iterable[Any]:
     """The conversations of what a caller gives: one in the place of several is a list of it."""
-    if isinstance(messages, (str, Mapping)):
+    if isinstance(messages, str) or is_mapping(messages):
         kind = type(messages).__name__
         raise TypeError(f"messages are a {kind}: give a list of messages with role and content")
-    if isinstance(messages, Sequence) and messages and isinstance(messages[0], Mapping):
+    if is_sequence(messages) and messages and is_mapping(messages[0]):
         return [messages]
     items: Iterable[Any] = messages
     return items
@@ -75,7 +75,7 @@ def conversations_of(messages: Any) -> Iterable[Any]:
 
 def _is_token_ids(prompt: Any) -> bool:
     return (
-        isinstance(prompt, (list, tuple))
+        is_list(prompt)
         and len(prompt) > 0
         and isinstance(prompt[0], int)
         and not isinstance(prompt[0], bool)
@@ -84,7 +84,7 @@ def _is_token_ids(prompt: Any) -> bool:
 
 def text_of(prompt: Any) -> str | None:
     """The text of a prompt, None of token ids."""
-    if isinstance(prompt, Mapping):
+    if is_mapping(prompt):
         text = prompt.get("prompt")
         return text if isinstance(text, str) else None
     return prompt if isinstance(prompt, str) else None
@@ -98,7 +98,7 @@ def prompt_field(prompt: Any, index: int) -> str | list[int]:
     """
     if isinstance(prompt, str):
         return prompt
-    if isinstance(prompt, Mapping):
+    if is_mapping(prompt):
         for name, value in prompt.items():
             if name not in _KNOWN and value is not None and value != {} and value != []:
                 remedy = _REMEDIES.get(name, "leave it out")
@@ -110,7 +110,7 @@ def prompt_field(prompt: Any, index: int) -> str | list[int]:
         return found if isinstance(found, str) else [int(token_id) for token_id in found]
     if hasattr(prompt, "tolist"):
         prompt = prompt.tolist()
-    if isinstance(prompt, (list, tuple)) and all(isinstance(item, int) for item in prompt):
+    if is_list(prompt) and all(isinstance(item, int) for item in prompt):
         return list(prompt)
     kind = type(prompt).__name__
     raise TypeError(f"prompt {index} is a {kind}: give a text, token ids, or a mapping of one")
@@ -118,30 +118,30 @@ def prompt_field(prompt: Any, index: int) -> str | list[int]:
 
 def messages_field(conversation: Any, index: int) -> list[Message]:
     """A row's `messages`. Images of Pillow become PNG in the text of the row."""
-    if not isinstance(conversation, Sequence) or isinstance(conversation, (str, bytes)):
+    if not is_sequence(conversation):
         kind = type(conversation).__name__
         raise TypeError(f"conversation {index} is a {kind}: give a list of messages")
     return [_message(message, index) for message in conversation]
 
 
 def _message(message: Any, index: int) -> Message:
-    if not isinstance(message, Mapping):
+    if not is_mapping(message):
         if not hasattr(message, "model_dump"):
             kind = type(message).__name__
             raise TypeError(f"a message of conversation {index} is a {kind}: give a mapping")
         message = message.model_dump(exclude_none=True)
     found: Row = dict(message)
-    if isinstance(found.get("content"), list):
+    if is_list(found.get("content")):
         found["content"] = [_part(part) for part in found["content"]]
     return found
 
 
 def _part(part: Any) -> Any:
-    if isinstance(part, Mapping) and part.get("type") == "image_pil":
+    if is_mapping(part) and part.get("type") == "image_pil":
         return {"type": "image_url", "image_url": {"url": image_url(part["image_pil"])}}
-    if isinstance(part, Mapping) and part.get("type") == "image_url":
+    if is_mapping(part) and part.get("type") == "image_url":
         image = part.get("image_url")
-        url = image.get("url") if isinstance(image, Mapping) else image
-        if isinstance(url, os.PathLike):
-            return {"type": "image_url", "image_url": {"url": os.fspath(url)}}
+        url = image.get("url") if is_mapping(image) else image
+        if hasattr(url, "__fspath__"):
+            return {"type": "image_url", "image_url": {"url": path_of(url)}}
     return part

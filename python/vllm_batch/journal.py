@@ -1,4 +1,4 @@
-"""Calls whose answers survive: prompts in a file, and the program's own journal beside the answers."""
+"""Calls whose answers survive: prompts in a file, and the program's journal beside the answers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def answers_of(
     folder: Path,
     use_tqdm: bool,
 ) -> Iterator[tuple[Request, Row]]:
-    """Each request with its answer, in their order. The process of `engines` is ended meanwhile: one
-    of this call has the model.
+    """Each request with its answer, in their order. The process of `engines` is ended meanwhile:
+    one of this call has the model.
 
     `folder`: has the prompts, the answers and the program's journal. The same requests go on where
     they were. One that has changed is computed again, and the others are kept.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Se
 
 from .calls import (
     Call,
-    Loras,
     Params,
     Prompts,
     check_errors,
@@ -25,6 +24,7 @@ from .engine_args import EngineArgs
 from .engines import Engines
 from .inputs import conversations_of, messages_field, prompt_field, prompts_of
 from .journal import answers_of
+from .lora import Loras
 from .models import command_of
 from .outputs import BeamSearchOutput, RequestOutput
 from .pooling import Pooling

@@ -13,6 +13,7 @@ from .defaults import default_sampling_params, fields_of
 from .engine_args import EngineArgs
 from .engines import Engines
 from .inputs import prompt_field, text_of
+from .kinds import mapping_of
 from .lora import LoRARequest
 from .outputs import RequestOutput
 from .requests import Request, error_of, request_output, row_error
@@ -31,8 +32,8 @@ class ModelConfig:
 
 def model_config(engines: Engines) -> ModelConfig:
     """What config.json and the process say of a model."""
-    config = engines.config() or {}
-    labels = {int(key): name for key, name in (config.get("id2label") or {}).items()}
+    config = dict(mapping_of(engines.config()))
+    labels = {int(key): name for key, name in mapping_of(config.get("id2label")).items()}
     config = {**config, "id2label": labels} if labels else config
     return ModelConfig(engines.args.model, engines.max_model_len(), SimpleNamespace(**config))
 

@@ -146,7 +146,8 @@ class VllmBatch(TemplateLM):
     ) -> List[Tuple[float, bool]]:
         for request in requests:
             _text(request.args[0])
-        return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        found: List[Tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return found
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Any], disable_tqdm: bool = False, **kwargs: Any
@@ -216,7 +217,8 @@ def _text(prompt: Any) -> str:
             "vllm-batch: log-likelihoods need texts: leave out --apply_chat_template, or give "
             "tasks that generate"
         )
-    return prompt
+    text: str = prompt
+    return text
 
 
 def _sum(positions: List[Dict[str, Any]]) -> Tuple[float, bool]:
@@ -257,10 +259,12 @@ class _Tokens:
         self.eos: int = eos
 
     def encode(self, text: str, add_special_tokens: bool) -> List[int]:
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        found = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        ids: List[int] = found.ids
+        return ids
 
     def begins_with_bos(self, text: str) -> bool:
-        return bool(self._bos_text) and text.startswith(self._bos_text)
+        return bool(self._bos_text) and text.startswith(self._bos_text or "")
 
     def _id(self, token: Optional[str]) -> Optional[int]:
         return None if token is None else self._tokenizer.token_to_id(token)
@@ -270,7 +274,8 @@ def _json(path: str) -> Dict[str, Any]:
     if not os.path.isfile(path):
         return {}
     with open(path, encoding="utf-8") as file:
-        return json.load(file)
+        found: Dict[str, Any] = json.load(file)
+    return found
 
 
 def _content(token: Any) -> Optional[str]:

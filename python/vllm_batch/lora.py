@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence, Union
 
 
 @dataclass(eq=False)
@@ -48,3 +49,14 @@ class LoRARequest:
 
     def __hash__(self) -> int:
         return hash(self.lora_name)
+
+
+#: An adapter for all requests of a call, or one or None for each.
+Loras = Union[LoRARequest, Sequence[Union[LoRARequest, None]], None]
+
+
+def adapters_in(loras: Loras) -> list[LoRARequest]:
+    """The adapters that any request of a call names."""
+    if isinstance(loras, LoRARequest):
+        return [loras]
+    return [lora for lora in loras or () if lora is not None]

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, Mapping
 
+from .kinds import is_mapping, list_of, mapping_of
+
 # Endings of names of classes that make no text.
 _CLASSIFIERS = (
     "ForSequenceClassification",
@@ -69,7 +71,13 @@ def read_config(folder: Path | None, name: str = "config.json") -> dict[str, Any
             found = json.load(file)
     except FileNotFoundError:
         return None
-    return found if isinstance(found, dict) else None
+    return dict(found) if is_mapping(found) else None
+
+
+def class_of(config: Mapping[str, Any] | None) -> str:
+    """The name of a model's class; an empty one is not known."""
+    names = list_of(mapping_of(config).get("architectures"))
+    return str(names[0]) if names else ""
 
 
 def command_of(config: Mapping[str, Any] | None, runner: str, convert: str) -> str | None:
@@ -77,8 +85,7 @@ def command_of(config: Mapping[str, Any] | None, runner: str, convert: str) -> s
     of its class. None: the name is not known yet, and any may be meant."""
     if convert in ("embed", "classify"):
         return convert
-    names = (config or {}).get("architectures") or []
-    name = names[0] if names else ""
+    name = class_of(config)
     if name.endswith(_CLASSIFIERS):
         return "classify" if runner != "generate" else "run"
     if runner == "generate":

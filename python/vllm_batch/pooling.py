@@ -9,12 +9,14 @@ from array import array
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
 
-from .calls import Loras, each, tokenization_fields
+from .calls import each, tokenization_fields
 from .engines import Engines, Flags
 from .exceptions import RowError
 from .inputs import prompt_field, prompts_of
+from .kinds import is_list, is_mapping, library
 from .logprobs import float32
-from .lora import LoRARequest
+from .lora import LoRARequest, Loras, adapters_in
+from .models import class_of
 from .outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -244,10 +246,9 @@ class _Texts:
     """Texts of a call, and the adapters that they name."""
 
     def __init__(self, requests: Iterable[Any], prompts: Any, loras: Loras) -> None:
-        given = loras if isinstance(loras, Sequence) else [loras]
         self.requests = requests
         self.prompts = prompts
-        self.adapters = [lora for lora in given if lora is not None]
+        self.adapters = adapters_in(loras)
 
 
 def _with_params(
@@ -260,7 +261,7 @@ def _with_params(
         (index, prompt, {**cut, **_fields(one)}, lora)
         for index, (prompt, one, lora) in enumerate(zip(prompts, every, adapters))
     )
-    return list(texts) if isinstance(prompts, (list, tuple)) else texts
+    return list(texts) if is_list(prompts) else texts
 
 
 def _fields(params: PoolingParams | None) -> Row:
@@ -273,9 +274,12 @@ def _fields(params: PoolingParams | None) -> Row:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _texts_of(data: Any) -> list[Any]:
+    return [data] if isinstance(data, str) or is_mapping(data) else list(data)
+
+
 def _sides(data_1: Any, data_2: Any) -> tuple[Iterable[Any], list[Any]]:
-    first = [data_1] if isinstance(data_1, (str, Mapping)) else list(data_1)
-    second = [data_2] if isinstance(data_2, (str, Mapping)) else list(data_2)
+    first, second = _texts_of(data_1), _texts_of(data_2)
     if not first or not second:
         raise ValueError("score needs at least one text on each side")
     if len(first) == 1:
@@ -314,14 +318,14 @@ def _vectors_of(answer: Row) -> Any:
 
 
 def _probs_of(answer: Row) -> list[float]:
-    if isinstance(answer["label"], list):
+    if is_list(answer["label"]):
         raise ValueError("this model classifies tokens: encode with token_classify")
     return float32(answer["probs"])
 
 
 def _rows_of_probs(answer: Row) -> Any:
     found = answer["probs"]
-    return [float32(one) for one in found] if isinstance(answer["label"], list) else float32(found)
+    return [float32(one) for one in found] if is_list(answer["label"]) else float32(found)
 
 
 def _score_of(answer: Row) -> float:
@@ -329,22 +333,21 @@ def _score_of(answer: Row) -> float:
 
 
 def _task_of(config: Mapping[str, Any] | None) -> str:
-    names = (config or {}).get("architectures") or [""]
-    by_token = names[0].endswith(("ForTokenClassification", "ForProcessRewardModel"))
-    by_token = by_token or names[0] == "InternLM2ForRewardModel"
+    name = class_of(config)
+    by_token = name.endswith(("ForTokenClassification", "ForProcessRewardModel"))
+    by_token = by_token or name == "InternLM2ForRewardModel"
     return "token_classify" if by_token else "classify"
 
 
 def _tensor(values: Any) -> Any:
     """Values as a tensor of torch, where it is installed, else as an array of NumPy."""
     try:
-        import torch  # type: ignore[import-not-found,unused-ignore]
-
+        torch = library("torch")
         return torch.tensor(values, dtype=torch.float32)
     except ImportError:
         pass
     try:
-        import numpy
+        numpy = library("numpy")
     except ImportError:
         raise ImportError("encode gives tensors: install torch or numpy, or use embed") from None
     return numpy.array(values, dtype=numpy.float32)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Sequence, Union
+from typing import Any, Callable, Union
 
+from .kinds import is_sequence, library
 from .outputs import RequestOutput
 
 LOGGER = logging.getLogger("vllm_batch")
@@ -18,7 +19,7 @@ class Progress:
     def __init__(self, use_tqdm: UseTqdm, prompts: Any) -> None:
         self._bar: Any = None
         self._tokens = [0, 0]
-        total = len(prompts) if isinstance(prompts, Sequence) else None
+        total = len(prompts) if is_sequence(prompts) else None
         make = use_tqdm if callable(use_tqdm) else _tqdm() if use_tqdm else None
         if make is not None:
             self._bar = make(
@@ -91,8 +92,7 @@ def _speeds(prompts: float, answers: float) -> str:
 
 def _tqdm() -> Callable[..., Any] | None:
     try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
+        found: Callable[..., Any] = library("tqdm.auto").tqdm
     except ImportError:
         return None
-    found: Callable[..., Any] = tqdm
     return found

@@ -10,13 +10,14 @@
 A block is answered as a whole or again: a child or an actor that dies loses and doubles no row.
 """
 
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
-import pyarrow  # type: ignore[import-untyped,unused-ignore]
+import pyarrow
 
 from .engine import Engine
 from .frames import with_answers
 from .process import EngineError
+from .rows import Row
 
 
 class Processor:
@@ -42,13 +43,13 @@ class Processor:
         answers = self._answers(rows)
         return with_answers(table, answers, *self._command)
 
-    def _named(self, table: pyarrow.Table) -> List[Dict[str, Any]]:
+    def _named(self, table: pyarrow.Table) -> List[Row]:
         if self._id_column not in table.column_names:
             raise ValueError(
                 f"no column {self._id_column!r} among {table.column_names}: rows need names that "
                 "stay theirs, whichever actor gets them"
             )
-        rows = table.to_pylist()
+        rows: List[Row] = table.to_pylist()
         for row in rows:
             name = row[self._id_column]
             if name is None or name == "" or isinstance(name, (bool, list, dict)):
@@ -57,7 +58,7 @@ class Processor:
                 row["id"] = name
         return rows
 
-    def _answers(self, rows: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    def _answers(self, rows: List[Row]) -> List[Row]:
         for attempt in range(self._retries + 1):
             try:
                 return list(self._engine.run(rows))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any, Callable
 
 from .exceptions import RowError
+from .kinds import is_list, is_mapping, list_of
 from .logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs, position_of
 from .lora import LoRARequest
 from .outputs import (
@@ -81,7 +82,7 @@ def sampling_fields(params: SamplingParams, max_model_len: Callable[[], int]) ->
     if not params.skip_special_tokens:
         found["skip_special_tokens"] = False
     constraint = params.structured_outputs
-    if isinstance(constraint, Mapping):
+    if is_mapping(constraint):
         constraint = guided_of(constraint)
     if constraint is not None:
         if not isinstance(constraint, StructuredOutputsParams):
@@ -152,7 +153,7 @@ def request_output(request: Request, answer: Row) -> RequestOutput:
     found = answer.get("prompt_logprobs") if error is None else None
     asked = params is not None and params.prompt_logprobs is not None
     logprobs: PromptLogprobs | None = None
-    if asked and isinstance(found, list):
+    if asked and is_list(found):
         logprobs = FlatLogprobs() if flat else []
         logprobs.extend(position_of(entry) for entry in found)
     return RequestOutput(
@@ -198,9 +199,9 @@ def beam_output(request: Request, answer: Row) -> BeamSearchOutput:
     if error is not None:
         raise row_error(request, error)
     prompt_ids = answer["prompt_token_ids"]
-    sequences = []
+    sequences: list[BeamSearchSequence] = []
     for one in answer["outputs"]:
-        entries = [position_of(entry) for entry in one["logprobs"] or []]
+        entries = [position_of(entry) for entry in list_of(one["logprobs"])]
         sequences.append(
             BeamSearchSequence(
                 request.prompt,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, Iterable, Iterator, Mapping
+from typing import Any, Dict, Iterable, Iterator
 
 from .images import image_url
+from .kinds import is_list, is_mapping
 
 Row = Dict[str, Any]
 
@@ -30,7 +31,7 @@ def rows_of(rows: Any) -> Iterable[Any]:
         raise TypeError(
             f"rows are a {kind}, whose items are no rows: give a list, as [{rows!r:.40}]"
         )
-    if isinstance(rows, Mapping):
+    if is_mapping(rows):
         is_split = hasattr(rows, "column_names")
         remedy = "give one of its splits" if is_split else "give a list of rows"
         raise TypeError(f"rows are a {kind}, which is {'no' if is_split else 'one'} row: {remedy}")
@@ -44,7 +45,7 @@ def rows_of(rows: Any) -> Iterable[Any]:
     except TypeError:
         text = f"rows are a {kind}: give a list or an iterator of mappings or texts, or {_FRAMES}"
         raise TypeError(text) from None
-    if isinstance(rows, (list, tuple)):
+    if is_list(rows):
         # They are all there, so what is none is said before the first is answered.
         for index, value in enumerate(rows):
             _check(value, index)

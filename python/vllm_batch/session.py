@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import queue
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Deque, Iterator
 
 from .engines import Engines
@@ -29,9 +29,9 @@ class _Waiting:
 class _Run:
     """A run of the process that goes on while there are requests."""
 
-    rows: queue.SimpleQueue[Row | None] = field(default_factory=queue.SimpleQueue)
+    rows: queue.SimpleQueue[Row | None]
     # By id. Behind one that was dropped there may be another of its id, which is sent after it.
-    waiting: dict[str, Deque[_Waiting]] = field(default_factory=dict)
+    waiting: dict[str, Deque[_Waiting]]
 
 
 class Session:
@@ -54,7 +54,7 @@ class Session:
                 raise ValueError(f"request {request.request_id!r} is under way already")
             run = self._runs.get(key)
             if run is None:
-                run = self._runs[key] = _Run()
+                run = self._runs[key] = _Run(queue.SimpleQueue(), {})
                 threading.Thread(target=self._answer, args=(key, run, lora), daemon=True).start()
             waiting = run.waiting.setdefault(request.request_id, collections.deque())
             waiting.append(_Waiting(request, deliver))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .engines import Engines
+from .kinds import library
 from .models import is_gguf
 
 
@@ -12,7 +13,7 @@ def tokenizer_of(engines: Engines) -> Any:
     """A tokenizer of transformers. Raises ImportError where that is not installed."""
     args = engines.args
     try:
-        from transformers import AutoTokenizer  # type: ignore[import-not-found,unused-ignore]
+        AutoTokenizer = library("transformers").AutoTokenizer
     except ImportError:
         raise ImportError("get_tokenizer needs transformers: pip install transformers") from None
     if args.tokenizer is not None:

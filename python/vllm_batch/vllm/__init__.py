@@ -3,7 +3,6 @@
 `vllm_batch.as_vllm` runs a script that says `import vllm`, unchanged.
 """
 
-# ruff: noqa: F401
 from .. import (
     LLM,
     AsyncEngineArgs,
@@ -28,6 +27,30 @@ from .. import (
     TokensPrompt,
 )
 from .modules import install_below
+
+__all__ = [
+    "AsyncEngineArgs",
+    "AsyncLLMEngine",
+    "BeamSearchParams",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
+    "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "EngineArgs",
+    "LLM",
+    "LLMEngine",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
+    "PromptType",
+    "RequestOutput",
+    "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
+    "TextPrompt",
+    "TokensPrompt",
+]
 
 #: The version of vLLM whose names these are.
 __version__ = "0.32.0"

@@ -49,6 +49,7 @@ _PARTS: dict[str, dict[str, str]] = {
     "version": {"pieces": "__version__"},
 }  # fmt: skip
 
+_HERE = "vllm_batch.vllm"
 _REMEDY = "docs/PYTHON.md says what vllm_batch has of vLLM"
 
 
@@ -68,12 +69,12 @@ def install() -> None:
 
     Raises ImportError where vLLM itself was imported before.
     """
-    here = sys.modules[__package__]
+    here = sys.modules[_HERE]
     if sys.modules.get("vllm", here) is not here:
         raise ImportError("vllm was imported before: it is installed, and is not this package")
     sys.modules["vllm"] = here
     for name, module in list(sys.modules.items()):
-        own = f"{__package__}."
+        own = f"{_HERE}."
         if name.startswith(own) and name[len(own) :] not in ("modules", "pieces"):
             sys.modules["vllm." + name[len(own) :]] = module
     sys.meta_path.insert(0, _Refusal())

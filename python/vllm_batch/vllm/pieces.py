@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import enum
 import io
 import itertools
@@ -9,6 +10,10 @@ import logging
 import socket
 import uuid
 from typing import Any, Iterator, Sequence
+
+from ..engine_args import model_name
+from ..images import image_url
+from ..kinds import library
 
 __version__ = "0.32.0"
 
@@ -71,28 +76,19 @@ def print_embeddings(values: Sequence[float], prefix: str = "Embeddings") -> Non
 
 def get_tokenizer(name: Any, **options: Any) -> Any:
     """A tokenizer of transformers."""
-    from transformers import AutoTokenizer  # type: ignore[import-not-found,unused-ignore]
-
-    from ..engine_args import model_name
-
-    return AutoTokenizer.from_pretrained(model_name(name), **options)
+    return library("transformers").AutoTokenizer.from_pretrained(model_name(name), **options)
 
 
 def encode_image_url(image: Any) -> str:
     """An image of Pillow as a `data:` URL."""
-    from ..images import image_url
-
     return image_url(image)
 
 
 def fetch_image(url: str) -> Any:
-    """An image of Pillow from a `data:` URL or a file. Raises NotImplementedError for other URLs."""
-    import base64
-
-    from PIL import Image  # type: ignore[import-not-found,unused-ignore]
-
+    """An image of Pillow from a `data:` URL or a file. Other URLs: NotImplementedError."""
+    pillow = library("PIL.Image")
     if url.startswith("data:"):
-        return Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
+        return pillow.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
     if "://" in url and not url.startswith("file://"):
         raise NotImplementedError(f"fetch_image({url!r}) is not supported: give a file")
-    return Image.open(url.removeprefix("file://")).convert("RGB")
+    return pillow.open(url.removeprefix("file://")).convert("RGB")
