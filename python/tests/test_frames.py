@@ -200,6 +200,16 @@ class Frames(unittest.TestCase):
         self.assertEqual(found["response"], expected["response"])
         self.assertIn("response", found)
         self.assertNotIn("error", found)
+        # And in a chat of `LLM`.
+        text = {"type": "text", "text": "What colour?"}
+        content = [{"type": "image_pil", "image_pil": image}, text]
+        with LLM(model) as llm:
+            params = SamplingParams(temperature=0)
+            messages = [{"role": "user", "content": content}]
+            (output,) = llm.chat(messages, params, use_tqdm=False)
+            (other,) = llm.chat([{"role": "user", "content": [text]}], params, use_tqdm=False)
+        self.assertEqual(output.outputs[0].text, expected["response"])
+        self.assertGreater(len(output.prompt_token_ids), len(other.prompt_token_ids))
 
 
 if __name__ == "__main__":

@@ -299,8 +299,9 @@ class Calls(unittest.TestCase):
         self.assertGreater(len(whole.prompt_token_ids), len(begun.prompt_token_ids))
         with self.assertRaisesRegex(ValueError, "add_generation_prompt=False"):
             self.llm.chat(turn, continue_final_message=True)
-        with self.assertRaisesRegex(NotImplementedError, "LLM.chat_template=..."):
-            self.llm.chat(messages, chat_template="{{ messages }}")
+        template = "{{ messages[0].content }}"
+        (bare,) = self.llm.chat(messages, use_tqdm=False, chat_template=template)
+        self.assertEqual(bare.prompt_token_ids, [23, 16, 24, 34])
         for wrong in ("2+3=", {"role": "user", "content": "a"}):
             with self.assertRaisesRegex(TypeError, "give a list of messages"):
                 self.llm.chat(wrong)

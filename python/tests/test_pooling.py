@@ -7,6 +7,7 @@ import unittest
 
 from support import DEMO, ROOT, plain_run
 from vllm_batch import LLM, PoolingParams, RowError
+from vllm_batch.pooler_config import PoolerConfig
 
 BERT = os.path.join(ROOT, "testdata", "golden_embeddings", "bert")
 CROSS = os.path.join(ROOT, "testdata", "golden_scores", "bert")
@@ -134,6 +135,21 @@ class Scores(unittest.TestCase):
         with LLM(DEMO, convert="classify", **options) as llm:
             (found,) = llm.score("a cat", "a dog", use_tqdm=False)
         self.assertEqual([found.outputs.score], widened([row["score"]]))
+        # The template of a call.
+        with LLM(DEMO, convert="classify", classifier_from_token="0,1") as llm:
+            (same,) = llm.score("a cat", "a dog", use_tqdm=False, chat_template=template)
+        self.assertEqual(same.outputs.score, found.outputs.score)
+
+    def test_late_interaction_by_a_pooler(self):
+        rows = [{"id": "0", "text_1": "a cat", "text_2": "a dog"}]
+        (row,) = written("score", BERT, "--pooling-type", "ALL", rows=rows)
+        with LLM(BERT, pooler_config=PoolerConfig(task="token_embed")) as llm:
+            (found,) = llm.score("a cat", "a dog", use_tqdm=False)
+        self.assertEqual([found.outputs.score], widened([row["score"]]))
+        with self.assertRaisesRegex(NotImplementedError, "PoolerConfig.logit_mean"):
+            PoolerConfig(logit_mean=1.0)
+        with self.assertRaisesRegex(ValueError, "pooling_type is 'STEP'"):
+            LLM(BERT, pooler_config={"pooling_type": "STEP"})
 
 
 if __name__ == "__main__":

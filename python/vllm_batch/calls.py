@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
 
 from .engine_args import EngineArgs
+from .engines import Flags
 from .inputs import text_of
 from .kinds import is_list, is_sequence, mapping_of
 from .lora import LoRARequest, Loras, adapters_in
@@ -21,10 +22,12 @@ Params = Union[SamplingParams, Sequence[SamplingParams], None]
 
 @dataclass
 class Call:
-    """Requests that are made together. `adapters`: those that any of them names."""
+    """Requests that are made together. `adapters`: those that any of them names. `flags`: of the
+    process, over those of the `LLM`."""
 
     requests: Iterable[Request]
     adapters: list[LoRARequest]
+    flags: Flags = ()
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Prompts:
     loras: Loras
     row_of: Callable[[Any, int], Row]
     fields_of: Callable[[SamplingParams | None], Row]
+    flags: Flags = ()
 
     def call(self, counter: Iterator[int]) -> Call:
         """The requests. Those of a list are all there, so what is wrong with one is said before the
@@ -44,7 +48,7 @@ class Prompts:
         requests = self._requests(counter)
         if is_list(self.prompts):
             requests = iter(list(requests))
-        return Call(requests, adapters_in(self.loras))
+        return Call(requests, adapters_in(self.loras), self.flags)
 
     def _requests(self, counter: Iterator[int]) -> Iterator[Request]:
         params = each("sampling_params", self.params, self.prompts)

@@ -12,6 +12,7 @@ from typing import Any, Mapping, Sequence
 from .exceptions import VLLMValidationError
 from .flags import FLAGS
 from .kinds import is_list, mapping_of, path_of
+from .pooler_config import pooler_flags
 
 #: Flags of the program that vLLM has not, and that are no parameters of a row.
 OPTIONS = (
@@ -122,6 +123,7 @@ class EngineArgs:
     enable_log_requests: bool = _nothing(False)
     disable_log_requests: bool = _nothing(True)
     log_stats: bool = _nothing(False)
+    enable_expert_parallel: bool = _nothing(False)
     enable_chunked_prefill: bool | None = _nothing()
     max_num_partial_prefills: int = _nothing(1)
     max_long_partial_prefills: int = _nothing(1)
@@ -151,7 +153,7 @@ class EngineArgs:
     offload_group_size: int = _refused(0, "leave it out")
     logits_processors: Any = _refused(None, "give logit_bias, bad_words or structured_outputs", [])
     mm_processor_kwargs: Any = _refused(None, "leave it out", {})
-    pooler_config: Any = _refused(None, "give pooling_type, normalize or dimensions as arguments")
+    pooler_config: Any = _nothing()
     quantization_config: Any = _refused(None, "leave it out: the checkpoint's own is read", {})
     kv_transfer_config: Any = _refused(None, "leave it out")
     enable_prompt_embeds: bool = _refused(False, "give texts or token ids")
@@ -197,6 +199,7 @@ class EngineArgs:
         if found.get("allowed_media_domains") is not None:
             found["allow_media_urls"] = True
         found.update(self.options)
+        found.update(pooler_flags(self.pooler_config, command))
         # A seed draws nothing where nothing is sampled, and the same of other flags of generation.
         for name in _OF_GENERATION - FLAGS[command]:
             found.pop(name, None)

@@ -57,6 +57,7 @@ class EngineOptions(TypedDict, total=False):
     enable_log_requests: bool
     disable_log_requests: bool
     log_stats: bool
+    enable_expert_parallel: bool
     enable_chunked_prefill: bool | None
     max_num_partial_prefills: int
     max_long_partial_prefills: int

@@ -10,7 +10,7 @@ from typing import Any, Generator, Iterable, Mapping
 
 from .engine import Engine
 from .engine_args import EngineArgs
-from .kinds import is_mapping
+from .kinds import is_mapping, mapping_of
 from .lora import LoRARequest
 from .models import folder_of, is_gguf, read_config
 
@@ -59,7 +59,10 @@ class Engines:
 
     def config(self, name: str = "config.json") -> dict[str, Any] | None:
         """A JSON file of the model's folder. None where it is not there, and of GGUF files."""
-        return None if is_gguf(self.args.model) else read_config(self.folder, name)
+        found = None if is_gguf(self.args.model) else read_config(self.folder, name)
+        if name == "config.json" and found is not None:
+            found.update(mapping_of(self.args.hf_overrides))
+        return found
 
     @contextlib.contextmanager
     def use(
@@ -87,7 +90,7 @@ class Engines:
 
     @contextlib.contextmanager
     def alone(
-        self, adapters: Iterable[LoRARequest] = ()
+        self, flags: Flags = (), adapters: Iterable[LoRARequest] = ()
     ) -> Generator[tuple[dict[str, Any], str | None, dict[str, str]], None, None]:
         """Flags, program and variables of a process that the caller starts to complete prompts.
 
@@ -100,9 +103,9 @@ class Engines:
             self._stop()
             self._kind = None
             self._users += 1
-            flags = self._flags("run", ())
+            given = self._flags("run", flags)
         try:
-            yield flags, self._binary, self._env
+            yield given, self._binary, self._env
         finally:
             with self._changed:
                 self._users -= 1
@@ -154,6 +157,13 @@ class Engines:
         if self._adapters:
             given["lora_modules"] = [f"{name}={path}" for name, path in self._adapters.items()]
         return given
+
+
+def template_flags(args: EngineArgs, chat_template: str | None) -> Flags:
+    """Flags of a process with the chat template of a call, where it is another than the model's."""
+    if chat_template is None or chat_template == args.chat_template:
+        return ()
+    return (("chat_template", chat_template),)
 
 
 def adapters_of(modules: Any) -> dict[str, str]:

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any, Iterable, Iterator
 
+from .calls import Call
 from .engines import Engines
 from .files import FileError, run_file
-from .lora import LoRARequest
 from .requests import Request
 from .rows import Row, line_of
 
@@ -18,8 +18,7 @@ PROMPTS, ANSWERS = "prompts.jsonl", "answers.jsonl"
 
 def answers_of(
     engines: Engines,
-    requests: Iterable[Request],
-    adapters: list[LoRARequest],
+    call: Call,
     folder: Path,
     use_tqdm: bool,
 ) -> Iterator[tuple[Request, Row]]:
@@ -31,18 +30,18 @@ def answers_of(
     Raises FileError where the answers there are another model's, or of other arguments.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    asked = _write(folder, requests)
-    with engines.alone(adapters) as (flags, binary, env):
-        call: dict[str, Any] = {"binary": binary, "env": env, "use_tqdm": use_tqdm, **flags}
+    asked = _write(folder, call.requests)
+    with engines.alone(call.flags, call.adapters) as (flags, binary, env):
+        options: dict[str, Any] = {"binary": binary, "env": env, "use_tqdm": use_tqdm, **flags}
         source, out = folder / PROMPTS, folder / ANSWERS
-        call["model"] = engines.args.model
+        options["model"] = engines.args.model
         try:
-            run_file(source, out, **call)
+            run_file(source, out, **options)
         except FileError as error:
             # Complete, and of other rows: those that changed are computed, as before the end.
             if error.code != "output_complete":
                 raise
-            run_file(source, out, retry_failed=True, **call)
+            run_file(source, out, retry_failed=True, **options)
     with open(out, "rb") as lines:
         for request, line in zip(asked, lines):
             yield request, json.loads(line)

@@ -21,7 +21,7 @@ from .calls import (
 )
 from .defaults import default_sampling_params, fields_of
 from .engine_args import EngineArgs
-from .engines import Engines
+from .engines import Engines, template_flags
 from .inputs import conversations_of, messages_field, prompt_field, prompts_of
 from .journal import answers_of
 from .lora import Loras
@@ -187,13 +187,10 @@ class LLM(Pooling):
         may be a list of parts: text, `image_url`, `image_pil` (an image of Pillow).
         `tools`: reach the template. Calls are in the text, as the model writes them.
         `chat_template_kwargs`: variables of the template.
-        The others, and what is raised: as of `generate`. A template is an argument of `LLM`.
+        `chat_template`: another than that of the `LLM`, which starts the process again.
+        The others, and what is raised: as of `generate`.
         """
         check_nothing(priority, mm_processor_kwargs)
-        if chat_template is not None and chat_template != self.engines.args.chat_template:
-            raise NotImplementedError(
-                "chat(chat_template=...) is not supported: give LLM(chat_template=...)"
-            )
         if chat_template_content_format not in ("auto", "string", "openai"):
             raise ValueError(f"chat_template_content_format is {chat_template_content_format!r}")
         if continue_final_message and add_generation_prompt:
@@ -213,6 +210,7 @@ class LLM(Pooling):
             lora_request,
             lambda one, index: {"messages": messages_field(one, index), **fields},
             lambda given: fields_of(self.engines, given),
+            template_flags(self.engines.args, chat_template),
         )
         return self._answered(prompts, use_tqdm, errors, journal)
 
@@ -312,9 +310,7 @@ class LLM(Pooling):
             return self._outputs(call, Progress(use_tqdm, prompts.prompts), errors)
         # Ids are those of the call, so that the same call has the same rows.
         call = self._call(prompts, itertools.count())
-        answers = answers_of(
-            self.engines, call.requests, call.adapters, Path(journal), bool(use_tqdm)
-        )
+        answers = answers_of(self.engines, call, Path(journal), bool(use_tqdm))
         return [checked(request, answer, errors) for request, answer in answers]
 
     def _outputs(self, call: Call, progress: Progress, errors: str) -> list[RequestOutput]:
@@ -328,7 +324,7 @@ class LLM(Pooling):
                 yield request.row
 
         try:
-            with self.engines.use("run", adapters=call.adapters) as engine:
+            with self.engines.use("run", call.flags, call.adapters) as engine:
                 with contextlib.closing(engine.run(rows(), ordered=False)) as answers:
                     for answer in answers:
                         request = pending.pop(answer["id"])
@@ -346,7 +342,7 @@ class LLM(Pooling):
                 pending.append(request)
                 yield request.row
 
-        with self.engines.use("run", adapters=call.adapters) as engine:
+        with self.engines.use("run", call.flags, call.adapters) as engine:
             with contextlib.closing(engine.run(rows())) as answers:
                 for answer in answers:
                     yield make(pending.popleft(), answer)

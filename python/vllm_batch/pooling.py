@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
 
 from .calls import each, tokenization_fields
-from .engines import Engines, Flags
+from .engines import Engines, Flags, template_flags
 from .exceptions import RowError
 from .inputs import prompt_field, prompts_of
 from .kinds import is_list, is_mapping, library
@@ -107,13 +107,11 @@ class Pooling:
 
         `data_1`, `data_2`: a text or a list of texts; one to one, one to many, or as many. In the
         place of a text there may be a content of parts.
+        `chat_template`: another than that of the `LLM`, which starts the process again.
         Raises ValueError for other numbers of texts, and as `embed` does.
         """
         first, second = _sides(data_1, data_2)
-        if chat_template is not None and chat_template != self.engines.args.chat_template:
-            raise NotImplementedError(
-                "score(chat_template=...) is not supported: give LLM(chat_template=...)"
-            )
+        flags = template_flags(self.engines.args, chat_template)
         fields = {**tokenization_fields(tokenization_kwargs), **_fields(pooling_params)}
 
         def texts() -> Iterator[Pooled]:
@@ -124,7 +122,7 @@ class Pooling:
         return [
             ScoringRequestOutput(name, ScoringOutput(score), ids)
             for name, score, ids in self._pooled(
-                "score", _Texts(texts(), second, lora_request), _score_of, use_tqdm
+                "score", _Texts(texts(), second, lora_request), _score_of, use_tqdm, flags
             )
         ]
 

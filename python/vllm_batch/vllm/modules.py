@@ -26,6 +26,7 @@ _PARTS: dict[str, dict[str, str]] = {
         "CompletionOutput EmbeddingOutput EmbeddingRequestOutput PoolingOutput "
         "PoolingRequestOutput RequestError RequestOutput ScoringOutput ScoringRequestOutput"
     },
+    "config": {"pooler_config": "PoolerConfig"},
     "beam_search": {"outputs": "BeamSearchOutput BeamSearchSequence"},
     "lora.request": {"lora": "LoRARequest"},
     "inputs": {"inputs": "PromptType TextPrompt TokensPrompt"},
