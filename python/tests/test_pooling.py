@@ -109,6 +109,8 @@ class Classes(unittest.TestCase):
         with LLM(os.path.join(CLASSES, "bert_tokens"), tokenizer=BERT) as llm:
             (output,) = llm.encode("a red bird", pooling_task="token_classify", use_tqdm=False)
             self.assertEqual(output.outputs.data.shape[1], 4)
+            labels = llm.llm_engine.vllm_config.model_config.hf_config.id2label
+            self.assertEqual(len(labels), 4)
             with self.assertRaisesRegex(ValueError, "the model does the other"):
                 llm.encode("a red bird", pooling_task="classify")
 

@@ -111,9 +111,13 @@ class Engines:
                 self._users -= 1
                 self._changed.notify_all()
 
-    def max_model_len(self, command: str = "run") -> int:
-        """Longest prompt plus output, in tokens."""
-        with self.use(command) as engine:
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, in tokens: of the process that is there, whatever it does."""
+        with self._changed:
+            engine = self._engine
+            if engine is not None:
+                return engine.max_model_len
+        with self.use("run") as engine:
             return engine.max_model_len
 
     def close(self) -> None:
