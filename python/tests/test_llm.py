@@ -365,8 +365,13 @@ class Calls(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(NotImplementedError, f"SamplingParams.{name} is not"):
                 self.llm.generate("a", SamplingParams(**{name: value}), use_tqdm=False)
-        with self.assertRaisesRegex(NotImplementedError, "priority"):
-            self.llm.generate("a", priority=1, use_tqdm=False)
+        # As in vLLM, it changes nothing without its policy.
+        self.assertEqual(len(self.llm.generate("a", priority=1, use_tqdm=False)), 1)
+        with self.assertRaisesRegex(ValueError, "1 prompts and 2 priority"):
+            self.llm.generate(["a"], priority=[1, 2], use_tqdm=False)
+        with LLM(DEMO, scheduling_policy="priority") as llm:
+            with self.assertRaisesRegex(NotImplementedError, "priority is not supported"):
+                llm.generate("a", priority=1, use_tqdm=False)
         with self.assertRaisesRegex(ValueError, "makes text"):
             self.llm.embed("a")
         with self.assertRaisesRegex(TypeError, "give SamplingParams"):

@@ -83,8 +83,6 @@ class Steps(unittest.TestCase):
         self.assertFalse(self.engine.has_unfinished_requests())
         with self.assertRaisesRegex(TypeError, "request_id is 7"):
             self.engine.add_request(7, "a", GREEDY)
-        with self.assertRaisesRegex(NotImplementedError, "priority"):
-            self.engine.add_request("a", "a", GREEDY, priority=2)
 
     def test_what_is_known_of_the_model(self):
         config = self.engine.vllm_config.model_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, AsyncGenerator, Mapping
 
-from .calls import check_nothing
+from .calls import check_priority
 from .defaults import default_sampling_params
 from .engine_args import EngineArgs
 from .engines import Engines
@@ -67,7 +67,7 @@ class AsyncLLM:
         Raises as `LLM.generate` does, for this request alone.
         """
         del trace_headers, data_parallel_rank
-        check_nothing(priority, None)
+        check_priority(priority, self.engines.args)
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[Any] = loop.create_future()
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
 
 from .engine_args import EngineArgs
 from .engines import Flags
+from .exceptions import VLLMValidationError
 from .inputs import text_of
 from .kinds import is_list, is_sequence, mapping_of
 from .lora import LoRARequest, Loras, adapters_in
@@ -77,12 +78,21 @@ def check_errors(errors: str) -> None:
         raise ValueError(f"errors is {errors!r}: give 'raise' or 'return'")
 
 
-def check_nothing(priority: Any, mm_processor_kwargs: Any) -> None:
+def check_priority(priority: Any, args: EngineArgs, prompts: Any = None) -> None:
+    """Without `scheduling_policy="priority"` a priority changes nothing, as in vLLM. With it, a row
+    has none here."""
     given = priority if is_sequence(priority) else [priority]
-    if any(one not in (None, 0) for one in given):
+    if is_sequence(priority) and is_sequence(prompts) and len(priority) != len(prompts):
+        raise _differ(len(prompts), len(priority), "priority")
+    if args.scheduling_policy != "fcfs" and any(one not in (None, 0) for one in given):
         raise NotImplementedError(
-            "priority is not supported: answers of a call are returned together, so leave it out"
+            "priority is not supported with scheduling_policy='priority': leave it out, as answers "
+            "of a call are returned together"
         )
+
+
+def check_processor(mm_processor_kwargs: Any) -> None:
+    """Raises NotImplementedError for arguments of a processor."""
     if mm_processor_kwargs:
         raise NotImplementedError("mm_processor_kwargs is not supported: leave it out")
 
@@ -107,7 +117,7 @@ def each(name: str, values: Any, prompts: Iterable[Any]) -> Iterable[Any]:
         return itertools.repeat(values)
     if is_sequence(prompts):
         if len(values) != len(prompts):
-            raise ValueError(f"{len(prompts)} prompts and {len(values)} {name}: give one for each")
+            raise _differ(len(prompts), len(values), name)
         return values
     return _as_many(name, values)
 
@@ -115,7 +125,11 @@ def each(name: str, values: Any, prompts: Iterable[Any]) -> Iterable[Any]:
 def _as_many(name: str, values: Sequence[Any]) -> Iterator[Any]:
     yield from values
     # The prompts of a generator are counted only now.
-    raise ValueError(f"more prompts than the {len(values)} {name}: give one for each")
+    raise VLLMValidationError(f"more prompts than the {len(values)} {name}: give one for each")
+
+
+def _differ(prompts: int, values: int, name: str) -> VLLMValidationError:
+    return VLLMValidationError(f"{prompts} prompts and {values} {name}: give one for each")
 
 
 def check_quantization(args: EngineArgs, config: Mapping[str, Any] | None) -> None:

@@ -14,7 +14,8 @@ from .calls import (
     Params,
     Prompts,
     check_errors,
-    check_nothing,
+    check_priority,
+    check_processor,
     check_quantization,
     checked,
     tokenization_fields,
@@ -137,8 +138,9 @@ class LLM(Pooling):
         for lists of different lengths, EngineError where the process ends, and FileError where a
         journal is another model's.
         """
-        check_nothing(priority, mm_processor_kwargs)
+        check_processor(mm_processor_kwargs)
         many = prompts_of(prompts)
+        check_priority(priority, self.engines.args, many)
         prompts_and_more = self._completions(
             many, sampling_params, lora_request, tokenization_kwargs
         )
@@ -190,7 +192,8 @@ class LLM(Pooling):
         `chat_template`: another than that of the `LLM`, which starts the process again.
         The others, and what is raised: as of `generate`.
         """
-        check_nothing(priority, mm_processor_kwargs)
+        check_processor(mm_processor_kwargs)
+        check_priority(priority, self.engines.args)
         if chat_template_content_format not in ("auto", "string", "openai"):
             raise ValueError(f"chat_template_content_format is {chat_template_content_format!r}")
         if continue_final_message and add_generation_prompt:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Mapping
 
-from .calls import check_nothing
+from .calls import check_priority
 from .defaults import default_sampling_params, fields_of
 from .engine_args import EngineArgs
 from .engines import Engines
@@ -108,7 +108,7 @@ class LLMEngine:
         Raises as `LLM.generate` does, and ValueError for an id that is under way.
         """
         del arrival_time, trace_headers
-        check_nothing(priority, None)
+        check_priority(priority, self.engines.args)
         if tokenization_kwargs:
             raise NotImplementedError("tokenization_kwargs is not supported: leave it out")
         request = request_of(self.engines, request_id, prompt, params, lora_request)
