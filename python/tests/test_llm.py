@@ -369,6 +369,8 @@ class Calls(unittest.TestCase):
         self.assertEqual(len(self.llm.generate("a", priority=1, use_tqdm=False)), 1)
         with self.assertRaisesRegex(ValueError, "1 prompts and 2 priority"):
             self.llm.generate(["a"], priority=[1, 2], use_tqdm=False)
+        with self.assertRaisesRegex(ValueError, "1 prompts and 2 priority"):
+            self.llm.chat([{"role": "user", "content": "a"}], priority=[1, 2], use_tqdm=False)
         with LLM(DEMO, scheduling_policy="priority") as llm:
             with self.assertRaisesRegex(NotImplementedError, "priority is not supported"):
                 llm.generate("a", priority=1, use_tqdm=False)

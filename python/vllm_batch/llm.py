@@ -193,7 +193,8 @@ class LLM(Pooling):
         The others, and what is raised: as of `generate`.
         """
         check_processor(mm_processor_kwargs)
-        check_priority(priority, self.engines.args)
+        conversations = conversations_of(messages)
+        check_priority(priority, self.engines.args, conversations)
         if chat_template_content_format not in ("auto", "string", "openai"):
             raise ValueError(f"chat_template_content_format is {chat_template_content_format!r}")
         if continue_final_message and add_generation_prompt:
@@ -206,7 +207,6 @@ class LLM(Pooling):
         if chat_template_kwargs:
             fields["chat_template_kwargs"] = chat_template_kwargs
         fields.update(tokenization_fields(tokenization_kwargs))
-        conversations = conversations_of(messages)
         prompts = Prompts(
             conversations,
             sampling_params,
