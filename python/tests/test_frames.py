@@ -24,7 +24,8 @@ def library(name):
     try:
         return __import__(name)
     except ImportError:
-        raise unittest.SkipTest(f"SKIP: {name} is not installed") from None
+        print(f"SKIP {name}: it is not installed")
+        raise unittest.SkipTest(f"{name} is not installed") from None
 
 
 class Frames(unittest.TestCase):
