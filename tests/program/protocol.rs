@@ -127,6 +127,34 @@ fn the_ready_line_comes_before_the_first_row_is_sent() {
     }
 }
 
+/// The first row is not waited for, which comes behind the line.
+#[test]
+fn a_model_that_cannot_be_loaded_ends_the_run_before_the_first_row() {
+    let folder = temporary();
+    let classifier = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden_classifiers/bert");
+    for (model, flags, code) in [
+        (DEMO, &["--kv-cache-memory-bytes", "1"][..], 2),
+        (DEMO, &["--device", "cuda:77"], 2),
+        (classifier, &[], 7),
+    ] {
+        let mut child = vllm_batch(folder.path(), &["run", "--model", model, "--ready-fd", "2"])
+            .args(["--unordered", "--format", "jsonl"])
+            .args(flags)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Open until the program has ended.
+        let rows = child.stdin.take().unwrap();
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{flags:?} {errors}");
+        assert!(errors.contains("error[") && !errors.contains("\"ready\""), "{errors}");
+        drop(rows);
+    }
+}
+
 #[test]
 fn nothing_is_ready_where_loading_fails_and_a_wrong_descriptor_is_refused() {
     let folder = temporary();

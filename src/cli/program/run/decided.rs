@@ -119,7 +119,9 @@ impl<'a> Decided<'a> {
             let folders = model::find(config, session.console);
             folders.is_ok_and(|folders| model::makes_vectors(config, &folders))
         };
-        let may_pool = || undecided.flags.is_some() && makes_vectors();
+        // Whoever waits for the model before the first row would wait for ever.
+        let may_pool =
+            || undecided.flags.is_some() && !session.ready.is_awaited() && makes_vectors();
         let open = match open {
             Err(error) if !may_pool() => return Err(error),
             open => open,

@@ -42,6 +42,14 @@ impl Ready {
         })
     }
 
+    /// Whether somebody waits for the model before any row is sent.
+    pub fn is_awaited(&self) -> bool {
+        let file = self.0.take();
+        let is_awaited = file.is_some();
+        self.0.set(file);
+        is_awaited
+    }
+
     /// Says that the model is loaded; the first time only, if another is loaded in its place.
     ///
     /// # Errors
