@@ -113,7 +113,7 @@ fn rope(config: &HfConfig, keys: &SoundKeys<'_>, head_dim: usize) -> Result<Rope
     let part = number("partial_rotary_factor", 0.5)?;
     let rotary_dim = (head_dim as f64 * part) as usize;
     // The class turns one value more of an odd part.
-    if !(0.0..=1.0).contains(&part) || rotary_dim == 0 || rotary_dim % 2 != 0 {
+    if !(0.0..=1.0).contains(&part) || rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
         return Err(config.error(format!(
             "`audio_config`: a `partial_rotary_factor` of {part} turns no pairs of the {head_dim} \
              values of a head"
