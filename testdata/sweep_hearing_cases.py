@@ -9,7 +9,7 @@ from hearing_families import RATE
 
 ACTIVATIONS = ["gelu", "gelu", "gelu", "silu", "quick_gelu", "gelu_pytorch_tanh", "gelu_new"]
 WORDS = "What is this? First, then later; both: 12 é 音 a song of beats.\nSay <it> {now}!".split(" ")
-CONTEXT = 4096
+CONTEXT = 8192
 
 
 def text_part(rng: random.Random, kind: str, vocab: int, makes_heads: bool) -> dict:
@@ -35,6 +35,11 @@ def text_part(rng: random.Random, kind: str, vocab: int, makes_heads: bool) -> d
         part["mlp_bias"] = True
     if kind in ("llama", "qwen2") and rng.random() < 0.2:
         part["rope_parameters"] |= {"rope_type": "linear", "factor": 2.0}
+    if kind == "llama" and rng.random() < 0.15:
+        part["rope_parameters"] |= {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
     if kind == "qwen2" and rng.random() < 0.15:
         part |= dict(use_sliding_window=True, sliding_window=20, max_window_layers=0)
     if "omni" in kind:
@@ -98,7 +103,10 @@ def config_of(name: str, family, rng: random.Random):
     if name in ("qwen2_audio", "audio_flamingo3"):
         text = text_part(rng, "qwen2", vocab, True)
         text["tie_word_embeddings"] = rng.random() < 0.3
-        heard = extractor(rng, mels, [1, 2, 3], return_attention_mask=True)
+        heard = extractor(rng, mels, [1, 2, 3, 3, 30], return_attention_mask=True)
+        while name == "audio_flamingo3" and heard.nb_max_frames // 2 % 2:
+            # Windows of an odd number of states are refused by transformers.
+            heard = extractor(rng, mels, [1, 2, 3], return_attention_mask=True)
         audio["max_source_positions"] = heard.nb_max_frames // 2
         if name == "audio_flamingo3":
             audio = renamed(audio, WHISPER)
@@ -109,9 +117,9 @@ def config_of(name: str, family, rng: random.Random):
         text["tie_word_embeddings"] = rng.random() < 0.3
         group = rng.choice([1, 2, 4, 4, 5])
         audio["encoder_ffn_dim"] = group * audio["d_model"]
-        heard = extractor(rng, mels, [1, 2, 3, 4])
+        heard = extractor(rng, mels, [1, 2, 3, 4, 30])
         while heard.nb_max_frames // 2 % group:
-            heard = extractor(rng, mels, [1, 2, 3, 4])
+            heard = extractor(rng, mels, [1, 2, 3, 4, 30])
         audio["max_source_positions"] = heard.nb_max_frames // 2
         audio = renamed(audio, WHISPER)
         top["projector_hidden_act"] = rng.choice(ACTIVATIONS)
@@ -120,9 +128,9 @@ def config_of(name: str, family, rng: random.Random):
         text = text_part(rng, "llama", vocab, rng.random() < 0.5)
         top["tie_word_embeddings"] = rng.random() < 0.7
         audio["encoder_ffn_dim"] = 4 * audio["d_model"]
-        heard = extractor(rng, mels, [2, 4])
+        heard = extractor(rng, mels, [2, 4, 4, 30])
         while heard.nb_max_frames // 2 % 4:
-            heard = extractor(rng, mels, [2, 4])
+            heard = extractor(rng, mels, [2, 4, 4, 30])
         audio = renamed(audio, WHISPER | {"activation_function": "hidden_act"})
         audio["max_position_embeddings"] = heard.nb_max_frames // 2
         audio["rope_parameters"] = {
@@ -148,15 +156,20 @@ def config_of(name: str, family, rng: random.Random):
         text = text_part(rng, "qwen2_5_omni_text", vocab, True)
         top["tie_word_embeddings"] = rng.random() < 0.2
         heard = transformers.WhisperFeatureExtractor(
-            feature_size=mels, chunk_length=rng.choice([1, 3, 5]), return_attention_mask=True
+            feature_size=mels, chunk_length=rng.choice([1, 3, 3, 5, 5, 30, 30, 300]),
+            return_attention_mask=True,
         )
         audio |= dict(
             max_source_positions=rng.choice([100, 1500]), output_dim=text["hidden_size"],
             n_window=rng.choice([2, 6, 10, 20, 50, 100]),
         )
-        parts["vision_config"] = base.vision_config.to_dict() | dict(
+        sees = base.vision_config.to_dict() | dict(
             out_hidden_size=text["hidden_size"], rope_parameters=None,
+            depth=rng.choice([1, 2, 3]), hidden_size=rng.choice([8, 16, 24, 40]),
+            intermediate_size=rng.choice([10, 24, 33]),
         )
+        sees["fullatt_block_indexes"] = [index for index in range(sees["depth"]) if index != 1]
+        parts["vision_config"] = sees
     else:
         text = text_part(rng, "qwen3_omni_moe_text", vocab, False)
         text |= dict(
@@ -176,7 +189,12 @@ def config_of(name: str, family, rng: random.Random):
         )
         parts["vision_config"] = base.vision_config.to_dict() | dict(
             out_hidden_size=text["hidden_size"], rope_parameters=None,
+            depth=2, hidden_size=rng.choice([8, 16, 24, 40]),
+            intermediate_size=rng.choice([10, 24, 33]),
+            deepstack_visual_indexes=rng.choice([[0], [0, 1], [1]]),
         )
+        if len(parts["vision_config"]["deepstack_visual_indexes"]) > text["num_hidden_layers"]:
+            parts["vision_config"]["deepstack_visual_indexes"] = [0]
     cls = type(base)
     return cls(text_config=text, audio_config=audio, **parts, **top), heard
 
@@ -193,7 +211,7 @@ def num_samples(rng: random.Random, heard, name: str) -> int:
     edges += [chunk * rng.randint(1, longest) + rng.choice([-1, 0, 0, 1])]
     edges += [8 * 160 * rng.randint(1, 30) + rng.choice([-1, 0, 1])]
     kinds = [rng.randint(1, chunk), rng.randint(1, chunk * longest), rng.choice(edges)]
-    return rng.choice([*kinds, rng.choice(edges)])
+    return min(rng.choice([*kinds, rng.choice(edges)]), 40 * RATE)
 
 
 def recording(rng: random.Random, length: int) -> np.ndarray:
@@ -221,15 +239,26 @@ def words(rng: random.Random) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 5)))
 
 
-def chat(rng: random.Random, name: str, num_recordings: int) -> list[str]:
-    """Parts of a message: texts, recordings and images."""
-    if rng.random() < 0.08:
-        return [words(rng)]
-    takes_one = name in ("audio_flamingo3", "glm_asr")
-    num = 1 if takes_one else rng.choice([1, 1, 1, 2, 2, 3])
-    parts = [f"<{rng.randrange(num_recordings)}>" for _ in range(num)]
-    parts += [words(rng) for _ in range(rng.choice([0, 1, 1, 2]))]
-    if "omni" in name and rng.random() < 0.3 and (name == "qwen2_5_omni" or num == 1):
-        parts.append(rng.choice(["<wide2.png>", "<thin.png>"]))
+def parts(rng: random.Random, name: str, sounds: list[str]) -> list[str]:
+    """Of a user's turn: texts, these recordings, and for some an image."""
+    parts = [*sounds, *(words(rng) for _ in range(rng.choice([0, 1, 1, 2])))]
+    if "omni" in name and rng.random() < 0.3:
+        parts.append(rng.choice(["<wide2.png>", "<thin.png>", "<rgb.png>"]))
     rng.shuffle(parts)
-    return parts
+    return parts or [words(rng)]
+
+
+def chat(rng: random.Random, name: str, num_recordings: int) -> list[tuple[str, list[str]]]:
+    """Messages: of a user, with recordings among texts, and some before it."""
+    takes_one = name in ("audio_flamingo3", "glm_asr")
+    num = rng.choice([0, *[1] * 8]) if takes_one else rng.choice([0, 1, 1, 1, 1, 1, 2, 2, 3])
+    sounds = [f"<{rng.randrange(num_recordings)}>" for _ in range(num)]
+    chat = []
+    if rng.random() < 0.2:
+        chat.append(("system", [words(rng)]))
+    if rng.random() < 0.25:
+        early = rng.randint(0, len(sounds))
+        chat.append(("user", parts(rng, name, sounds[:early])))
+        chat.append(("assistant", [words(rng)]))
+        sounds = sounds[early:]
+    return [*chat, ("user", parts(rng, name, sounds))]
