@@ -491,12 +491,12 @@ fn check_all(family: &str, how: &str, config: EngineConfig) {
 }
 
 #[test]
-fn tensors_for_images_are_counted_in_a_note() {
+fn tensors_for_media_are_counted_in_a_note() {
     let cpu = DeviceConfig::default();
     let mut config = engine_config("mistral3", SchedulerConfig::default(), &cpu);
     config.model.language_model_only = true;
     let engine = Engine::load(&config).unwrap();
-    let note = "24 tensors of the model are left unused: they are for images";
+    let note = "24 tensors of the model are left unused: they are for images or sounds";
     assert_eq!(engine.info().notes, [note]);
 }
 
@@ -522,9 +522,13 @@ fn every_architecture_has_a_golden_model() {
         let config = HfConfig::parse(&text, folder).unwrap();
         find(config.architectures().unwrap()[0]).map(|known| known.name)
     };
-    // Those that hear have theirs elsewhere (tests/engine/sounds.rs).
-    let that_hear = ["../golden_sounds/english".to_owned()];
-    let families: Vec<_> = folders().iter().chain(&that_hear).filter_map(family).collect();
+    // Those that hear have theirs elsewhere (tests/engine/hearing.rs, sounds.rs).
+    let heard = std::fs::read_dir(golden_dir().join("../golden_hearing")).unwrap();
+    let heard = heard.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut folders: Vec<_> = heard.map(|name| format!("../golden_hearing/{name}")).collect();
+    folders.push("../golden_sounds/english".to_owned());
+    folders.extend(self::folders());
+    let families: Vec<_> = folders.iter().filter_map(family).collect();
     for architecture in ARCHITECTURES.iter().map(|known| known.name) {
         let has = families.contains(&architecture);
         assert!(has, "{architecture} has no model under testdata/golden");

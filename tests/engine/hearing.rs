@@ -126,6 +126,17 @@ fn chats_with_recordings_are_tokenized_and_answered_as_by_transformers() {
     }
 }
 
+#[test]
+fn every_golden_model_that_hears_is_tested() {
+    let folders = std::fs::read_dir(path("testdata/golden_hearing")).unwrap();
+    let names = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut expected = MODELS.map(str::to_owned).to_vec();
+    expected.sort();
+    let mut found: Vec<_> = names.collect();
+    found.sort();
+    assert_eq!(found, expected);
+}
+
 /// Rows of recordings that are equal, of several lengths, in the midst of text, and of none.
 fn rows(model: &str) -> Vec<(Prompt, SamplingParams)> {
     let cases = cases(model);
@@ -181,9 +192,9 @@ fn refused(model: &str, change: impl Fn(&mut EngineConfig), parts: &[&str]) -> S
 fn recordings_that_a_model_does_not_hear_are_refused_by_name() {
     let as_it_is = |_: &mut EngineConfig| {};
     for (model, parts, expected) in [
-        ("qwen2_audio", ["<0>", "<3>"], "media_too_large: recording 2 of 2: the recording has 2.2"),
+        ("qwen2_audio", ["<0>", "<3>"], "media_too_large: recording 2 of 2: it has 2.2"),
         ("audio_flamingo3", ["<0>", "<1>"], "the chat template shows 1 recordings"),
-        ("glm_asr", ["<4>", "?"], "the recording has 0.010 seconds, which the model does not hear"),
+        ("glm_asr", ["<4>", "?"], "it has 0.010 seconds, which the model does not hear"),
     ] {
         let error = refused(model, as_it_is, &parts);
         assert!(error.contains(expected), "{model}: {error}");

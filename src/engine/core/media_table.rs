@@ -65,7 +65,7 @@ impl SoundReader {
                 Ok(SoundForm { num_tokens: num_positions, num_rows: num_tokens })
             }
             None if num_tokens == 0 => Err(MediaError::Unsupported(format!(
-                "the recording has {:.3} seconds, which the model does not hear; help: leave it out",
+                "it has {:.3} seconds, which the model does not hear; help: leave it out",
                 num_samples as f64 / f64::from(self.processor.rate())
             ))),
             None => Ok(SoundForm { num_tokens, num_rows: num_tokens }),

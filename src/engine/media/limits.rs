@@ -55,7 +55,7 @@ impl Limits {
         let max_seconds = self.max_seconds;
         match num_samples > u64::from(max_seconds) * u64::from(rate) {
             true => Err(MediaError::TooLarge(format!(
-                "the recording is longer than {max_seconds} seconds; help: {CUT_IT}"
+                "it is longer than {max_seconds} seconds; help: {CUT_IT}"
             ))),
             false => Ok(()),
         }

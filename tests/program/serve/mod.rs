@@ -8,6 +8,7 @@ mod connections;
 mod counted;
 mod crowds;
 mod faults;
+mod hearing;
 mod hostile;
 mod recordings;
 mod streams;

@@ -91,11 +91,15 @@ impl Report<'_> {
         }
         let images = &self.surveyed.image_tokens;
         if images.count() > 0 {
-            let of_images = match images.count() {
+            let num_sounds = self.surveyed.num_sounds;
+            let of_media = match images.count() {
+                1 if num_sounds == 1 => "1 recording".to_owned(),
                 1 => "1 image".to_owned(),
-                count => format!("{} images", grouped(count)),
+                count if num_sounds == count => format!("{} recordings", grouped(count)),
+                count if num_sounds == 0 => format!("{} images", grouped(count)),
+                count => format!("{} images and recordings", grouped(count)),
             };
-            let _ = writeln!(text, "Tokens of {of_images}: {}", spread(images));
+            let _ = writeln!(text, "Tokens of {of_media}: {}", spread(images));
         }
         if self.completes {
             let _ = writeln!(text, "Output tokens at most: {}", spread(max_output_tokens));

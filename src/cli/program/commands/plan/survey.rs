@@ -63,8 +63,10 @@ pub struct Surveyed {
     pub num_good: u64,
     /// Prompt tokens of the rows that can be run; of rows of several texts, those of each.
     pub prompt_tokens: Lengths,
-    /// Tokens of each image among them.
+    /// Tokens of each image and recording among them.
     pub image_tokens: Lengths,
+    /// Recordings among them.
+    pub num_sounds: u64,
     /// Most output tokens of each completion.
     pub max_output_tokens: Lengths,
     /// Most KV-cache tokens of each row: its prompt and its longest output.
@@ -246,6 +248,7 @@ impl Surveyed {
         if let Work::Generate(request) = request {
             for runs in images_of(&request.media) {
                 self.image_tokens.add(runs.iter().map(|run| run.positions.len()).sum(), 1);
+                self.num_sounds += u64::from(runs[0].medium.form().is_sound());
             }
             let num_prompt = request.num_prompt_tokens();
             let limit = request.max_output_tokens(max_model_len);

@@ -136,13 +136,13 @@ impl SoundProcessor {
             && num_samples.max(min_samples as u64) <= self.window.len() as u64 / 2
         {
             return Err(MediaError::unsupported(format!(
-                "the recording has {num_samples} samples, which are no frame; help: leave it out"
+                "it has {num_samples} samples, which are no frame; help: leave it out"
             )));
         }
         let (rate, most) = (u64::from(self.rate), self.max_samples());
         match num_samples > most {
             true => Err(MediaError::TooLarge(format!(
-                "the recording has {:.1} seconds, and the model hears {}; help: {CUT_IT}",
+                "it has {:.1} seconds, and the model hears {}; help: {CUT_IT}",
                 num_samples as f64 / rate as f64,
                 most / rate
             ))),
