@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
-use vllm_batch::engine::api::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
+use vllm_batch::engine::api::request::{NumLogprobs, RowKey, SamplingParams};
 use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
 use vllm_batch::engine::base::hf_overrides::HfOverrides;
 use vllm_batch::engine::core::Engine;
@@ -14,7 +14,7 @@ use vllm_batch::engine::core::serve::input_processor::ProcessError;
 use vllm_batch::engine::media::{MediaKind, Medium};
 use vllm_batch::engine::text::Chat;
 
-use super::images::path;
+use super::images::{answers_of, path};
 use super::sounds::wav;
 use super::speculation::{self, BATCHES, Method};
 
@@ -87,22 +87,6 @@ fn parts(case: &Value) -> Vec<String> {
     serde_json::from_value(case["parts"].clone()).unwrap()
 }
 
-fn run(mut engine: Engine, rows: &[(Prompt, SamplingParams)]) -> Vec<RequestOutput> {
-    let processor = engine.input_processor();
-    for (id, (prompt, params)) in (0..).zip(rows) {
-        let request = processor.process(id, prompt.clone(), params.clone(), RowKey(id)).unwrap();
-        engine.add_request(request);
-    }
-    let mut answers: Vec<Option<RequestOutput>> = vec![None; rows.len()];
-    while engine.has_unfinished_requests() {
-        for output in engine.step().unwrap() {
-            let id = output.request_id as usize;
-            answers[id] = Some(RequestOutput { num_cached_tokens: 0, ..output });
-        }
-    }
-    answers.into_iter().map(Option::unwrap).collect()
-}
-
 #[test]
 fn chats_with_recordings_are_tokenized_and_answered_as_by_transformers() {
     for model in MODELS {
@@ -113,7 +97,7 @@ fn chats_with_recordings_are_tokenized_and_answered_as_by_transformers() {
         for case in cases {
             let num_tokens = case["token_ids"].as_array().unwrap().len() as u32;
             let row = (chat(&parts(&case)), params(num_tokens));
-            let output = run(Engine::load(&config).unwrap(), &[row]).pop().unwrap();
+            let output = answers_of(Engine::load(&config).unwrap(), &[row]).pop().unwrap();
             let what = format!("{model} {}", case["parts"]);
             assert_eq!(json!(output.prompt_token_ids), case["prompt_token_ids"], "{what}");
             assert_eq!(json!(output.outputs[0].token_ids), case["token_ids"], "{what}");
@@ -153,7 +137,7 @@ fn no_byte_of_a_row_with_recordings_depends_on_what_runs_beside_it() {
     for model in MODELS {
         let rows = rows(model);
         let answers = |config: &EngineConfig| {
-            let answers = run(Engine::load(config).unwrap(), &rows);
+            let answers = answers_of(Engine::load(config).unwrap(), &rows);
             answers.iter().map(|answer| format!("{answer:?}")).collect::<Vec<_>>()
         };
         let expected = answers(&speculation::config(&folder(model), BATCHES[0], None));
@@ -212,7 +196,7 @@ fn an_output_layer_is_the_table_where_the_class_ties() {
         let answers = |overrides: Value| {
             let mut config = speculation::config(&folder(model), (4, 400), None);
             config.model.hf_overrides = HfOverrides::parse(&overrides.to_string()).unwrap();
-            format!("{:?}", run(Engine::load(&config).unwrap(), std::slice::from_ref(&row)))
+            format!("{:?}", answers_of(Engine::load(&config).unwrap(), std::slice::from_ref(&row)))
         };
         let expected = answers(json!({}));
         for text in [json!({"tie_word_embeddings": false}), json!({"tie_word_embeddings": null})] {
@@ -244,9 +228,9 @@ fn texts_have_the_same_answers_without_the_tower() {
     for model in MODELS {
         let mut config = speculation::config(&folder(model), (4, 400), None);
         let row = (chat(&["What is this?".to_owned()]), params(8));
-        let expected = run(Engine::load(&config).unwrap(), std::slice::from_ref(&row));
+        let expected = answers_of(Engine::load(&config).unwrap(), std::slice::from_ref(&row));
         config.model.language_model_only = true;
-        let got = run(Engine::load(&config).unwrap(), &[row]);
+        let got = answers_of(Engine::load(&config).unwrap(), &[row]);
         assert_eq!(format!("{got:?}"), format!("{expected:?}"), "{model}");
     }
 }

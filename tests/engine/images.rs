@@ -141,10 +141,16 @@ fn run(config: &EngineConfig) -> Vec<String> {
     run_rows(Engine::load(config).unwrap(), rows(config))
 }
 
-fn run_rows(mut engine: Engine, rows: Vec<(Prompt, SamplingParams)>) -> Vec<String> {
+fn run_rows(engine: Engine, rows: Vec<(Prompt, SamplingParams)>) -> Vec<String> {
+    answers_of(engine, &rows).iter().map(|answer| format!("{answer:?}")).collect()
+}
+
+/// Answers in the order of rows, without how much was in the cache.
+pub fn answers_of(mut engine: Engine, rows: &[(Prompt, SamplingParams)]) -> Vec<RequestOutput> {
     let processor = engine.input_processor();
-    for (id, (prompt, params)) in (0..).zip(rows.clone()) {
-        engine.add_request(processor.process(id, prompt, params, RowKey(id)).unwrap());
+    for (id, (prompt, params)) in (0..).zip(rows) {
+        let request = processor.process(id, prompt.clone(), params.clone(), RowKey(id)).unwrap();
+        engine.add_request(request);
     }
     let mut answers: Vec<Option<RequestOutput>> = vec![None; rows.len()];
     while engine.has_unfinished_requests() {
@@ -153,7 +159,7 @@ fn run_rows(mut engine: Engine, rows: Vec<(Prompt, SamplingParams)>) -> Vec<Stri
             answers[id] = Some(RequestOutput { num_cached_tokens: 0, ..output });
         }
     }
-    answers.into_iter().map(|answer| format!("{:?}", answer.unwrap())).collect()
+    answers.into_iter().map(Option::unwrap).collect()
 }
 
 #[test]

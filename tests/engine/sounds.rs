@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use vllm_batch::engine::api::prompt::{Prompt, WithMedia};
 use vllm_batch::engine::api::request::{
-    NumLogprobs, RequestOutput, RowKey, SamplingParams, SpeechParams, SpeechTask,
+    NumLogprobs, RowKey, SamplingParams, SpeechParams, SpeechTask,
 };
 use vllm_batch::engine::base::config::{DType, EngineConfig, SpeculationMethod};
 use vllm_batch::engine::core::Engine;
@@ -14,7 +14,7 @@ use vllm_batch::engine::core::serve::input_processor::ProcessError;
 use vllm_batch::engine::media::{MediaKind, Medium};
 use vllm_batch::engine::text::Chat;
 
-use super::images::path;
+use super::images::{answers_of, path};
 use super::speculation::{self, BATCHES, Method};
 
 const MODELS: [&str; 2] = ["testdata/golden_sounds/multilingual", "testdata/golden_sounds/english"];
@@ -83,22 +83,6 @@ fn cases(model: &str) -> Vec<Value> {
     serde_json::from_str(&golden).unwrap()
 }
 
-fn run(mut engine: Engine, rows: &[(Prompt, SamplingParams)]) -> Vec<RequestOutput> {
-    let processor = engine.input_processor();
-    for (id, (prompt, params)) in (0..).zip(rows) {
-        let request = processor.process(id, prompt.clone(), params.clone(), RowKey(id)).unwrap();
-        engine.add_request(request);
-    }
-    let mut answers: Vec<Option<RequestOutput>> = vec![None; rows.len()];
-    while engine.has_unfinished_requests() {
-        for output in engine.step().unwrap() {
-            let id = output.request_id as usize;
-            answers[id] = Some(RequestOutput { num_cached_tokens: 0, ..output });
-        }
-    }
-    answers.into_iter().map(Option::unwrap).collect()
-}
-
 #[test]
 fn recordings_are_written_down_as_by_transformers() {
     for model in MODELS {
@@ -111,7 +95,8 @@ fn recordings_are_written_down_as_by_transformers() {
             let num_before = if has_language { 0 } else { before.len() - 1 };
             let (prompt, mut params) = asked(&case);
             params.max_tokens = params.max_tokens.map(|most| most + num_before as u32);
-            let output = run(Engine::load(&config).unwrap(), &[(prompt, params)]).pop().unwrap();
+            let output =
+                answers_of(Engine::load(&config).unwrap(), &[(prompt, params)]).pop().unwrap();
             let answer = &output.outputs[0];
             let in_prompt = output.prompt_token_ids.iter().skip(128).map(|id| json!(id));
             let all = in_prompt.chain(answer.token_ids.iter().map(|id| json!(id)));
@@ -156,7 +141,7 @@ fn no_byte_of_a_recording_depends_on_what_runs_beside_it() {
         let load = |config: &EngineConfig| Engine::load(config).unwrap();
         let alone = rows.iter().map(|row| {
             let engine = load(&config((1, 2000), 256, false));
-            format!("{:?}", run(engine, std::slice::from_ref(row))[0].outputs)
+            format!("{:?}", answers_of(engine, std::slice::from_ref(row))[0].outputs)
         });
         let alone: Vec<_> = alone.collect();
         for (max_num_seqs, _) in BATCHES {
@@ -165,7 +150,7 @@ fn no_byte_of_a_recording_depends_on_what_runs_beside_it() {
                 for num_tokens in [7, 33, 700] {
                     for caches in [true, false] {
                         let config = config((max_num_seqs, num_blocks), num_tokens, caches);
-                        let got = run(load(&config), &rows);
+                        let got = answers_of(load(&config), &rows);
                         for (row, (got, expected)) in got.iter().zip(&alone).enumerate().skip(1) {
                             // Of other rows the key of random numbers is another one's.
                             if row + 2 != rows.len() {

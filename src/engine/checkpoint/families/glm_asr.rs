@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::hearing::{Projector, SOUND_TENSORS, SoundKeys, TOWER, sound_token_id};
 use super::vision::{LayerNames, PlainLayer, text_part};
-use super::whisper::{Half, STRIDE};
+use super::whisper::{Half, LAYER_NORM_EPS, STRIDE, drop_key_bias};
 use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
@@ -16,9 +16,6 @@ use vllm_batch_base::layers::SoundChunks;
 
 /// States of a token.
 const NUM_MERGED: usize = 4;
-
-/// PyTorch's LayerNorm default; the class has no key for it.
-const EPS: f32 = 1e-5;
 
 const LAYER_NAMES: LayerNames = LayerNames {
     norms: ["input_layernorm", "post_attention_layernorm"],
@@ -65,7 +62,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
         )));
     }
     let half = Half { name: TOWER, width, inner, num_layers, heads, activation };
-    let plain = PlainLayer { width, inner, heads, eps: EPS, activation };
+    let plain = PlainLayer { width, inner, heads, eps: LAYER_NORM_EPS, activation };
     let mut layers = plain.named_layers(&format!("{TOWER}.layers"), num_layers, &LAYER_NAMES);
     layers.iter_mut().for_each(of_layer);
     let mut tower = SoundTowerSpec {
@@ -75,7 +72,7 @@ pub(super) fn tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
         positions: None,
         rope: Some(rope(config, &keys, heads.head_dim)?),
         layers,
-        final_norm: Some(NormSpec::layer(format!("{TOWER}.norm"), width, EPS)),
+        final_norm: Some(NormSpec::layer(format!("{TOWER}.norm"), width, LAYER_NORM_EPS)),
         tokens: None,
         unused: &[],
     };
@@ -92,9 +89,8 @@ pub(super) fn tower(config: &HfConfig) -> Result<SoundTowerSpec, EngineError> {
 
 /// Keys have no bias, and places are turned.
 fn of_layer(layer: &mut LayerSpec) {
-    let attention = layer.attention.as_mut().expect("each has one");
-    attention.rope = Some(0);
-    attention.qkv.parts[1].lacks_bias = true;
+    drop_key_bias(layer);
+    layer.attention.as_mut().expect("each has one").rope = Some(0);
 }
 
 /// The first half of each head is turned, unless the file says another part.

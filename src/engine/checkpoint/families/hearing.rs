@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::llava::assume_defaults;
-use super::vision::{LayerNames, text_part, token_id};
+use super::vision::{text_part, token_id};
 use super::whisper::Half;
 use crate::hf_config::{HfConfig, Section};
 use crate::limits;
@@ -25,15 +25,6 @@ pub(super) const SOUND_TENSORS: &[&str] = &[
 
 /// What the names of the encoder's tensors begin with.
 pub(super) const TOWER: &str = "model.audio_tower";
-
-/// Parts of a layer, as Whisper has them.
-pub(super) const WHISPER_NAMES: LayerNames = LayerNames {
-    norms: ["self_attn_layer_norm", "final_layer_norm"],
-    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    out: "self_attn.out_proj",
-    up: "fc1",
-    down: "fc2",
-};
 
 /// The chat template of Qwen2-Audio, which transformers has in its code alone.
 pub(super) const QWEN2_AUDIO_TEMPLATE: &str = "\

@@ -3,8 +3,9 @@
 
 use serde_json::json;
 
-use super::hearing::{Projector, SOUND_TENSORS, SoundKeys, TOWER, WHISPER_NAMES, sound_token_id};
+use super::hearing::{Projector, SOUND_TENSORS, SoundKeys, TOWER, sound_token_id};
 use super::vision::{PlainLayer, text_part};
+use super::whisper::{LAYER_NAMES, LAYER_NORM_EPS};
 use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
@@ -13,9 +14,6 @@ use crate::spec::{
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::{Activation, SoundChunks};
-
-/// PyTorch's LayerNorm default; the class has no key for it.
-const EPS: f32 = 1e-5;
 
 /// Convolutions, each of every second frame and mel.
 const NUM_CONVS: usize = 3;
@@ -135,6 +133,12 @@ pub(super) fn inner_projector(
     Ok(ConnectorSpec { steps, last: linear("proj2", keys.size(&["output_dim"], 3584)?) })
 }
 
+/// Positions that are computed, from zero on.
+pub(super) fn positions(width: usize) -> SoundPositions {
+    let sinusoids = Sinusoids { width, divisor: width / 2 - 1, offset: 0, zeros: None };
+    SoundPositions::Computed(sinusoids)
+}
+
 /// The encoder, without what makes embeddings of its states.
 pub(super) fn encoder(
     config: &HfConfig,
@@ -172,7 +176,7 @@ pub(super) fn encoder(
         )));
     }
     let heads = keys.heads(config, (width, num_heads))?;
-    let plain = PlainLayer { width, inner, heads, eps: EPS, activation };
+    let plain = PlainLayer { width, inner, heads, eps: LAYER_NORM_EPS, activation };
     let conv = |index: usize| {
         let inputs = if index == 0 { 1 } else { num_channels };
         let name = format!("{TOWER}.conv2d{}", index + 1);
@@ -180,7 +184,6 @@ pub(super) fn encoder(
     };
     let num_left = num_mels.div_ceil(1 << NUM_CONVS);
     let out = LinearSpec::new(format!("{TOWER}.conv_out"), width, num_left * num_channels);
-    let positions = Sinusoids { width, divisor: width / 2 - 1, offset: 0, zeros: None };
     Ok(SoundTowerSpec {
         num_mels,
         num_frames,
@@ -192,10 +195,10 @@ pub(super) fn encoder(
             out: out.by_channel(num_left),
             is_cut: class.is_cut,
         }),
-        positions: Some(SoundPositions::Computed(positions)),
+        positions: Some(positions(width)),
         rope: None,
-        layers: plain.named_layers(&format!("{TOWER}.layers"), num_layers, &WHISPER_NAMES),
-        final_norm: Some(NormSpec::layer(format!("{TOWER}.ln_post"), width, EPS)),
+        layers: plain.named_layers(&format!("{TOWER}.layers"), num_layers, &LAYER_NAMES),
+        final_norm: Some(NormSpec::layer(format!("{TOWER}.ln_post"), width, LAYER_NORM_EPS)),
         tokens: None,
         unused: &[],
     })

@@ -5,18 +5,16 @@
 use super::hearing::{SoundKeys, TOWER, encoder, sound_token_id};
 use super::qwen_hearing::{self, QwenEncoder};
 use super::qwen3_vl::{self, MergerNames};
+use super::whisper::LAYER_NORM_EPS;
 use super::{qwen2_5_vl, qwen2_vl, vision};
 use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
-    ConnectorSpec, ConnectorStep, DecoderSpec, Heard, LinearSpec, NormSpec, Sinusoids, SoundFront,
-    SoundPositions, SoundTokensSpec, SoundTowerSpec, TowerSpec,
+    ConnectorSpec, ConnectorStep, DecoderSpec, Heard, LinearSpec, NormSpec, SoundFront,
+    SoundTokensSpec, SoundTowerSpec, TowerSpec,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::SoundChunks;
-
-/// PyTorch's LayerNorm default; the class has no key for it.
-const EPS: f32 = 1e-5;
 
 /// Prefixes of tensors of what sees, hears and speaks, for those who run the text part alone.
 const MEDIA_TENSORS: &[&str] = &[
@@ -85,18 +83,13 @@ pub(super) fn qwen2_5_sound_tower(config: &HfConfig) -> Result<SoundTowerSpec, E
             "`audio_config`: {num_frames} frames make no whole tokens of the text part's width"
         )));
     }
-    let norm = NormSpec::layer(format!("{TOWER}.ln_post"), width, EPS);
+    let norm = NormSpec::layer(format!("{TOWER}.ln_post"), width, LAYER_NORM_EPS);
     let last = LinearSpec::new(format!("{TOWER}.proj"), out, width).with_bias(true);
     tower.num_frames = num_frames;
     if let SoundFront::Frames(frames) = &mut tower.front {
         frames.is_cut = true;
     }
-    tower.positions = Some(SoundPositions::Computed(Sinusoids {
-        width,
-        divisor: width / 2 - 1,
-        offset: 0,
-        zeros: None,
-    }));
+    tower.positions = Some(qwen_hearing::positions(width));
     tower.final_norm = None;
     tower.unused = UNUSED;
     tower.tokens = Some(SoundTokensSpec {

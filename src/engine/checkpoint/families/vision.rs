@@ -186,9 +186,9 @@ impl PlainLayer {
         let linear = |part, n, k| LinearSpec::new(name(part), n, k).with_bias(true);
         let norm = |part| BlockNorms::before(NormSpec::layer(name(part), width, eps));
         let LayerNames { norms, qkv, out, up, down } = *parts;
-        let qkv = qkv.iter().map(|part| (name(part), 3 * width / qkv.len()));
+        let qkv = qkv.iter().map(|part| (name(part), 3 * heads.q_width() / qkv.len()));
         let qkv = LinearSpec::stacked(qkv, width).with_bias(true);
-        let out = linear(out, width, width);
+        let out = linear(out, width, heads.q_width());
         let mlp = MlpSpec {
             norms: norm(norms[1]),
             form: MlpForm::Plain,

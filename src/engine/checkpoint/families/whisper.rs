@@ -1,17 +1,27 @@
 //! Whisper: an encoder of sounds, and a decoder each of whose layers attends to its states.
 
+use super::vision::{LayerNames, PlainLayer};
 use crate::hf_config::HfConfig;
 use crate::limits;
 use crate::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, CONV_TAPS, ConvSpec, CrossSpec, DecoderSpec,
-    EmbeddingSpec, FrameConvs, LayerSpec, LearnedPositions, LinearSpec, MlpForm, MlpSpec, NormSpec,
-    OutputSpec, QkvHeads, SoundFront, SoundPositions, SoundTowerSpec, SourceSpec, Stage,
+    BlockNorms, CONV_TAPS, ConvSpec, CrossSpec, DecoderSpec, EmbeddingSpec, FrameConvs, LayerSpec,
+    LearnedPositions, LinearSpec, NormSpec, OutputSpec, QkvHeads, SoundFront, SoundPositions,
+    SoundTowerSpec, SourceSpec, Stage,
 };
 use vllm_batch_base::EngineError;
 use vllm_batch_base::layers::Activation;
 
-/// PyTorch's LayerNorm default; Whisper has no key for it.
-const LAYER_NORM_EPS: f32 = 1e-5;
+/// PyTorch's LayerNorm default; neither Whisper nor models that hear have a key for it.
+pub(super) const LAYER_NORM_EPS: f32 = 1e-5;
+
+/// Parts of a layer.
+pub(super) const LAYER_NAMES: LayerNames = LayerNames {
+    norms: ["self_attn_layer_norm", "final_layer_norm"],
+    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    out: "self_attn.out_proj",
+    up: "fc1",
+    down: "fc2",
+};
 
 /// Frames for each state: the stride of the second convolution.
 pub(super) const STRIDE: usize = 2;
@@ -71,22 +81,13 @@ impl Half {
         stacked
     }
 
-    fn layer(&self, index: usize) -> LayerSpec {
-        let of_layer = |part: &str| format!("layers.{index}.{part}");
-        let norms = |part: &str| BlockNorms::before(self.norm(&of_layer(part)));
-        let (width, inner) = (self.width, self.inner);
-        let linear = |part: &str, n, k| self.linear(&of_layer(part), n, k);
-        let qkv = self.projections(&of_layer("self_attn"), &["q_proj", "k_proj", "v_proj"]);
-        let out = linear("self_attn.out_proj", width, self.heads.q_width());
-        let attention = AttentionSpec::new(norms("self_attn_layer_norm"), self.heads, qkv, out);
-        let mlp = MlpSpec {
-            norms: norms("final_layer_norm"),
-            form: MlpForm::Plain,
-            activation: ActivationSpec::Known(self.activation),
-            up: linear("fc1", inner, width),
-            down: linear("fc2", width, inner),
-        };
-        LayerSpec::new(attention, mlp)
+    /// Its layers, without what attends to sounds.
+    fn layers(&self) -> Vec<LayerSpec> {
+        let Self { width, inner, heads, activation, .. } = *self;
+        let layer = PlainLayer { width, inner, heads, eps: LAYER_NORM_EPS, activation };
+        let mut layers = layer.named_layers(&self.name("layers"), self.num_layers, &LAYER_NAMES);
+        layers.iter_mut().for_each(drop_key_bias);
+        layers
     }
 
     /// The encoder that it is, of chunks of so many states.
@@ -104,7 +105,7 @@ impl Half {
             front: self.front(num_mels),
             positions: Some(SoundPositions::Learned(table)),
             rope: None,
-            layers: (0..self.num_layers).map(|index| self.layer(index)).collect(),
+            layers: self.layers(),
             final_norm: Some(self.norm("layer_norm")),
             tokens: None,
             unused: &[],
@@ -136,6 +137,12 @@ impl Half {
     }
 }
 
+/// Makes a layer's keys ones without a bias.
+pub(super) fn drop_key_bias(layer: &mut LayerSpec) {
+    let attention = layer.attention.as_mut().expect("each has one");
+    attention.qkv.parts[1].lacks_bias = true;
+}
+
 /// The decoder. Its prompts begin with the positions of a sound.
 pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let root = config.root();
@@ -165,8 +172,9 @@ pub(super) fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     ]);
     let half = Half::read(config, "decoder", "model.decoder")?;
     let (vocab, num_tokens) = (config.vocab_size()?, root.size("max_target_positions")?);
-    let layers = (0..half.num_layers)
-        .map(|index| LayerSpec { cross: Some(half.cross(index, source)), ..half.layer(index) });
+    let layers = half.layers().into_iter().enumerate();
+    let layers =
+        layers.map(|(index, layer)| LayerSpec { cross: Some(half.cross(index, source)), ..layer });
     let table = LinearSpec::new(half.name("embed_positions"), num_tokens, half.width);
     let tokens = LinearSpec::new(half.name("embed_tokens"), vocab, half.width);
     Ok(DecoderSpec {
