@@ -47,6 +47,15 @@ class Engines:
         self._adapters: dict[str, str] = adapters_of(args.lora_modules)
         self._loaded: dict[str, str] = {}
 
+    @classmethod
+    def with_model(
+        cls, args: EngineArgs, binary: str | None, env: Mapping[str, str] | None
+    ) -> Engines:
+        """One whose model is loaded, for `run`. Raises EngineError where it cannot be."""
+        engines = cls(args, binary, env)
+        with engines.use("run"):
+            return engines
+
     @property
     def folder(self) -> Path | None:
         """The model's folder. None of an id that is not in the cache."""

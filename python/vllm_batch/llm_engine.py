@@ -86,10 +86,7 @@ class LLMEngine:
     ) -> LLMEngine:
         """Loads a model. `ignored`: vLLM's `usage_context` and the like."""
         del ignored
-        engines = Engines(engine_args, binary, env)
-        with engines.use("run"):
-            pass
-        return cls(engines)
+        return cls(Engines.with_model(engine_args, binary, env))
 
     def add_request(
         self,
